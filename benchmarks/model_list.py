@@ -61,6 +61,7 @@ ENTRIES = (
     Entry(name="llama", budget=_TRANSFORMERS),
     Entry(name="lstm", budget=_RECURRENT),
     Entry(name="gru", budget=_RECURRENT),
+    Entry(name="gpt2", budget=_TRANSFORMERS),
     Entry(name="resnet18_int8", budget=_INT8, is_int8=True),
     *(Entry(name=name, budget=_MIXED) for name in HELD_OUT),
 )

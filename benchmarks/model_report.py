@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from benchmarks.common import JsonObject, print_table
 from benchmarks.model_list import Entry
 
-_COLUMNS = ("onnxruntime", "openvino", "static", "tuned")
+_PEERS = ("onnxruntime", "openvino")
+_COLUMNS = (*_PEERS, "static", "tuned")
 _LONG_MINUTES = 20.0
 _WRONG, _WRONG_INT8 = 1e-3, 0.1
 """Relative errors from which on an answer is wrong. In int8 the engines round differently, by up to some percent."""
@@ -70,6 +71,16 @@ class ModelFigures:
         return self.ms[self.ours] / self.ms["onnxruntime"] if self.ours and "onnxruntime" in self.ms else None
 
     @property
+    def faster_peer_ms(self) -> float | None:
+        """Time of the faster one of the other engines that ran the model."""
+        return min((self.ms[name] for name in _PEERS if name in self.ms), default=None)
+
+    @property
+    def ratio_to_faster(self) -> float | None:
+        """Our time as a multiple of the faster engine's."""
+        return self.ms[self.ours] / self.faster_peer_ms if self.ours and self.faster_peer_ms else None
+
+    @property
     def wrong(self) -> list[str]:
         """Columns whose outputs are not ONNX Runtime's."""
         limit = _WRONG_INT8 if self.entry.is_int8 else _WRONG
@@ -87,6 +98,7 @@ def figures_of(found: Sequence[ModelFigures], peak: float | None) -> JsonObject:
         "peer": _rounded(peer),
         "ours": _rounded(ours),
         "ratio": _rounded(peer / ours) if peer and ours else None,
+        "times_faster_peer": _rounded(_mean_ratio(found)),
         "budget": _rounded(_mean([figures.ms["onnxruntime"] * figures.budget for figures in both])),
         "openvino": _rounded(_mean([figures.ms["openvino"] for figures in both if "openvino" in figures.ms])),
         "peak_gflop_per_sec": _rounded(peak / 1e9) if peak else None,
@@ -98,6 +110,7 @@ def _figures(figures: ModelFigures, peak: float | None) -> JsonObject:
     return {
         **{f"{column}_ms": _rounded(figures.ms.get(column)) for column in _COLUMNS},
         "times_onnxruntime": _rounded(figures.ratio),
+        "times_faster_peer": _rounded(figures.ratio_to_faster),
         "budget": figures.budget,
         "gflop": _rounded(figures.operations / 1e9),
         "share_of_peak": {column: _rounded(_share(figures, column, peak)) for column in figures.ms},
@@ -114,6 +127,7 @@ def print_models(found: Sequence[ModelFigures], peak: float | None, notes: Seque
             figures.entry.name,
             *(_shown(figures.ms.get(column)) for column in _COLUMNS),
             _shown(figures.ratio),
+            _shown(figures.ratio_to_faster),
             f"{figures.budget:g}",
             *(_percent(_share(figures, column, peak)) for column in ("onnxruntime", figures.ours or "")),
             ", ".join([*(f"{name} is wrong" for name in figures.wrong), *figures.problems]) or "yes",
@@ -121,11 +135,13 @@ def print_models(found: Sequence[ModelFigures], peak: float | None, notes: Seque
         for figures in found
     ]
     columns = (
-        *("[ms]", "ORT", "OpenVINO", "static", "tuned", "ours / ORT", "budget"),
+        *("[ms]", "ORT", "OpenVINO", "static", "tuned", "ours / ORT", "ours / faster", "budget"),
         *("ORT of peak", "ours of peak", "agree"),
     )
     effort = found[0].effort
+    mean = _mean_ratio(found)
     said = (
+        *([f"ours over the faster of ONNX Runtime and OpenVINO: {mean:.3g} (geometric mean)"] if mean else []),
         f"{effort.threads} threads, float32; median of {effort.rounds} rounds of alternating blocks",
         f"peak of the machine: {peak / 1e9:.0f} GFLOP/s"
         if peak
@@ -137,6 +153,11 @@ def print_models(found: Sequence[ModelFigures], peak: float | None, notes: Seque
 def _share(figures: ModelFigures, column: str, peak: float | None) -> float | None:
     ms = figures.ms.get(column)
     return figures.operations / (ms * 1e-3) / peak if ms and peak else None
+
+
+def _mean_ratio(found: Sequence[ModelFigures]) -> float | None:
+    """Return the geometric mean of our times as multiples of the faster engine's."""
+    return _mean([figures.ratio_to_faster for figures in found if figures.ratio_to_faster is not None])
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.nn.batch_flatten")
 
+_WHOLE_POWERS = range(2, 6)
+"""Exponents that become multiplications; for larger ones the roundings of float32 add up to more than 4 units."""
+
 
 def drop_tuple(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
     """Replace the first result of a dropout by its input, and that of a batch norm by a scale and a shift."""
@@ -49,17 +52,38 @@ def fold_stack(rebuild: Rebuild, call: Call) -> Expr | None:
     return functools.reduce(lambda left, right: operator(rebuild.emit(left), right), tensors.fields)
 
 
-def square(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace x to the power of 2, which calls the mathematics library, by a multiplication."""
+def power(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Write small whole powers as multiplications, and give other exponents that are one number no axis.
+
+    CUDA's fast `pow` is NaN for negative numbers. An exponent without axes is known to the program, not read by it.
+    """
     from tvm import relax
 
     base, exponent = call.args[0], array_of(rebuild, call.args[1])
-    if exponent is None or exponent.ndim > rank_of(base) or not np.all(exponent == 2):
+    if exponent is None or exponent.size == 0 or exponent.ndim > rank_of(base):
+        return None
+    value = exponent.reshape(-1)[0]
+    if not np.all(exponent == value):
         return None
     shape = shape_of(base)
     if exponent.size != 1 and (shape is None or shape != shape_of(rebuild.builder.normalize(call))):
         return None  # the exponent repeats the base, or may
-    return relax.op.multiply(base, base)
+    if value in _WHOLE_POWERS:
+        return _product(rebuild, base, int(value))
+    return relax.op.power(base, constant(exponent.reshape(-1)[0])) if exponent.ndim else None
+
+
+def _product(rebuild: Rebuild, base: Expr, exponent: int) -> Expr:
+    from tvm import relax
+
+    square = relax.op.multiply(base, base)
+    if exponent == 2:
+        return square
+    square = rebuild.bind(square)
+    if exponent == 3:
+        return relax.op.multiply(square, base)
+    fourth = relax.op.multiply(square, square)
+    return fourth if exponent == 4 else relax.op.multiply(rebuild.bind(fourth), base)
 
 
 def reshape_once(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -198,7 +222,7 @@ CLEANING: dict[str, Rule] = {
     "relax.divide": divide_none,
     "relax.multiply": constant_right,
     "relax.permute_dims": transpose_once,
-    "relax.power": square,
+    "relax.power": power,
     "relax.sinh": sinh,
     "relax.subtract": subtract_none,
     **dict.fromkeys(("relax.max", "relax.min", "relax.sum"), fold_stack),

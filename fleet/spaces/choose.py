@@ -19,7 +19,7 @@ from fleet.spaces.attention import AttentionTile, attention_choices, attention_s
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.column_tiles import ColumnTile
 from fleet.spaces.facts import ProcessorFacts, processor_facts
-from fleet.spaces.functions import with_arithmetic_functions
+from fleet.spaces.functions.rewriting import with_arithmetic_functions
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction

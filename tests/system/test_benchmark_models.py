@@ -55,6 +55,9 @@ def test_means_are_over_models_that_both_sides_ran() -> None:
 
     assert (answer["peer"], answer["ours"], answer["ratio"], answer["openvino"]) == (4.0, 4.0, 1.0, 3.0)
     assert answer["budget"] == pytest.approx(6.0)
+    assert answer["models"]["bert"]["times_faster_peer"] == 2.0
+    assert answer["models"]["vit"]["times_faster_peer"] == pytest.approx(4 / 3, rel=1e-3)
+    assert answer["times_faster_peer"] == pytest.approx((2 * 4 / 3) ** 0.5, rel=1e-3)
     assert answer["models"]["llama"]["static_ms"] is None
     assert answer["models"]["bert"]["share_of_peak"] == {"onnxruntime": 0.5, "static": 0.25}
 

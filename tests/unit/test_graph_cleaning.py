@@ -155,6 +155,35 @@ def test_weights_are_transposed_once_and_for_all() -> None:
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("exponent", range(2, 6))
+def test_whole_powers_are_multiplications(exponent: int) -> None:
+    """They are right for negative numbers, also where the library's function is a fast one."""
+    from tvm import relax
+
+    power = np.full((1, 1), exponent, "float32")
+    mod, x = function_of([(3, 4)], lambda x, emit: relax.op.power(x, relax.const(power))), random_array(3, 4)
+
+    found = cleaned(mod)
+
+    assert set(operators(found)) == {"multiply"}
+    np.testing.assert_allclose(run(found, x), x**exponent, rtol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.5, -1.0, 7.0])
+def test_other_constant_exponents_are_known_to_the_program(exponent: float) -> None:
+    """One number that is repeated is a number without axes, which TVM writes into the program."""
+    from tvm import relax
+
+    powers = np.full((1, 4), exponent, "float32")
+    mod, x = function_of([(3, 4)], lambda x, emit: relax.op.power(x, relax.const(powers))), abs(random_array(3, 4))
+
+    found = cleaned(mod)
+
+    [call] = [binding.value for block in found["main"].body.blocks for binding in block.bindings][:1]
+    assert int(call.args[1].ty.ndim) == 0
+    np.testing.assert_allclose(run(found, x), x**exponent, rtol=1e-5)
+
+
 def test_a_square_that_may_repeat_its_base_stays() -> None:
     """Of an open size nobody knows; the result had the base's shape."""
     from tvm import relax, tirx

@@ -40,6 +40,7 @@ _FLOAT: Mapping[str, Callable[[], ModelProto]] = MappingProxyType(
         "llama": transformers.llama,
         "lstm": recurrent.lstm,
         "gru": recurrent.gru,
+        "gpt2": transformers.gpt2,
         "efficientnet": held_out.efficientnet,
         "segformer": held_out.segformer,
         "keyword_spotting": held_out.keyword_spotting,

@@ -103,6 +103,13 @@ class GraphBuilder:
         shifted = self.node("Add", erf, self.constant(1.0, "float32"))
         return self.node("Mul", self.node("Mul", x, shifted), self.constant(0.5, "float32"))
 
+    def gelu_tanh(self, x: str) -> str:
+        """Add its approximation by a hyperbolic tangent, as GPT-2 has it."""
+        cube = self.node("Mul", self.node("Pow", x, self.constant(3.0, "float32")), self.constant(0.044715, "float32"))
+        inner = self.node("Mul", self.add(x, cube), self.constant(np.sqrt(2 / np.pi), "float32"))
+        shifted = self.node("Add", self.node("Tanh", inner), self.constant(1.0, "float32"))
+        return self.node("Mul", self.node("Mul", x, self.constant(0.5, "float32")), shifted)
+
     def add(self, x: str, y: str) -> str:
         """Add two tensors."""
         return self.node("Add", x, y)

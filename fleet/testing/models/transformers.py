@@ -40,12 +40,12 @@ def _bert(title: str, hidden: int) -> ModelProto:
     return g.finish(x)
 
 
-def _self_attention(g: GraphBuilder, x: str, hidden: int) -> str:
+def _self_attention(g: GraphBuilder, x: str, hidden: int, *, mask: str | None = None) -> str:
     heads = hidden // _HEAD_WIDTH
     q, k, v = (
         g.heads(g.linear(x, hidden, hidden), heads, _HEAD_WIDTH, transposed=is_key) for is_key in (False, True, False)
     )
-    return g.linear(g.attention(q, k, v, heads=heads, width=_HEAD_WIDTH), hidden, hidden)
+    return g.linear(g.attention(q, k, v, heads=heads, width=_HEAD_WIDTH, mask=mask), hidden, hidden)
 
 
 def vit() -> ModelProto:
@@ -63,12 +63,29 @@ def vit() -> ModelProto:
     return g.finish(g.gemm(first, hidden, 1000))
 
 
+def gpt2() -> ModelProto:
+    """Two layers of GPT-2: Radford et al.; 256 features, 4 heads, causal, GELU by a hyperbolic tangent."""
+    g, hidden = GraphBuilder("gpt2"), 256
+    words = g.node("Gather", g.weight(1000, hidden), g.input("ids", (1, _TOKENS), "int64"))
+    x, mask = g.add(words, g.weight(1, _TOKENS, hidden)), _causal_mask(g)
+    for _ in range(_LAYERS):
+        x = g.add(x, _self_attention(g, g.layer_norm(x, hidden), hidden, mask=mask))
+        inner = g.gelu_tanh(g.linear(g.layer_norm(x, hidden), hidden, 4 * hidden))
+        x = g.add(x, g.linear(inner, 4 * hidden, hidden))
+    return g.finish(g.linear(g.layer_norm(x, hidden), hidden, 1000, bias=False))
+
+
+def _causal_mask(g: GraphBuilder) -> str:
+    """Return what hides from a token those behind it."""
+    return g.constant(np.triu(np.full((1, 1, _TOKENS, _TOKENS), _MASKED, np.float32), 1))
+
+
 def llama() -> ModelProto:
     """Two layers of Llama: Touvron et al.; 4 heads that share 2 keys, rotary embedding, SwiGLU, causal."""
     g, hidden, heads, shared = GraphBuilder("llama"), 256, 4, 2
     x = g.node("Gather", g.weight(1000, hidden), g.input("ids", (1, _TOKENS), "int64"))
     turned = _rotary_tables(g)
-    mask = g.constant(np.triu(np.full((1, 1, _TOKENS, _TOKENS), _MASKED, np.float32), 1))
+    mask = _causal_mask(g)
     for _ in range(_LAYERS):
         normal = g.rms_norm(x, hidden)
         q = _turn(g, g.heads(g.linear(normal, hidden, hidden, bias=False), heads, _HEAD_WIDTH), turned)

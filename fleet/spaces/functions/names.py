@@ -1,0 +1,78 @@
+"""Names for intermediate results of a function that is written as arithmetic, and the numbers and sums in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.ir import Expr
+    from tvm.tirx import Var
+
+MANTISSA_BITS = 23
+EXPONENT_BIAS = 127
+"""Of float32."""
+
+SMALLEST_NORMAL = 2.0**-126
+"""Below it float32 has fewer digits, and processors compute slowly (a causal softmax took twice as long)."""
+
+
+class Names:
+    """Intermediate results in the order in which they are computed: each is computed once, however often it is used."""
+
+    def __init__(self) -> None:
+        self._bound: list[tuple[Var, Expr]] = []
+
+    def name(self, value: Expr) -> Expr:
+        """Return a name for a value. Conditions stay as they are: TVM can name no vector of them."""
+        from tvm.tirx import Var
+
+        if dtype_of(value) == "bool":
+            return value
+        variable = Var(f"t{len(self._bound)}", dtype_of(value))
+        self._bound.append((variable, value))
+        return variable
+
+    def around(self, result: Expr) -> Expr:
+        """Return a result with all names bound around it."""
+        from tvm.tirx import Let
+
+        for variable, value in reversed(self._bound):
+            result = Let(variable, value, result)
+        return result
+
+
+def dtype_of(expr: Expr) -> str:
+    """Return the dtype of an expression."""
+    return str(expr.ty.dtype)
+
+
+def number(value: float, dtype: str = "float32") -> Expr:
+    """Return a number as a constant. Python's own would become float32 whatever they meet."""
+    from tvm.tirx import const
+
+    return const(value, dtype)
+
+
+def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Return a polynomial by Horner's rule, the highest power first."""
+    dtype = dtype_of(x)
+    result = number(coefficients[0], dtype)
+    for coefficient in coefficients[1:]:
+        result = result * x + number(coefficient, dtype)
+    return result
+
+
+def within(x: Expr, low: float, high: float) -> Expr:
+    """Return a number moved to the nearest bound of an interval; NaN stays NaN."""
+    from tvm import tirx
+
+    dtype = dtype_of(x)
+    return tirx.max(number(low, dtype), tirx.min(number(high, dtype), x))
+
+
+def power_of_two(exponent: Expr) -> Expr:
+    """Return 2 to an exponent (int32, -126 to 127) as float32; 128 gives infinity."""
+    from tvm import tirx
+
+    return tirx.reinterpret("float32", (exponent + EXPONENT_BIAS) << MANTISSA_BITS)

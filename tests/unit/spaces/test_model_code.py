@@ -1,0 +1,36 @@
+"""No operator of a generated model calls the C library for each number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cross.targets.target import host_target_json
+from fleet.artifacts.elf import undefined_symbols
+from fleet.models.model import load_model
+from fleet.testing.models import GENERATED, write
+from fleet.workloads.extract import compile_model
+
+pytestmark = pytest.mark.slow
+
+RUNTIME = ("TVM", "_")
+"""What TVM's runtime has, and what loaders and compilers need."""
+
+QUICK = json.dumps(json.loads(host_target_json()) | {"opt-level": 0})
+"""LLVM's optimizations take most of the time, and replace no such call."""
+
+MEMORY = {"memcpy", "memmove", "memset"}
+"""Calls for whole rows."""
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_models_call_no_function_of_the_c_library(name: str, tmp_path: Path) -> None:
+    """Neither `expf` nor `tanhf` nor any other: all are computed in vectors."""
+    model = load_model(write(name, tmp_path))
+
+    built = compile_model(model, QUICK, {}, tmp_path)
+
+    called = {symbol for symbol in undefined_symbols(built.path.read_bytes()) if not symbol.startswith(RUNTIME)}
+    assert called <= MEMORY
