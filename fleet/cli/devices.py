@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -11,6 +12,7 @@ from rich.text import Text
 
 import fleet.aio
 from fleet.cli import candidates, options
+from fleet.cli.device_words import matching, own_labels
 from fleet.cli.groups import ListingGroup
 from fleet.cli.tables import make_console
 from fleet.dashboard import words
@@ -18,7 +20,7 @@ from fleet.dashboard.chart import render_history
 from fleet.dashboard.columns import STATES
 from fleet.dashboard.details import device_details
 from fleet.domain.devices import DeviceStatus, Telemetry
-from fleet.domain.selectors import Selector, labels_of, parse_selector
+from fleet.domain.selectors import parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import NotFound
 from fleet.wire.json_shape import device_json, telemetry_json
@@ -68,14 +70,16 @@ def list_matching(
     Example: fleet devices 'kind=cpu,rack=3'
     """
     _, outer_tracker, outer_json = ctx.obj
-    _list(ctx, parse_selector(selector), json_output or outer_json, tracker or outer_tracker, connect_timeout)
+    parse_selector(selector)  # a selector that cannot be read needs no tracker
+    _list(ctx, selector, json_output or outer_json, tracker or outer_tracker, connect_timeout)
 
 
 def _list(
-    ctx: typer.Context, selector: Selector | None, as_json: bool, tracker: str | None, connect_timeout_sec: float
+    ctx: typer.Context, selector: str | None, as_json: bool, tracker: str | None, connect_timeout_sec: float
 ) -> None:
     known = _snapshot(options.tracker_address(ctx, tracker), connect_timeout_sec).devices
-    shown = sorted((one for one in known if selector is None or selector.matches(labels_of(one))), key=_by_name)
+    found = known if selector is None else _matching(ctx, selector, known)
+    shown = sorted(found, key=_by_name)
     if options.wants_json(ctx, as_json):
         options.print_json({"devices": list(map(device_json, shown))})
         return
@@ -84,9 +88,16 @@ def _list(
         console.print("no devices; attach one with: fleet agent serve --tracker HOST:PORT")
     elif not shown:
         hint = "fleet devices show NAME shows one by its name, fleet devices all of them"
-        console.print(f"none of {len(known)} devices matches {str(selector)!r}; {hint}")
+        console.print(f"none of {len(known)} devices matches {selector!r}; {hint}")
     else:
         console.print(_table(shown, is_wide=console.width >= _WIDE))
+
+
+def _matching(ctx: typer.Context, selector: str, known: Sequence[DeviceStatus]) -> list[DeviceStatus]:
+    group: Any = ctx.parent.command if ctx.parent is not None else None
+    commands = [name for name, command in group.commands.items() if not command.hidden]
+    kinds = {driver.name for driver in entry_points(group="fleet.drivers")}
+    return matching(selector, known, commands=commands, kinds=kinds)
 
 
 def _by_name(device: DeviceStatus) -> tuple[tuple[str, int], ...]:
@@ -175,6 +186,9 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
         table.add_column(column, overflow="fold", no_wrap=column in ("device", "state"))
     for column in ("tvm", "address") if is_wide else ():
         table.add_column(column)
+    has_labels = any(map(own_labels, devices))
+    if has_labels:
+        table.add_column("labels", overflow="fold")
     for device in devices:
         inventory = device.inventory
         table.add_row(
@@ -186,5 +200,6 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
             str(inventory.core_count or "-"),
             words.size(inventory.memory_bytes),
             *([Text(inventory.tvm_version or "-"), Text(device.address)] if is_wide else []),
+            *([Text(own_labels(device) or "-")] if has_labels else []),
         )
     return table

@@ -1,0 +1,55 @@
+"""The word after `fleet devices`: a selector, a device's name, or a command that was mistyped. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fleet.base.config import nearest
+from fleet.dashboard import words
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.selectors import FOUND_LABELS, Selector, labels_of, parse_selector
+from fleet.errors import InvalidRequest
+
+_SHOWN_LABELS = frozenset({"board"})
+"""Those of `FOUND_LABELS` that no other column of the table has, and that people ask for."""
+
+
+def matching(
+    text: str, devices: Sequence[DeviceStatus], *, commands: Iterable[str], kinds: Iterable[str]
+) -> list[DeviceStatus]:
+    """Return the devices that a word means: those that it matches as a selector, else the one of that name.
+
+    Args:
+        commands: words that could have been meant.
+        kinds: of devices that a fleet may have, beside those of `devices`.
+
+    Raises:
+        InvalidRequest: it is no selector, or a single word that is no kind and no name.
+    """
+    selector = parse_selector(text)
+    found = [device for device in devices if selector.matches(labels_of(device))]
+    if found or not _is_bare(text, selector):
+        return found
+    named = [device for device in devices if words.short_name(device.name) == text]
+    if named or text in kinds:
+        return named
+    names = {words.short_name(device.name) for device in devices}
+    here = {device.inventory.kind for device in devices}
+    close = nearest(text, {*commands, *names, *here, *kinds})
+    labels = {key for device in devices for key in labels_of(device)}
+    meant = f"write it like {text}=VALUE" if text in labels else f"did you mean {close!r}?" if close else ""
+    raise InvalidRequest(
+        f"{text!r} is no kind of device, no device's name, and no command of 'fleet devices' "
+        f"({', '.join(sorted(commands))})" + (f"; {meant}" if meant else "")
+    )
+
+
+def own_labels(device: DeviceStatus) -> str:
+    """Return the labels that the table has no column for, in the form that a selector has them."""
+    hidden = FOUND_LABELS - _SHOWN_LABELS
+    return ",".join(f"{key}={value}" for key, value in sorted(device.inventory.labels.items()) if key not in hidden)
+
+
+def _is_bare(text: str, selector: Selector) -> bool:
+    """Tell whether a selector is the short form of a kind, which any word can be."""
+    return selector.kind == text.strip()

@@ -1,0 +1,61 @@
+"""The word after `fleet devices`."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.cli.device_words import matching, own_labels
+from fleet.domain.devices import DeviceStatus, Inventory
+from fleet.errors import InvalidRequest
+
+_DEVICES = [
+    DeviceStatus(
+        name="devices/pi", inventory=Inventory(kind="simulated", labels={"board": "rpi4-64", "arch": "aarch64"})
+    ),
+    DeviceStatus(name="devices/bench", inventory=Inventory(kind="cpu", labels={"room": "cellar", "host": "vm"})),
+]
+_COMMANDS, _KINDS = ("show", "reset-epochs"), ("cpu", "cuda", "simulated")
+
+
+def _names(text: str) -> list[str]:
+    return [device.name for device in matching(text, _DEVICES, commands=_COMMANDS, kinds=_KINDS)]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("cpu", ["devices/bench"]),
+        ("cuda", []),
+        ("room=cellar", ["devices/bench"]),
+        ("room=attic", []),
+        ("kind=drain", ["never"]),
+        ("pi", ["devices/pi"]),
+        ("*", ["devices/pi", "devices/bench"]),
+    ],
+)
+def test_a_word_is_a_selector_or_a_devices_name(text: str, names: list[str]) -> None:
+    """A kind that no device has here matches none, without an error; a condition that is spelled out, too."""
+    assert [name for name in names if name != "never"] == _names(text)
+
+
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("drain", "show"),
+        ("shwo", "did you mean 'show'"),
+        ("bnch", "did you mean 'bench'"),
+        ("cpus", "did you mean 'cpu'"),
+        ("room", "write it like room=VALUE"),
+    ],
+)
+def test_a_word_without_a_meaning_is_an_error(word: str, advice: str) -> None:
+    """It was taken for a kind: "none of 17 devices matches", on stdout, with exit code 0."""
+    with pytest.raises(InvalidRequest, match=advice) as refused:
+        _names(word)
+
+    assert "reset-epochs, show" in str(refused.value)
+
+
+def test_labels_of_owners_are_shown_as_a_selector_has_them() -> None:
+    """Without those that have columns of their own, or that nobody asks for."""
+    assert ["board=rpi4-64", "room=cellar"] == [own_labels(device) for device in _DEVICES]
