@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from device_agents.driver import DeviceFinder, Driver
+from device_agents.driver import MAX_DEVICES, DeviceFinder, Driver
 from device_agents.given import Given, GivingFinder, give, split_given
 from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
@@ -37,6 +37,8 @@ from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 logger = logging.getLogger(__name__)
 
 _GIB = 1024**3
+_LEAST_BYTES = {"memory_limit_bytes": 64 * 1024**2, "disk_limit_bytes": 1024**2}
+"""With less no worker starts, and every measurement would fail."""
 JAILS = ("auto", "required", "none")
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -81,6 +83,10 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
         value = getattr(config, key)
         if value is not None and value <= 0:
             raise ConfigError(f"{where}: {key}: expected a number above zero, found {value}")
+    for key, least in _LEAST_BYTES.items():
+        value = getattr(config, key)
+        if value is not None and value < least:
+            raise ConfigError(f"{where}: {key}: {value} bytes, a worker needs at least {least}")
     if config.jail not in JAILS:
         raise ConfigError(f"{where}: jail: expected {', '.join(JAILS)}, found {config.jail!r}")
     if config.tracker is not None:
@@ -117,6 +123,8 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
             )
     if missing and len(missing) == len(entries):
         raise missing[0]
+    if len(drivers) > MAX_DEVICES:
+        raise ConfigError(f"{where}: devices: {len(drivers)} of them, an agent serves at most {MAX_DEVICES}")
     for absence in missing:
         logger.warning("a device is missing", extra={"error": str(absence)})
     seen: set[str] = set()

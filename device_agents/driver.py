@@ -32,6 +32,10 @@ from fleet.errors import DeviceClosed, DeviceError, DeviceUnreachable
 T = TypeVar("T")
 
 
+MAX_DEVICES = 1_000
+"""Devices that one agent serves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """Whether a device can take a lease."""

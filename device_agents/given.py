@@ -19,6 +19,7 @@ from typing import Annotated
 
 from device_agents.driver import DeviceFinder, Driver
 from fleet.base.config import parse
+from fleet.domain.labels import MAX_GIVEN_LABELS, size_fault
 from fleet.domain.selectors import FOUND_LABELS, is_nameable
 from fleet.errors import ConfigError
 
@@ -62,6 +63,8 @@ def split_given(
     given = parse(Given, said, where=where)
     for key, value in given.labels.items():
         _check_label(key, value, f"{where}: labels")
+    if fault := size_fault(given.label_texts(), most=MAX_GIVEN_LABELS):
+        raise ConfigError(f"{where}: labels: {fault}")
     try:
         size = len(given.facts_json().encode())
     except (TypeError, ValueError) as error:

@@ -137,6 +137,11 @@ class CpuDriver(Driver):
         root, usable = self._config.sys_root, own_cpus()
         self._cpus = choose_cpus(self._config.cpus, usable, root, where=self.name)
         self._host = read_host(root, usable_cpus=set(self._cpus) or usable)
+        if (threads := self._config.threads or 1) > self._host.cpu_count:
+            raise ConfigError(
+                f"{self.name}: threads: {threads}, and its kernels keep to {self._host.cpu_count} processors; "
+                "more threads than these only wait for each other"
+            )
         self._readings = HostTelemetry(root, self._cpus)
 
     def _inventory(self) -> Inventory:

@@ -32,10 +32,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Self
 
 from cross.targets.boards import Board, find_board
-from device_agents.driver import Driver, Health, WorkerSpec
+from device_agents.driver import MAX_DEVICES, Driver, Health, WorkerSpec
 from device_agents.machine.host import slug
 from fleet.base.config import parse
 from fleet.domain.devices import Inventory, Telemetry
+from fleet.domain.labels import FIXED_LABELS, MAX_GIVEN_LABELS, size_fault
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.selectors import is_nameable
 from fleet.errors import ConfigError
@@ -101,7 +102,13 @@ class SimulatedDriver(Driver):
             value = getattr(config, key)
             if not 0 <= value <= most:  # nan is not
                 raise ConfigError(f"{where}: {key}: expected a number from 0 to {most:g}, found {value:g}")
+        if config.count > MAX_DEVICES:
+            raise ConfigError(f"{where}: count: {config.count} devices, an agent serves at most {MAX_DEVICES}")
+        if fault := size_fault({str(key): str(said) for key, said in config.labels.items()}, most=MAX_GIVEN_LABELS):
+            raise ConfigError(f"{where}: labels: {fault}")
         for label, said in config.labels.items():
+            if label in FIXED_LABELS:
+                raise ConfigError(f"{where}: labels: the fleet sets {label!r} by itself; choose another key")
             if not is_nameable(str(said)):
                 raise ConfigError(f"{where}: labels: {label}: {said!r} is nothing that a selector can name")
         if config.board is not None:

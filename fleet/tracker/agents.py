@@ -11,6 +11,7 @@ from itertools import count
 from urllib.parse import unquote
 
 from fleet.base.text import shown
+from fleet.domain.labels import size_fault
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
@@ -327,6 +328,11 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
         raise InvalidRequest(f"{device.name} has the kind {inventory.kind!r}; write it like 'cpu'")
     if bad := [key for key in inventory.labels if not _LABEL_KEY.fullmatch(key)]:
         raise InvalidRequest(f"{device.name} has the label {bad[0]!r}; write labels like 'arch'")
+    if fault := size_fault(inventory.labels):
+        raise InvalidRequest(f"labels of {device.name}: {fault}")
+    for key, actual in (("name", device.name.removeprefix("devices/")), ("kind", inventory.kind)):
+        if inventory.labels.get(key, actual) != actual:
+            raise InvalidRequest(f"{device.name} has a label {key!r} that says otherwise than its {key}; leave it out")
     if inventory.ByteSize() <= _MAX_INVENTORY_BYTES:
         clean(inventory)
     description = inventory.SerializeToString(deterministic=True)

@@ -200,6 +200,16 @@ async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTrack
         ("cache_max_bytes: -1", "above zero"),
         ("cache_max_bytes: many", "expected a whole number"),
         ("devices: [{driver: simulated, count: 0}]", "above zero"),
+        ("devices: [{driver: simulated, count: 100000000}]", "an agent serves at most 1000"),
+        (
+            f"devices: [{', '.join(600 * ['{driver: simulated, count: 2}'])}]",
+            "1200 of them, an agent",
+        ),
+        ("devices: [{driver: simulated, labels: {kind: cuda}}]", "the fleet sets 'kind' by itself"),
+        ("devices: [{driver: cpu, threads: 9999}]", "threads: 9999, and its kernels keep to"),
+        ("memory_limit_bytes: 1", "a worker needs at least 67108864"),
+        ("disk_limit_bytes: 1", "a worker needs at least 1048576"),
+        ("jail: none\njail: auto", "line 2: the key 'jail' stands in line 1 already"),
         ("{", "is not YAML"),
     ],
 )

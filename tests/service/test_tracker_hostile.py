@@ -79,13 +79,21 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [lambda: {"text": LONG}, lambda: {f"l{n}": "" for n in range(50_000)}], ids=["long", "many"]
+    ("labels", "text"),
+    [
+        (lambda: {"text": LONG}, r"text: a value of \d+ characters, at most 256"),
+        (lambda: {"l" * 65: "1"}, "a key of 65 characters, at most 64"),
+        (lambda: {f"l{n}": "" for n in range(3_000)}, "3000 labels, at most 256"),
+        (lambda: {"kind": "cuda"}, "has a label 'kind' that says otherwise than its kind"),
+        (lambda: {"name": "b"}, "has a label 'name' that says otherwise than its name"),
+    ],
+    ids=["value", "key", "many", "kind", "name"],
 )
-async def test_an_inventory_that_says_too_much_is_refused(labels: Callable[[], dict[str, str]]) -> None:
-    """Long values and very many labels alike: every snapshot would carry them."""
+async def test_labels_that_say_too_much_are_refused(labels: Callable[[], dict[str, str]], text: str) -> None:
+    """Long values and very many labels alike: every snapshot would carry them. What a device is says its inventory."""
     greeting = hello("devices/a", **labels())
     async with serve_tracker() as served:
-        with pytest.raises(InvalidRequest, match="more than 65536 bytes"):
+        with pytest.raises(InvalidRequest, match=text):
             await attach(served.address, agent_service_pb2.AttachRequest(hello=greeting))
 
 
