@@ -101,3 +101,60 @@ def test_activation_with_parameters_is_refused_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(ImportFailed, match=r"m: RNN \(node 'y'\) uses activations with parameters"):
         import_model(load_model(tmp_path / "m.onnx"))
+
+
+def padded_encoder(stages: int, length: int) -> onnx.ModelProto:
+    """Convolutions whose padding is computed from the shape of their input, as EnCodec's, in front of an LSTM."""
+    shape = {"kernel": np.array(4.0, "float32"), "one": np.array(1.0, "float32"), "last": np.array([-1], "int64")}
+    weights = {**shape, "zeros": np.zeros(5, "int64"), "conv": noise(SIZE, SIZE, 4)}
+    nodes, x = [], "x"
+    for stage in range(stages):
+        steps = [
+            ("Shape", [x], {}),
+            ("Gather", ["{0}", "last"], {}),
+            ("Cast", ["{1}"], {"to": onnx.TensorProto.FLOAT}),
+            ("Sub", ["{2}", "kernel"], {}),
+            ("Div", ["{3}", "kernel"], {}),
+            ("Ceil", ["{4}"], {}),
+            ("Add", ["{5}", "one"], {}),
+            ("Mul", ["{6}", "kernel"], {}),
+            ("Sub", ["{7}", "{2}"], {}),
+            ("Cast", ["{8}"], {"to": onnx.TensorProto.INT64}),
+            ("Concat", ["zeros", "{9}"], {"axis": 0}),
+            ("Pad", [x, "{10}"], {"mode": "reflect"}),
+            ("Conv", ["{11}", "conv"], {"kernel_shape": [4], "strides": [4]}),
+        ]
+        names = [f"stage{stage}_{place}" for place in range(len(steps))]
+        nodes += [
+            helper.make_node(kind, [name.format(*names) for name in inputs], [made], **attributes)
+            for (kind, inputs, attributes), made in zip(steps, names, strict=True)
+        ]
+        x = names[-1]
+    nodes.append(helper.make_node("Transpose", [x], ["rows"], perm=[2, 0, 1]))
+    nodes.append(helper.make_node("LSTM", ["rows", "w", "r"], ["y"], hidden_size=HIDDEN))
+    weights |= {"w": noise(1, 4 * HIDDEN, SIZE), "r": noise(1, 4 * HIDDEN, HIDDEN)}
+    return model_of(nodes, {"x": noise(1, SIZE, length)}, weights)
+
+
+@pytest.mark.slow
+def test_shapes_are_found_behind_paddings_that_are_computed(tmp_path: Path) -> None:
+    """Each padding hides the shapes behind it until it is a constant: the length of the LSTM was unknown."""
+    assert_same(padded_encoder(3, 250), {"x": noise(1, SIZE, 250)}, tmp_path)
+
+
+def test_an_unknown_length_is_traced_to_its_cause(tmp_path: Path) -> None:
+    """How many elements are not zero is known when the model runs, and no shape of an input would help."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"], name="find"),
+        helper.make_node("Cast", ["places"], ["numbers"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Transpose", ["numbers"], ["turned"]),
+        helper.make_node("Unsqueeze", ["turned", "axes"], ["rows"]),
+        helper.make_node("LSTM", ["rows", "w", "r"], ["y"], hidden_size=HIDDEN),
+    ]
+    weights = {"axes": np.array([1]), "w": noise(1, 4 * HIDDEN, 1), "r": noise(1, 4 * HIDDEN, HIDDEN)}
+    onnx.save(model_of(nodes, {"x": noise(STEPS)}, weights), tmp_path / "m.onnx")
+
+    with pytest.raises(
+        ImportFailed, match=r"sequence length is unknown: the shape of 'places' .* NonZero \(node 'find"
+    ):
+        import_model(load_model(tmp_path / "m.onnx"))

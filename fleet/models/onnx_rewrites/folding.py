@@ -37,7 +37,20 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def fold_constants(proto: ModelProto) -> int:
-    """Replace the nodes of the main graph whose results are constant, in place. Return how many there were."""
+    """Replace the nodes of the main graph whose results are constant, in place. Return how many there were.
+
+    Repeats while shapes are left to find: a padding that is computed from a shape hides all shapes behind it until it
+    is a constant (each convolution of EnCodec has one).
+    """
+    total = 0
+    while count := _fold_once(proto):
+        total += count
+        if all(node.op_type not in _OF_SHAPES for node in proto.graph.node):
+            break
+    return total
+
+
+def _fold_once(proto: ModelProto) -> int:
     from onnx import helper, numpy_helper
 
     values = values_of(proto)

@@ -58,6 +58,20 @@ class Values:
     opset: int
     """Version of the standard operators that the model uses."""
 
+    makers: Mapping[str, NodeProto] = field(default_factory=dict)
+    """The node that computes a value, by the value's name."""
+
+    def why_unknown(self, name: str) -> str:
+        """Return why the shape of a value is unknown, in words: the first unknown one on the way to it."""
+        node = self.makers.get(name)
+        if node is None:
+            return f"the model says no shape of {name!r}"
+        unknown = (read for read in node.input if read and self.shape(read) is None)
+        first = next(unknown, None)
+        if first is not None:
+            return self.why_unknown(first)
+        return f"the shape of {name!r} depends on numbers that {called(node)} gets only when the model runs"
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a value if all of it is known."""
         if name in self.constants:
@@ -165,7 +179,11 @@ def values_of(proto: ModelProto) -> Values:
         ImportFailed: the model contradicts itself.
     """
     return Values(
-        types=_types(proto), constants=dict(_constants(proto)), taken=names_in(proto.graph), opset=opset_of(proto)
+        types=_types(proto),
+        constants=dict(_constants(proto)),
+        taken=names_in(proto.graph),
+        opset=opset_of(proto),
+        makers={name: node for node in proto.graph.node for name in node.output},
     )
 
 

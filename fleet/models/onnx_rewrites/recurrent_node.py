@@ -103,7 +103,7 @@ def _activations(node: NodeProto, attributes: dict[str, object], directions: int
 def _sizes(node: NodeProto, values: Values, *, is_batch_first: bool) -> tuple[int, int, int]:
     shape = values.shape(node.input[0])
     if shape is None:
-        raise ImportFailed(f"{called(node)}: its sequence length is unknown; give the model's inputs their shapes")
+        raise ImportFailed(f"{called(node)}: its sequence length is unknown: {values.why_unknown(node.input[0])}")
     return (shape[1], shape[0], shape[2]) if is_batch_first else (shape[0], shape[1], shape[2])
 
 
