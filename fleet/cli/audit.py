@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,6 +14,23 @@ from rich.text import Text
 
 from fleet.cli import options
 from fleet.cli.tables import make_console
+from fleet.dashboard import words
+from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
+
+_WORDS = {
+    "AgentService.Attach": "attached",
+    "IdentityService.Join": "joined",
+    "IdentityService.RenewCertificate": "renewed the certificate",
+    "IdentityService.CreateJoinToken": "made a join token",
+    "IdentityService.RevokeJoinToken": "revoked a join token",
+    "IdentityService.UnbindDevice": "freed a device's name",
+    "IdentityService.RevokeMember": "revoked a member",
+    "LeaseService.OpenLeases": "connected",
+    "LeaseService.RevokeLease": "revoked a lease",
+    "LeaseService.CancelRequest": "cancelled a request",
+    "LeaseService.ResetEpochs": "reset the epochs",
+}
+"""Rpcs as a reader of the log knows them; --json has their names."""
 
 
 def audit(
@@ -26,7 +44,6 @@ def audit(
     Example: fleet audit -n 100 --json
     """
     from fleet.client.identity_calls import IdentityCalls
-    from fleet.identity.audit_entry import AuditEntry
 
     async def work() -> list[AuditEntry]:
         async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
@@ -42,8 +59,19 @@ def audit(
     for deed in deeds:
         when = datetime.fromtimestamp(deed.at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         who = f"{deed.role} {deed.name} {deed.key_id[:8]}"
-        table.add_row(when, *map(Text, (who, f"{deed.action} {_plain(deed.subject)}", deed.outcome)))
+        table.add_row(when, *map(Text, (who, deed_text(deed), deed.outcome)))
     make_console(is_wide=False).print(table)
+
+
+def deed_text(deed: AuditEntry) -> str:
+    """Return a deed in words: of a lease, its device and how long it was held."""
+    if deed.action != LEASE_ENDED:
+        return f"{_WORDS.get(deed.action, deed.action)} {_plain(deed.subject)}".rstrip()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        lease = json.loads(deed.subject)
+        held = words.duration(float(lease["held_sec"]))
+        return f"held {lease['device']} for {held}, {lease['end']} {lease['purpose']}".rstrip()
+    return f"held {deed.subject}"
 
 
 def _plain(subject: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEASE_ENDED = "Lease.End"
+"""Action of the entry on a lease, written at its end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
@@ -17,7 +20,7 @@ class AuditEntry:
     key_id: str
     peer: str
     action: str
-    """The rpc: "LeaseService.RevokeLease"."""
+    """The rpc: "LeaseService.RevokeLease"; `LEASE_ENDED` for a lease that is over."""
 
     subject: str
     """On what, as JSON; empty for a stream."""

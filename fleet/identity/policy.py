@@ -65,6 +65,22 @@ RULES: Mapping[str, Rule] = {
     # At an optimizer.
     "SnapshotService.WatchSnapshots": Rule(roles=_USERS),
 }
+_DEEDS: Mapping[str, str] = {
+    "AgentService.Attach": "serving devices",
+    "IdentityService.CreateJoinToken": "making a join token",
+    "IdentityService.ListJoinTokens": "listing join tokens",
+    "IdentityService.RevokeJoinToken": "revoking a join token",
+    "IdentityService.UnbindDevice": "freeing a device's name",
+    "IdentityService.ListMembers": "listing the members",
+    "IdentityService.RevokeMember": "revoking a member",
+    "IdentityService.ListAuditEntries": "reading the audit log",
+    "LeaseService.OpenLeases": "leasing devices",
+    "LeaseService.RevokeLease": "revoking a lease",
+    "LeaseService.CancelRequest": "cancelling a request",
+    "LeaseService.ResetEpochs": "resetting a device's epochs",
+}
+"""In the words of the commands that call them."""
+
 _NOBODY = Rule(roles=frozenset())
 
 
@@ -85,7 +101,8 @@ def check_role(rpc: str, caller: Identity) -> None:
     needed = " or ".join(sorted(roles)) or "a newer fleet"
     if caller.role is Role.STRANGER:
         raise NotAllowed(f"{short_name(rpc)} takes a member of the fleet; join it first: fleet login")
-    raise NotAllowed(f"{short_name(rpc)} takes the role {needed}; {caller} has another")
+    deed = _DEEDS.get(short_name(rpc), short_name(rpc))
+    raise NotAllowed(f"{deed} takes the role {needed}; this account is {caller}")
 
 
 def check_owner(rpc: str, caller: Identity, owner_key_id: str, *, what: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 
-from fleet.identity.audit_entry import AuditEntry
+from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,9 @@ class AuditLog:
         self._dropped = 0
 
     def write(self, entry: AuditEntry) -> None:
-        """Append an entry. Refused calls are written only up to a rate; then the next entry tells how many were not."""
-        if entry.outcome != "ok" and not self._may_refuse(entry.at_sec):
+        """Append an entry. Refused calls and leases are limited to a rate; the next entry counts those left out."""
+        is_limited = entry.outcome != "ok" or entry.action == LEASE_ENDED
+        if is_limited and not self._may_refuse(entry.at_sec):
             self._dropped += 1
             return
         values = {**asdict(entry), "subject": entry.subject[:_MAX_SUBJECT_CHARS]}

@@ -315,6 +315,11 @@ class Members:
         known = self._members.get(key_id)
         return known.name if known is not None else ""
 
+    def role_of(self, key_id: str) -> Role:
+        """Return the role of the member with a key."""
+        known = self._members.get(key_id)
+        return known.role if known is not None else Role.STRANGER
+
     def free_name(self, wanted: str, key_id: str, *, reserved: str = "") -> str:
         """Return a name for a new member's key: the wanted one, with a number behind it if another member has it.
 

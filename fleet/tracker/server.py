@@ -33,6 +33,7 @@ from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.identities import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
+from fleet.tracker.lease_audit import LeaseAudit
 from fleet.tracker.members import Members
 from fleet.tracker.pace import Pace
 from fleet.tracker.service import MAX_UNSENT, FleetServicer, LeaseServicer
@@ -153,10 +154,13 @@ class Tracker:
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
+        live = self.state.leases.values()
+        self._lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of, live)
         self.engine.changed = self.view.forget
         self.engine.deliver = self._deliver
 
     def _deliver(self, effect: ev.Effect) -> None:
+        self._lease_audit.observe(effect)
         match effect:
             case ev.Attached() | ev.Fence():
                 self.agent_servicer.deliver(effect)

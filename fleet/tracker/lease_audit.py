@@ -1,0 +1,61 @@
+"""Entries on leases in the audit log: one for each, at its end, with device, holder and duration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+from fleet.base.clock import Clock
+from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
+from fleet.identity.roles import Role
+from fleet.tracker.audit import AuditLog
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import LeaseEntry
+from fleet.tracker.messages import key_of
+
+
+class LeaseAudit:
+    """Knows the live leases by the tracker's effects."""
+
+    def __init__(
+        self, audit: AuditLog, clock: Clock, role_of: Callable[[str], Role], live: Iterable[LeaseEntry] = ()
+    ) -> None:
+        """Args:
+        role_of: returns the role of the member with a key.
+        live: leases of before the tracker's start.
+        """
+        self._audit = audit
+        self._clock = clock
+        self._role_of = role_of
+        self._live = {lease.name: lease for lease in live}
+
+    def observe(self, effect: ev.Effect) -> None:
+        """Note a grant, and write the entry when a noted lease ends."""
+        match effect:
+            case ev.Granted(lease=lease):
+                self._live[lease.name] = lease
+            case ev.LeaseEnded(lease_name=name):
+                if name in self._live:
+                    self._write(self._live.pop(name), effect)
+
+    def _write(self, lease: LeaseEntry, ended: ev.LeaseEnded) -> None:
+        now_sec, key_id = self._clock.now_sec(), key_of(lease.client_id)
+        subject = {
+            "lease": lease.name,
+            "device": lease.device_name,
+            "held_sec": round(now_sec - lease.granted_at_sec, 3),
+            "end": ended.end.name.lower(),
+            "purpose": lease.purpose,
+        }
+        self._audit.write(
+            AuditEntry(
+                at_sec=now_sec,
+                name=lease.holder,
+                role=self._role_of(key_id),
+                key_id=key_id,
+                peer="",
+                action=LEASE_ENDED,
+                subject=json.dumps(subject),
+                outcome="ok",
+            )
+        )
