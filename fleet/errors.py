@@ -63,6 +63,7 @@ class ErrorKind(enum.StrEnum):
     LEASE_ENDED = "LEASE_ENDED"
     DEVICE_FAULTED = "DEVICE_FAULTED"
     ARTIFACT_MISSING = "ARTIFACT_MISSING"
+    TIME_NOT_PROVEN = "TIME_NOT_PROVEN"
 
 
 class FleetError(Exception):

@@ -6,9 +6,13 @@ that must not have threads.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
+
+if TYPE_CHECKING:
+    from device_agents.runtimes.proving import ProofParts
+    from fleet.domain.proving import ProofOrder
 
 MAX_MESSAGE_CHARS = 4000
 """Error messages are cut to this: they travel with every result and end in a database."""
@@ -32,6 +36,14 @@ class Runtime(Protocol):
         """Do the same small piece of work some times over, on what candidates run on; return how long each took [s].
 
         A few milliseconds in all, see device_agents.measuring.reference. Nothing where there is no such work.
+        """
+        ...
+
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        """Make the arguments of a function whose time is to be proven, without loading its artifact.
+
+        Raises:
+            NotProvable: this runtime has no means to.
         """
         ...
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from device_agents.runtimes.evaluating import TimeRepeats
 from device_agents.runtimes.fabric_calls import PREFIX, FabricCalls
+from device_agents.runtimes.proving import NotProvable, ProofParts
 from device_agents.runtimes.tvm import TvmRuntime, preload
 from fleet.domain.measuring import Call, Evaluator, Measurement, Tensor, Trial
+from fleet.domain.proving import ProofOrder
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -38,6 +40,9 @@ class FabricRuntime(TvmRuntime):
     def measure(self, trial: Trial, path: str) -> Measurement:
         measure = super().measure
         return self._calls.measure(trial, lambda plain: measure(plain, path))
+
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        raise NotProvable("its times are cycles of the fabric, which no other clock counts")
 
     def call(self, call: Call, path: str) -> list[Tensor]:
         run = super().call

@@ -20,8 +20,10 @@ import time
 from pathlib import Path
 
 from device_agents.runtimes.evaluating import run_schedule
+from device_agents.runtimes.proving import NotProvable, ProofParts
 from device_agents.runtimes.simulated_faults import FAULTS, refuse_if_broken
 from fleet.domain.measuring import Call, Clocks, Measurement, Tensor, TensorSpec, Trial
+from fleet.domain.proving import ProofOrder
 
 _ITEM_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4}
 
@@ -90,6 +92,9 @@ class SimulatedRuntime:
     def reference(self) -> list[float]:
         """Nothing: pretended times say nothing about hardware."""
         return []
+
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        raise NotProvable("it only pretends to run programs")
 
     def _load(self, path: str) -> bytes:
         time.sleep(self._load_ms / 1000)

@@ -88,6 +88,10 @@ class SessionService:
         session = await self._enter(context)
         return await session.until_ended(session.call(request))
 
+    async def prove(self, request: pb.ProveRequest, context: CallContext) -> pb.ProveResponse:
+        session = await self._enter(context)
+        return await session.until_ended(session.prove(request))
+
     async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
         session = await self._enter(context)
         return await session.until_ended(session.program(request))

@@ -7,7 +7,10 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from device_agents.driver import ProgramOrder
@@ -15,6 +18,7 @@ from device_agents.measuring.cooldown import cool_down
 from device_agents.serving.cleaning import cleaned_call, cleaned_measurement
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.observation import Observation
+from device_agents.serving.proving import prove
 from device_agents.serving.referee import Referee
 from device_agents.serving.store import ArtifactStore, Incoming
 from device_agents.serving.worker_slot import WorkerSlot
@@ -22,6 +26,7 @@ from device_agents.workers.answers import bound_of_call, bound_of_trial
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
+from fleet.base.text import shown_lines
 from fleet.domain.measuring import ErrorKind, check_runs
 from fleet.domain.tokens import Claims
 from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked, NotProgrammable
@@ -33,6 +38,7 @@ from fleet.wire.measurements import (
     evaluator_from_proto,
     trial_timeout_sec,
 )
+from fleet.wire.proofs import proof_to_proto
 from fleet.wire.times import duration, duration_sec
 
 logger = logging.getLogger(__name__)
@@ -63,6 +69,9 @@ class Session:
 
         self._reference_workers = WorkerSlot(self._start_reference_worker, self._check_live, device.note_killed)
         self._referee = Referee(device, self._workers, self._reference_workers)
+        self._apart = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
+        """A worker beside it that runs one thing and ends."""
+
         self._pinned_cpus: tuple[int, ...] = ()
         self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -209,17 +218,25 @@ class Session:
                 error=measurement_pb2.ERROR_KIND_ARTIFACT_MISSING,
                 error_message=f"{request.artifact_digest} is not on this agent; put it first",
             )
-        timeout_sec = call_timeout_sec(request)
         async with self.device.turn:
-            worker = await self._usable_worker()
-            order = worker_pb2.WorkerRequest(call=request, artifact_path=worker.give(path)).SerializeToString()
-            try:
-                response = await worker.exchange(order, timeout_sec, bound_of_call(request))
-            except WorkerLost as lost:
-                return session_service_pb2.CallResponse(
-                    error=error_kind_to_proto(lost.kind), error_message=str(lost), signal=lost.signal_number
-                )
-        return cleaned_call(response.call)
+            if not request.is_apart:
+                return await self._call_in(await self._usable_worker(), request, path)
+            async with self._worker_apart() as worker:
+                return await self._call_in(worker, request, path)
+
+    async def prove(self, request: session_service_pb2.ProveRequest) -> session_service_pb2.ProveResponse:
+        """Prove a time in a worker that runs nothing else, see `device_agents.serving.proving`.
+
+        Raises:
+            InvalidRequest: the claim is no time.
+            DeviceError: no worker can be started.
+        """
+        path = await self._store.find(request.artifact_digest, self)
+        if path is None:
+            raise InvalidRequest(f"{request.artifact_digest} is not on this agent; put it first")
+        async with self.device.turn, self.device.quiet(), self._worker_apart() as worker:
+            proof = await prove(worker, request, worker.give(path), cpus=self._pinned_cpus)
+        return proof_to_proto(replace(proof, message=shown_lines(proof.message)))
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
         """Program the fabric.
@@ -270,6 +287,27 @@ class Session:
             self.device.note_killed(worker)
         return cleaned_measurement(response.measurement)
 
+    async def _call_in(
+        self, worker: WorkerHandle, request: session_service_pb2.CallRequest, path: Path
+    ) -> session_service_pb2.CallResponse:
+        order = worker_pb2.WorkerRequest(call=request, artifact_path=worker.give(path)).SerializeToString()
+        try:
+            response = await worker.exchange(order, call_timeout_sec(request), bound_of_call(request))
+        except WorkerLost as lost:
+            return session_service_pb2.CallResponse(
+                error=error_kind_to_proto(lost.kind), error_message=str(lost), signal=lost.signal_number
+            )
+        return cleaned_call(response.call)
+
+    @asynccontextmanager
+    async def _worker_apart(self) -> AsyncIterator[WorkerHandle]:
+        """Have a worker that has run nothing, beside the session's own, and end it afterwards."""
+        try:
+            yield await self._apart.worker(lambda _: False)
+        finally:
+            async with self._apart.vacant():
+                pass
+
     async def _usable_worker(self) -> WorkerHandle:
         return await self._workers.worker(lambda _: self.device.driver.is_prepared)
 
@@ -300,7 +338,7 @@ class Session:
         if self._expiry is not None:
             self._expiry.cancel()
         # A worker that is just being made is killed too.
-        async with self._workers.vacant(), self._reference_workers.vacant():
+        async with self._workers.vacant(), self._reference_workers.vacant(), self._apart.vacant():
             pass
         self._store.release(self)
         self.output.close()

@@ -8,7 +8,7 @@ there are more fields than the structure has room for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
@@ -29,8 +29,12 @@ _MOST_DTYPE_CHARS = 64
 _MOST_OUTPUTS = 4096
 """Of a Relax VM: what it returns does not follow from what it is given."""
 
-_CALL = worker_pb2.WorkerResponse.CALL_FIELD_NUMBER
-_OUTPUTS = session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER
+_OUTPUTS = {
+    worker_pb2.WorkerResponse.CALL_FIELD_NUMBER: session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER,
+    worker_pb2.WorkerResponse.PROOF_FIELD_NUMBER: worker_pb2.ProofStepResponse.OUTPUTS_FIELD_NUMBER,
+}
+"""Number of the field with outputs, by that of the answer that has one."""
+
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BITS = re.compile(r"[a-z_]+(?P<bits>\d+)?[a-z0-9_]*?(x(?P<lanes>\d+))?")
@@ -97,6 +101,18 @@ def bound_of_call(request: session_service_pb2.CallRequest) -> AnswerBound:
     )
 
 
+def bound_of_row(size_bytes: int) -> AnswerBound:
+    """Return how large the answer to a row of a proof can be, whose digests take so much."""
+    return AnswerBound(structure_bytes=_STRUCTURE_BYTES + size_bytes)
+
+
+def bound_of_answer_again(sizes_bytes: Sequence[int]) -> AnswerBound:
+    """Return how large outputs of these sizes can be."""
+    structure_bytes = _STRUCTURE_BYTES + _SPEC_BYTES * len(sizes_bytes)
+    content_bytes = min(sum(sizes_bytes), MAX_FRAME_BYTES)
+    return AnswerBound(structure_bytes=structure_bytes, content_bytes=content_bytes, outputs=len(sizes_bytes))
+
+
 def _specs(args: Iterable[tensor_pb2.Argument]) -> Iterator[tensor_pb2.TensorSpec]:
     for argument in args:
         match argument.WhichOneof("kind"):
@@ -122,10 +138,10 @@ def _size_bytes(spec: tensor_pb2.TensorSpec) -> int:
 def _content_sizes(walk: _Walk) -> Iterator[int]:
     """Yield the size of each output's content [bytes]; 0 for an output without."""
     for number, start, end in walk.fields(0, len(walk.frame)):
-        if number != _CALL:
+        if number not in _OUTPUTS:
             continue
         for inner, output_start, output_end in walk.fields(start, end):
-            if inner == _OUTPUTS:
+            if inner == _OUTPUTS[number]:
                 contents = (stop - begin for n, begin, stop in walk.fields(output_start, output_end) if n == _CONTENT)
                 yield max(contents, default=0)
 

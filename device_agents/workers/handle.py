@@ -102,6 +102,11 @@ class WorkerHandle:
         """True when it holds so much between candidates that the next one would not get its share."""
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
+    def processes(self) -> list[int]:
+        """Return its process, those that descend from it, and its keeper."""
+        keeper = self._family.keeper
+        return [*([keeper.pid] if keeper is not None else []), *self._family.members(MAX_PROCESSES)]
+
     def give(self, artifact: Path) -> str:
         """Let the worker read an artifact; return the path by which it finds it."""
         self.has_run_candidates = True

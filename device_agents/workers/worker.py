@@ -25,6 +25,7 @@ from device_agents.jail.confine import confine, filter_calls
 from device_agents.machine import linux
 from device_agents.machine.frames import HEADER, format_frame, parse_header
 from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
+from device_agents.workers.proof_steps import ProofSteps
 from fleet.base.inspection import allow_inspection
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.errors import InvalidRequest
@@ -106,6 +107,7 @@ def make_runtime(name: str, settings: Mapping[str, object]) -> Runtime:
 
 def serve(connection: socket.socket, runtime: Runtime) -> None:
     """Answer requests until the other end closes."""
+    proofs = ProofSteps(runtime)
     while True:
         header = _receive(connection, HEADER.size)
         if header is None:
@@ -113,7 +115,9 @@ def serve(connection: socket.socket, runtime: Runtime) -> None:
         content = _receive(connection, parse_header(header))
         if content is None:
             return
-        response = answer(worker_pb2.WorkerRequest.FromString(content), runtime)
+        request = worker_pb2.WorkerRequest.FromString(content)
+        is_proof = request.WhichOneof("kind") == "proof"
+        response = proofs.answer(request.proof, request.artifact_path) if is_proof else answer(request, runtime)
         connection.sendall(format_frame(response.SerializeToString()))
         if response.is_last:
             return

@@ -258,28 +258,39 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best
     from fleet.library import Library
 
     with Library.open_to_read(order.library) as library:
-        chosen = choose(library, workloads, _within(order)).traces
+        choice = choose(library, workloads, _within(order))
+    _warn(choice.unproven)
+    chosen = choice.traces
     others = {item.shash: _best_trace(order, item) for item in workloads if item.shash not in chosen}
     found = {shash: _Best(trace) for shash, trace in chosen.items()}
     return {**found, **{shash: best for shash, best in others.items() if best is not None}}
 
 
 def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
-    """Return the fastest schedule known for the target, NO_TRACE if none is the fastest. Checked ones come first."""
+    """Return the fastest schedule known for the target, NO_TRACE if none is the fastest. Proven ones come first, then
+    checked ones."""
     from fleet.library import Library
+    from fleet.library.proof_words import line_of
+    from fleet.optimizer.history import fastest
     from fleet.workloads.applying import NO_TRACE
 
     within = _within(order)
     with Library.open_to_read(order.library) as library:
-        checked, unchecked = (library.best(workload.shash, within, checked_only=only) for only in (True, False))
-        found = checked if order.is_checked else checked or unchecked
+        checked = fastest(library, workload.shash, within)
+        found = checked if order.is_checked else checked or library.best(workload.shash, within)
         if not found:
             return None
         best = found[0]
         baseline = library.baseline(workload.shash, best.scope)
         if baseline is not None and baseline.median_sec <= best.median_sec:
             return _Best(NO_TRACE)
-        return _Best(best.trace_json, is_unchecked=not checked)
+    _warn(line_of([best]))
+    return _Best(best.trace_json, is_unchecked=not checked)
+
+
+def _warn(text: str) -> None:
+    if text:
+        options.stderr().print(text, style="yellow", highlight=False)
 
 
 def _within(order: BuildOrder) -> ScopeFilter:

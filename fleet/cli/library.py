@@ -309,6 +309,10 @@ def _best_rows(library: Library, workload: StoredWorkload, scope: RecordScope, t
 
 
 def _best(library: Library, workload: StoredWorkload, scope: RecordScope, k: int) -> list[Record]:
-    """Return the fastest. A fast one may be wrong, so unchecked ones count only where none was checked."""
+    """Return what is used first: the fastest that are proven, then others that are checked. A fast one may be wrong, so
+    unchecked ones count only where none was checked."""
     checked = library.best(workload.shash, scope, k=k, checked_only=True)
-    return checked or library.best(workload.shash, scope, k=k)
+    proven = library.best(workload.shash, scope, k=k, checked_only=True, proven_only=True)
+    known = {record.id for record in proven}
+    found = [*proven, *(record for record in checked if record.id not in known)][:k]
+    return found or library.best(workload.shash, scope, k=k)

@@ -95,6 +95,7 @@ def best_data(row: BestRow) -> dict[str, object]:
         "gflops": gflops(workload.flop, record.median_sec),
         "run_secs": list(record.run_secs),
         "checked": record.checked,
+        "is_proven": record.is_proven,
         "record": record.id,
         "job": record.job_name,
         "measured_at": record.created_at,
@@ -121,7 +122,7 @@ def print_best(rows: Sequence[BestRow], console: Console) -> None:
                 duration(best_sec),
                 speed_up(row.untuned_sec, best_sec),
                 rate(gflops(row.workload.flop, best_sec)),
-                "checked" if row.record.checked else "",
+                _known(row.record),
                 *([duration(row.untuned_sec), clock_time(row.record.created_at)] if has_room else []),
                 *([line(row.workload.name)] if is_wide else []),
             )
@@ -130,6 +131,12 @@ def print_best(rows: Sequence[BestRow], console: Console) -> None:
     if disturbed:
         names = ", ".join(disturbed[:_NAMED]) + (", ..." if len(disturbed) > _NAMED else "")
         console.print(Text(f"measured while something disturbed the device, see --json: {names}", style="yellow"))
+
+
+def _known(record: Record) -> str:
+    """Say what was compared with something outside of the kernel: its numbers, and its time."""
+    words = ["checked"] * bool(record.checked) + ["proven"] * bool(record.is_proven)
+    return ", ".join(words)
 
 
 def _scope_line(scope: RecordScope, *, is_wide: bool) -> Text:

@@ -59,15 +59,23 @@ def sendable(values: Iterable[object]) -> tuple[Argument, ...]:
         InvalidRequest: one is none of the forms above, or together they are too large for one message.
     """
     arguments = [as_argument(value) for value in values]
-    size_bytes = sum(getattr(argument, "nbytes", 0) for argument in arguments)
+    check_size(sum(getattr(argument, "nbytes", 0) for argument in arguments))
+    return tuple(
+        argument if isinstance(argument, (TensorSpec, int, float)) else tensor_of(argument) for argument in arguments
+    )
+
+
+def check_size(size_bytes: int) -> None:
+    """Refuse arguments that are too large for one message.
+
+    Raises:
+        InvalidRequest: they are.
+    """
     if size_bytes > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         raise InvalidRequest(
             f"the arguments are {size_bytes / 2**20:.0f} MiB together, one call takes "
             f"{MAX_MESSAGE_BYTES // 2**20} MiB; have large ones filled on the device: pass (shape, dtype) pairs"
         )
-    return tuple(
-        argument if isinstance(argument, (TensorSpec, int, float)) else tensor_of(argument) for argument in arguments
-    )
 
 
 def tensor_of(array: Array) -> Tensor:

@@ -26,8 +26,10 @@ from fleet.client.tickets import UploadTicket
 from fleet.domain.devices import Inventory
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import TIMING, Call, ErrorKind, Evaluator, Measurement, Trial
+from fleet.domain.proving import Proof, ProofArgument, ProofOrder
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
-from fleet.identity.credentials import Credentials, Proof
+from fleet.identity.credentials import Credentials
+from fleet.identity.credentials import Proof as IdentityProof
 from fleet.wire.tokens import TOKEN_HEADER
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Device:
     def __init__(
         self,
         holder: LeaseHolder,
-        proof: Proof,
+        proof: IdentityProof,
         give_back: Callable[[], Awaitable[None]] | None = None,
         *,
         header: str = TOKEN_HEADER,
@@ -203,18 +205,26 @@ class Device:
         return found[0]
 
     async def call(
-        self, artifact: Artifact, args: Sequence[object], *, function: str | None = None, timeout_sec: float = 60.0
+        self,
+        artifact: Artifact,
+        args: Sequence[object],
+        *,
+        function: str | None = None,
+        timeout_sec: float = 60.0,
+        is_apart: bool = False,
     ) -> list[Array]:
         """Run a function once and return its outputs: the arguments marked as outputs, or all arrays if none is marked.
 
         Args:
             args: arrays, TensorSpecs, (shape, dtype) pairs or numbers, as the function takes them.
+            is_apart: run it in a worker that has run nothing else, which takes a few milliseconds more.
 
         Raises:
             MeasurementError: the function failed there; `kind` says how.
             InvalidRequest: an argument that cannot be sent.
         """
         call = Call(
+            is_apart=is_apart,
             artifact_digest=artifact.digest,
             function=function or artifact.function,
             args=arrays.sendable(args),
@@ -228,6 +238,31 @@ class Device:
             if error.kind is ErrorKind.ARTIFACT_MISSING:
                 self._put_digests.clear()
             raise
+
+    async def prove(
+        self, artifact: Artifact, args: Sequence[ProofArgument], claimed_sec: float, *, answers: int = 2
+    ) -> Proof:
+        """Prove the time of a function by the agent's own clock: see `fleet.domain.proving`.
+
+        Compare its answers with those of a reference: the agent only says that they are the ones that were timed.
+
+        Args:
+            claimed_sec: what one call takes, as it was measured.
+            answers: how many of the calls come back with their outputs.
+
+        Raises:
+            InvalidRequest: the arguments do not fit one message, or the claim is no time.
+        """
+        order = ProofOrder(
+            artifact_digest=artifact.digest,
+            function=artifact.function,
+            args=tuple(args),
+            claimed_sec=claimed_sec,
+            answers=answers,
+        )
+        arrays.check_size(sum(len(arg.bank) for arg in order.args))
+        await self.ensure([artifact])
+        return await self._session.prove(order)
 
     async def program(
         self,

@@ -18,11 +18,14 @@ from fleet.client.measure_stream import MeasureStream
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
+from fleet.domain.proving import Proof, ProofOrder, ProofVerdict
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, MeasurementError
-from fleet.identity.credentials import Proof, agent_name
+from fleet.identity.credentials import Proof as IdentityProof
+from fleet.identity.credentials import agent_name
 from fleet.v1 import session_service_pb2
 from fleet.wire.ending import Ending
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
+from fleet.wire.proofs import proof_from_proto, proof_order_to_proto
 from fleet.wire.rpc import from_rpc_error, make_channel
 from fleet.wire.stubs import session_service_stub
 from fleet.wire.times import duration
@@ -53,7 +56,7 @@ class LeaseHolder(Protocol):
 class SessionCalls:
     """One session under one lease. The first call opens it."""
 
-    def __init__(self, holder: LeaseHolder, proof: Proof, *, header: str = TOKEN_HEADER) -> None:
+    def __init__(self, holder: LeaseHolder, proof: IdentityProof, *, header: str = TOKEN_HEADER) -> None:
         """Connect to nothing yet.
 
         Args:
@@ -155,6 +158,17 @@ class SessionCalls:
         if kind is not None:
             raise failure(kind, printable(answer.error_message), answer.signal, self._name)
         return list(map(tensor_from_proto, answer.outputs))
+
+    async def prove(self, order: ProofOrder) -> Proof:
+        """Have the agent prove a time. One that is too old for it proves nothing."""
+        call = self._stub.prove(proof_order_to_proto(order), metadata=self._metadata())
+        with self._watched(call):
+            try:
+                return proof_from_proto(await call, order.claimed_sec)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+        return Proof(verdict=ProofVerdict.IMPOSSIBLE, message=f"the agent of {self._name} is too old to prove times")
 
     async def program(
         self, digest: str, registers_yaml: str, *, partial: bool, force: bool, timeout_sec: float

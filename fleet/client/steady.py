@@ -21,12 +21,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nu
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.trial_queue import QueuedTrial, TrialQueue, queued_batch
 from fleet.domain.leases import LeaseWish
 from fleet.domain.measuring import ABSURD_SEC, ErrorKind, Measurement, Trial
+from fleet.domain.proving import Proof, ProofArgument
 from fleet.domain.selectors import Condition, Selector
 from fleet.errors import (
     DeviceClosed,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from fleet.client.leases import OnQueued
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PAUSES_SEC = (0.2, 0.5, 1, 2, 4, 8, 15, 30)
 """Pauses between tries when a granted device does not answer: its agent may be starting, or really be away."""
@@ -226,16 +229,46 @@ class SteadyDevice:
                 await self._pause(self._pauses_sec[fruitless - 1])
 
     async def call(
-        self, artifact: Artifact, args: Sequence[object], *, timeout_sec: float = 60.0, is_trusted: bool = True
+        self,
+        artifact: Artifact,
+        args: Sequence[object],
+        *,
+        timeout_sec: float = 60.0,
+        is_trusted: bool = True,
+        is_apart: bool = False,
     ) -> list[Array]:
         """Run an artifact on real arrays; retry if the device is lost.
 
         Args:
             is_trusted: if False, the artifact may be what broke the device, and is not retried.
+            is_apart: see Device.call.
 
         Raises:
             MeasurementError: it failed; DEVICE_FAULTED when the device went away while it ran, and it is not trusted.
         """
+
+        async def run(device: Device) -> list[Array]:
+            return await device.call(artifact, args, timeout_sec=timeout_sec, is_apart=is_apart)
+
+        return await self._once(artifact, run, is_trusted=is_trusted)
+
+    async def prove(
+        self, artifact: Artifact, args: Sequence[ProofArgument], claimed_sec: float, *, answers: int = 2
+    ) -> Proof:
+        """Prove the time of an artifact, see Device.prove. It may break the device, and is not retried then.
+
+        Raises:
+            MeasurementError: DEVICE_FAULTED: the device went away meanwhile.
+            InvalidRequest: see Device.prove.
+        """
+
+        async def run(device: Device) -> Proof:
+            return await device.prove(artifact, args, claimed_sec, answers=answers)
+
+        return await self._once(artifact, run, is_trusted=False)
+
+    async def _once(self, artifact: Artifact, run: Callable[[Device], Awaitable[T]], *, is_trusted: bool) -> T:
+        """Do something with an artifact that its device has; retry if the device is lost."""
         problem: FleetError | None = None
         for _ in range(_CALLS):
             device = await self.device()
@@ -243,7 +276,7 @@ class SteadyDevice:
             try:
                 await self._ensure(device, [artifact])
                 has_started = True
-                return await device.call(artifact, args, timeout_sec=timeout_sec)
+                return await run(device)
             except MeasurementError as error:
                 if error.kind is not ErrorKind.ARTIFACT_MISSING:
                     raise

@@ -319,3 +319,5 @@ class Call:
     """The worker is killed when it takes longer."""
 
     module_kind: ModuleKind = ModuleKind.FUNCTIONS
+    is_apart: bool = False
+    """It runs in a worker that has run nothing else."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import Library, Record
-from fleet.optimizer.history import in_model, schedules, without_static
+from fleet.library.proof_words import unproven_line
+from fleet.optimizer.history import fastest, in_model, schedules, without_static
 from fleet.runtime.manifest import UsedRecord
 from fleet.workloads.workload import Workload
 
@@ -25,6 +26,9 @@ class Choice:
     device_model: str = ""
     """The hardware that they were measured on."""
 
+    unproven: str = ""
+    """How many of their times are not proven, in a line; empty: all are."""
+
 
 def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter) -> Choice:
     """Return the best checked schedules of the scope that has some for most of the model's workloads.
@@ -41,6 +45,12 @@ def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter)
 def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope, traces: Mapping[str, str]) -> Choice:
     others = [workload for workload in workloads if not library.best(workload.shash, scope)]
     traces = {**without_static(library, others, scope), **traces}
+    found = {
+        workload.shash: _of_time_alone(library, workload, scope, best)
+        for workload in workloads
+        if traces.get(workload.shash)  # else it has none, or is faster without
+        for best in fastest(library, workload.shash, scope)
+    }
     records = tuple(
         UsedRecord(
             workload=workload.name,
@@ -50,11 +60,16 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
             median_sec=record.median_sec,
         )
         for workload in workloads
-        if traces.get(workload.shash)  # else it has none, or is faster without
-        for best in library.best(workload.shash, scope, checked_only=True)
-        for record in [_of_time_alone(library, workload, scope, best)]
+        if workload.shash in found
+        for record in [found[workload.shash]]
     )
-    return Choice(traces=traces, records=records, device_model=scope.device_model if traces else "")
+    unproven = sum(not record.is_proven for record in found.values())
+    return Choice(
+        traces=traces,
+        records=records,
+        device_model=scope.device_model if traces else "",
+        unproven=unproven_line(unproven, len(found)),
+    )
 
 
 def _of_time_alone(library: Library, workload: Workload, scope: RecordScope, best: Record) -> Record:

@@ -8,6 +8,7 @@ TVM runs in the caller's process here, which has it loaded anyway.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.target import Target
     from tvm.transform import Pass, PassContext
+
+logger = logging.getLogger(__name__)
 
 
 def pipeline(
@@ -66,6 +69,8 @@ def pipeline(
         lowered = lower(mod, target_json)
         with Library.open(library) as opened:
             choice = choose(opened, _workloads(lowered), within)
+        if choice.unproven:
+            logger.warning(choice.unproven)
         scheduled = apply_schedules(lowered, target_json, choice.traces).mod
         planned = relax.get_default_pipeline(made)(join_concats(scheduled, target_json).mod)
         return lowering.lower_by_default(planned, target_json)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,6 +41,8 @@ from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Man
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload, terms_of_model
+
+logger = logging.getLogger(__name__)
 
 _TASK_TIMEOUT_SEC = 600.0
 _WORKERS = 2
@@ -169,7 +172,10 @@ def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
         tvm_version=tvm_version(),
     )
     with Library.open_to_read(options.library) as library:
-        return choose(library, workloads, within)
+        choice = choose(library, workloads, within)
+    if choice.unproven:
+        logger.warning(choice.unproven)
+    return choice
 
 
 def _write(

@@ -58,6 +58,7 @@ RULES: Mapping[str, Rule] = {
     "SessionService.PutArtifact": Rule(roles=_USERS),
     "SessionService.Measure": Rule(roles=_USERS),
     "SessionService.Call": Rule(roles=_USERS),
+    "SessionService.Prove": Rule(roles=_USERS),
     "SessionService.Program": Rule(roles=_USERS),
     "SessionService.WatchLogs": Rule(roles=_USERS),
     "SessionService.MakeUploadTicket": Rule(roles=_USERS),

@@ -12,7 +12,7 @@ from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.library import programs, rows
+from fleet.library import programs, proofs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import insert_into, jobs, records, workloads
 from fleet.library.values import REVERTED, SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
@@ -106,9 +106,13 @@ def read_records(
     return found[::-1]
 
 
-def best(connection: sa.Connection, selection: Selection, *, k: int, checked_only: bool) -> list[Record]:
+def best(
+    connection: sa.Connection, selection: Selection, *, k: int, checked_only: bool, proven_only: bool = False
+) -> list[Record]:
     """Return the k fastest candidates, fastest first, each by the record that counts."""
-    ranked = _counting(selection, checked_only=checked_only)
+    if proven_only and not sa.inspect(connection).has_table(proofs.TABLE):
+        return []
+    ranked = _counting(selection, checked_only=checked_only, proven_only=proven_only)
     fastest = sa.select(ranked.c.id).order_by(ranked.c.median_sec, ranked.c.id).limit(k)
     query = joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
     return fetch(connection, query)
@@ -204,7 +208,7 @@ def only_row(connection: sa.Connection, record_id: int) -> rows.Row:
     return row
 
 
-def _counting(selection: Selection, *, checked_only: bool = False) -> sa.Subquery:
+def _counting(selection: Selection, *, checked_only: bool = False, proven_only: bool = False) -> sa.Subquery:
     """Choose the record that counts for each candidate in each scope.
 
     It is the newest that nothing disturbed, or the newest at all: measuring again is how a doubtful time is replaced.
@@ -214,15 +218,17 @@ def _counting(selection: Selection, *, checked_only: bool = False) -> sa.Subquer
     rank = sa.func.row_number().over(
         partition_by=[records.c[name] for name in candidate], order_by=(is_disturbed(), records.c.id.desc())
     )
+    is_proven = proofs.is_proven() if proven_only else sa.true()
     times = (
-        sa.select(records.c.id, records.c.median_sec, rank.label("rank"))
+        sa.select(records.c.id, records.c.median_sec, rank.label("rank"), is_proven.label("is_proven"))
         .select_from(records.join(workloads).outerjoin(jobs))
         .where(*selection.clauses(), records.c.error.is_(None), ~_is_found_wrong())
     )
     if checked_only:
         times = times.where(_is_found_right())
     ranked = times.subquery()  # without the traces: they are most of a record, and few are needed
-    return sa.select(ranked.c.id, ranked.c.median_sec).where(ranked.c.rank == 1).subquery()
+    counting = sa.select(ranked.c.id, ranked.c.median_sec).where(ranked.c.rank == 1, ranked.c.is_proven)
+    return counting.subquery()
 
 
 def is_disturbed() -> sa.ColumnElement[int]:
@@ -237,7 +243,9 @@ def joined() -> sa.Select[tuple[object, ...]]:
 
 
 def fetch(connection: sa.Connection, query: sa.Select[tuple[object, ...]]) -> list[Record]:
-    return [rows.record_of(dict(row)) for row in connection.execute(query).mappings()]
+    found = [dict(row) for row in connection.execute(query).mappings()]
+    proven = proofs.find(connection, found)
+    return [rows.record_of(row, is_proven=proven.get(row["id"])) for row in found]
 
 
 def _same_candidate(other: sa.FromClause) -> sa.ColumnElement[bool]:

@@ -75,7 +75,7 @@ def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> di
     }
 
 
-def record_of(row: Row) -> Record:
+def record_of(row: Row, *, is_proven: bool | None = None) -> Record:
     """Return a record from its row joined with `workload` (shash) and `job_name`."""
     return Record(
         id=row["id"],
@@ -95,6 +95,7 @@ def record_of(row: Row) -> Record:
         provenance=row["provenance"],
         checked=row["checked"],
         created_at=row["created_at"],
+        is_proven=is_proven,
     )
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -220,6 +220,26 @@ record_programs = sa.Table(
     sa.Column("program_hash", sa.Text, nullable=False),
     sa.Column("feature_version", sa.Text, nullable=False),
     sa.Column("stores", sa.LargeBinary, nullable=False),
+)
+
+proofs = sa.Table(
+    "proofs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
+    sa.Column("target_key", sa.Text, nullable=False),
+    sa.Column("device_model", sa.Text, nullable=False),
+    sa.Column("tvm_version", sa.Text, nullable=False),
+    sa.Column("trace_digest", sa.Text, nullable=False),
+    sa.Column("is_proven", sa.Boolean, nullable=False),  # else its time was refuted
+    sa.Column("claimed_sec", sa.Float, nullable=False),
+    sa.Column("measured_sec", sa.Float, nullable=False),
+    sa.Column("least_sec", sa.Float, nullable=False),  # the shortest time that it proves
+    sa.Column("spread_sec", sa.Float, nullable=False),
+    sa.Column("calls", sa.Integer, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("made_at", UtcDateTime, nullable=False),
+    sa.UniqueConstraint("workload_id", "target_key", "device_model", "tvm_version", "trace_digest"),
 )
 
 device_models = sa.Table(

@@ -23,9 +23,10 @@ from typing import Self
 import sqlalchemy as sa
 
 from fleet.base.settings import look_up
+from fleet.domain.proving import Proof
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
-from fleet.library import claims, jobs, records, schema
+from fleet.library import claims, jobs, proofs, records, schema
 from fleet.library import engine as engines
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
@@ -259,15 +260,24 @@ class Library:
             return records.read_records(connection, selection, with_errors=with_errors, limit=limit)
 
     def best(
-        self, workload: str, within: ScopeFilter = ANY_SCOPE, *, k: int = 1, checked_only: bool = False
+        self,
+        workload: str,
+        within: ScopeFilter = ANY_SCOPE,
+        *,
+        k: int = 1,
+        checked_only: bool = False,
+        proven_only: bool = False,
     ) -> list[Record]:
         """Return the k fastest candidates, fastest first, none ever found wrong.
 
         A candidate counts with its newest undisturbed time, or its newest time when all were disturbed.
+
+        Args:
+            proven_only: leave out candidates whose time was not proven by a clock outside of their process.
         """
         selection = Selection(workloads=[workload], within=within)
         with engines.reading(self._engine) as connection:
-            return records.best(connection, selection, k=k, checked_only=checked_only)
+            return records.best(connection, selection, k=k, checked_only=checked_only, proven_only=proven_only)
 
     def candidates(self, workload: str, within: ScopeFilter = ANY_SCOPE) -> list[Record]:
         """Return one record for each candidate, chosen as in `best`, oldest first."""
@@ -300,6 +310,16 @@ class Library:
         """Turn a candidate's records into WRONG_OUTPUT; `best` never returns it again. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             records.mark(connection, record_id, is_right=False, message=message)
+
+    def add_proof(self, workload: str, scope: RecordScope, trace_json: str, proof: Proof) -> None:
+        """Keep how a candidate's proof ended. If its time is refuted, its records become TIME_NOT_PROVEN.
+
+        Raises:
+            NotFound: the library has no such workload.
+        """
+        with engines.writing(self._engine) as connection:
+            workload_id = jobs.workload_ids(connection, [workload])[workload]
+            proofs.add(connection, workload_id, scope, trace_json, proof)
 
     def trial_counts(self, workloads: Iterable[str], within: ScopeFilter = ANY_SCOPE) -> dict[str, int]:
         """Return the number of distinct candidates with a verdict for each workload; static schedules are no trials."""

@@ -243,6 +243,9 @@ class Record:
     provenance: Mapping[str, object]
     checked: bool | None
     created_at: datetime
+    is_proven: bool | None = None
+    """Its time agrees with a clock outside of the kernel's process (`fleet.domain.proving`); False: it does not; None:
+    nobody has tried."""
 
     def __repr__(self) -> str:
         verdict, model = self.error or time_text(self.median_sec), self.scope.device_model or "any device"

@@ -32,6 +32,7 @@ from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest, NotFound
 from fleet.library import Library, NewRecord, Record, StoredWorkload, canonical_target
+from fleet.library.proof_words import unproven_line
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import workload_of
 
@@ -52,6 +53,7 @@ class Queries:
     asked: int = 0
     found: int = 0
     unchecked: int = 0
+    unproven: int = 0
 
     def tell(self) -> None:
         """Warn about what a user would not expect."""
@@ -67,6 +69,8 @@ class Queries:
                 "FleetDatabase(..., checked=True) leaves them out",
                 stacklevel=4,
             )
+        if line := unproven_line(self.unproven, self.found):
+            logger.warning(line)
 
 
 @derived_object
@@ -180,17 +184,20 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
     ) -> TuningRecord | None:
         """Return the fastest candidate of a program for a target, or None. A FleetDatabase for another target has none.
 
-        One whose numbers were checked comes before a faster one that was never checked.
+        One whose numbers were checked comes before a faster one that was never checked, and among these one whose time
+        was proven.
         """
         if self._target is not None and not _is_same(self._target, target):
             self._queries.asked += 1
             return None
         workload = Workload(mod)
-        checked = self._best(workload, target, 1, checked_only=True)
+        proven = self._best(workload, target, 1, checked_only=True, proven_only=True)
+        checked = proven or self._best(workload, target, 1, checked_only=True)
         found = checked or self._best(workload, target, 1)
         self._queries.asked += 1
         self._queries.found += bool(found)
         self._queries.unchecked += bool(found) and not checked
+        self._queries.unproven += bool(found) and not proven
         return found[0] if found else None
 
     def tell(self) -> None:
@@ -205,10 +212,21 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         return f"FleetDatabase({self._library.url!r}{given})"
 
     def _best(
-        self, workload: Workload, target: Target | None, k: int, *, checked_only: bool = False
+        self,
+        workload: Workload,
+        target: Target | None,
+        k: int,
+        *,
+        checked_only: bool = False,
+        proven_only: bool = False,
     ) -> list[TuningRecord]:
-        is_checked = checked_only or self._checked_only
-        found = self._library.best(_shash(workload), self._within(target), k=k, checked_only=is_checked)
+        found = self._library.best(
+            _shash(workload),
+            self._within(target),
+            k=k,
+            checked_only=checked_only or self._checked_only,
+            proven_only=proven_only,
+        )
         return _tuning_records(found, workload)
 
     def _records(self) -> list[Record]:

@@ -5,6 +5,8 @@ On GPUs, where an unscheduled program does not run, TVM's default rules schedule
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +15,23 @@ from typing import TYPE_CHECKING
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.proving import Proof, ProofVerdict
 from fleet.errors import InvalidRequest, MeasurementError
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import BaselineBuilt, Check, Checked, ReferenceFailed, ReferenceMade, Verdict
+from fleet.optimizer.core.events import (
+    BaselineBuilt,
+    Built,
+    Check,
+    Checked,
+    Prove,
+    Proven,
+    ReferenceFailed,
+    ReferenceMade,
+    Verdict,
+)
 from fleet.optimizer.index_inputs import inputs_of
 from fleet.optimizer.numerics import InputStyle, compare
+from fleet.optimizer.prover import Claim, Prover, impossible
 from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.spaces.packing import pack_all
@@ -28,6 +42,8 @@ if TYPE_CHECKING:
     from fleet.domain.measuring import TensorSpec
 
 _REFERENCE_TIMEOUT_SEC = 120.0
+_SLOW_REFERENCE_SEC = 0.1
+"""Of a proof whose reference takes longer, one answer is compared instead of two."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +53,12 @@ class Expected:
     artifact: Artifact
     inputs: Sequence[Array | TensorSpec] = ()
     outputs: list[Array] = field(default_factory=list)
+    style: InputStyle = InputStyle.NORMAL
+    """Of the inputs."""
+
+    run_sec: float = 0.0
+    """Time of a run, there and back [s]."""
+
     fault: str = ""
     """Why there are no outputs; without them no candidate can be checked."""
 
@@ -75,17 +97,13 @@ class Checker:
     async def check(
         self, effect: Check
     ) -> AsyncGenerator[BaselineBuilt | ReferenceMade | ReferenceFailed | Checked, None]:
-        """Tell whether a candidate computes what it should."""
+        """Tell whether a candidate computes what it should, and whether it takes the time that it claims."""
         workload = self._workload_of(effect.workload)
         if effect.workload not in self._baselines:
             yield await self.build_baseline(effect.workload)
-        expected = self._expected.setdefault(effect.workload, Expected(artifact=self._baselines[effect.workload]))
-        if not expected.outputs and not expected.fault:
-            try:
-                yield ReferenceMade(effect.workload, await self._run_reference(workload, expected))
-            except (MeasurementError, InvalidRequest) as error:
-                expected.fault = str(error)
-                yield ReferenceFailed(effect.workload, expected.fault)
+        async for event in self._expect(workload):
+            yield event
+        expected = self._expected[effect.workload]
         if expected.fault:
             yield Checked(effect.workload, effect.digest, Verdict.NOT_CHECKED)
             return
@@ -94,17 +112,74 @@ class Checker:
         except MeasurementError as error:  # the device went away: no verdict, and do not risk another one
             yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
             return
-        yield Checked(effect.workload, effect.digest, Verdict.WRONG if fault else Verdict.RIGHT, fault)
+        if fault or not effect.claimed_sec:
+            yield Checked(effect.workload, effect.digest, Verdict.WRONG if fault else Verdict.RIGHT, fault)
+            return
+        claim = Claim(artifact=effect.artifact, packings=effect.packings, claimed_sec=effect.claimed_sec)
+        try:
+            proof = await self._prove(workload, claim, expected)
+        except MeasurementError as error:
+            yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
+            return
+        verdict = Verdict.NOT_PROVEN if proof.verdict is ProofVerdict.REFUTED else Verdict.RIGHT
+        yield Checked(effect.workload, effect.digest, verdict, proof.message, proof)
+
+    async def prepare_proof(self, effect: Prove) -> Built | None:
+        """Build a schedule of the library and its reference; None if the schedule does not build."""
+        built = await self._searcher.build_again(effect.workload, effect.trace_json)
+        if built is not None:
+            await self.build_baseline(effect.workload)
+        return built
+
+    async def prove(
+        self, effect: Prove, built: Built
+    ) -> AsyncGenerator[ReferenceMade | ReferenceFailed | Proven, None]:
+        """Prove the time of a schedule, if its workload has a reference."""
+        workload = self._workload_of(effect.workload)
+        async for event in self._expect(workload):
+            yield event
+        expected = self._expected[effect.workload]
+        if expected.fault:
+            return
+        claim = Claim(artifact=built.artifact, packings=built.packings, claimed_sec=effect.claimed_sec)
+        with contextlib.suppress(MeasurementError):  # the device went away: nothing is said of the time
+            yield Proven(effect.workload, effect.trace_json, await self._prove(workload, claim, expected))
+
+    async def _expect(self, workload: Workload) -> AsyncGenerator[ReferenceMade | ReferenceFailed, None]:
+        """Find out what the unscheduled program of a workload computes, unless that is known."""
+        shash = workload.shash
+        expected = self._expected.setdefault(shash, Expected(artifact=self._baselines[shash]))
+        if expected.outputs or expected.fault:
+            return
+        try:
+            yield ReferenceMade(shash, await self._run_reference(workload, expected))
+        except (MeasurementError, InvalidRequest) as error:
+            expected.fault = str(error)
+            yield ReferenceFailed(shash, expected.fault)
+
+    async def _prove(self, workload: Workload, claim: Claim, expected: Expected) -> Proof:
+        if (await self._device.device()).inventory.is_pretended:
+            return impossible("the device only pretends to run programs")
+        prover = Prover(
+            device=self._device,
+            workload=workload,
+            reference=expected.artifact,
+            style=expected.style,
+            answers=1 if expected.run_sec > _SLOW_REFERENCE_SEC else 2,
+        )
+        return await prover.prove(claim)
 
     async def _run_reference(self, workload: Workload, expected: Expected) -> Weakness | None:
         """Find inputs for which the unscheduled program's output is a real test; return why there are none."""
         weakness: Weakness | None = None
         for attempt, style in enumerate(InputStyle):
             inputs = inputs_of(workload, self._conditions.seed + attempt, style)
+            started = time.monotonic()
             outputs = await self._run(expected.artifact, inputs)
+            expected.run_sec = time.monotonic() - started
             found = find_weakness(outputs)
             if not expected.outputs or found is None:
-                expected.inputs, expected.outputs = inputs, outputs
+                expected.inputs, expected.outputs, expected.style = inputs, outputs, style
             weakness = weakness or found
             if found is None:
                 return None

@@ -49,6 +49,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
             progress.is_untuned_disturbed = bool(disturbances_in(baseline.provenance))
         right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
         progress.right = {record.trace_json: record.median_sec for record in right}
+        progress.proven = {record.trace_json: record.median_sec for record in right if record.is_proven}
         stored = library.records(workload.shash, scope)
         progress.records = _records_of(library, workload, scope, stored)
         progress.poison = library.claims.poison(workload.shash)
@@ -150,13 +151,19 @@ def schedules(
     for workload in workloads:
         if workload.shash in decided:
             continue
-        best = library.best(workload.shash, scope, checked_only=True)
+        best = fastest(library, workload.shash, scope)
         baseline = library.baseline(workload.shash, scope)
         is_faster = bool(best) and (baseline is None or best[0].median_sec < baseline.median_sec)
         decided[workload.shash] = (best[0].trace_json if is_faster else NO_TRACE) if best else None
     found = {shash: trace for shash, trace in decided.items() if trace is not None}
     placed = {shash: in_model(library, shash, trace, scope) for shash, trace in found.items() if trace != NO_TRACE}
     return found | {shash: record.trace_json for shash, record in placed.items() if record is not None}
+
+
+def fastest(library: Library, workload: str, within: ScopeFilter) -> list[Record]:
+    """Return the fastest checked schedule, one whose time is proven before others; nothing if none was checked."""
+    proven = library.best(workload, within, checked_only=True, proven_only=True)
+    return proven or library.best(workload, within, checked_only=True)
 
 
 def without_static(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, str]:

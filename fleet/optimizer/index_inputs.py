@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fleet.domain.measuring import TensorSpec
@@ -28,10 +30,20 @@ def largest_index_of(workload: Workload) -> int:
     return LARGEST_INDICES[0] if limit is None else min(LARGEST_INDICES[0], limit)
 
 
-def inputs_of(workload: Workload, seed: int, style: InputStyle = InputStyle.NORMAL) -> list[Array | TensorSpec]:
-    """Return random inputs that suit a single program, and the specs of its outputs."""
+def inputs_of(
+    workload: Workload, seed: int, style: InputStyle = InputStyle.NORMAL, *, args: Sequence[TensorSpec] | None = None
+) -> list[Array | TensorSpec]:
+    """Return random inputs that suit a single program, and the specs of its outputs.
+
+    Args:
+        args: its arguments with other shapes; None: with its own.
+    """
     return make_inputs(
-        workload.args, seed, style, largest_index=largest_index_of(workload), scales=workload.input_scales
+        workload.args if args is None else args,
+        seed,
+        style,
+        largest_index=largest_index_of(workload),
+        scales=workload.input_scales,
     )
 
 

@@ -26,10 +26,11 @@ from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
 from fleet.errors import CacheFull, FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, ModelRun
+from fleet.library.proof_words import unproven_line
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
-from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of, without_static
 from fleet.optimizer.in_place import Placing
@@ -184,6 +185,8 @@ class JobRun:
         await self._know_limits(loop, turns)
         await loop.take_up(await patiently(self._in_flight))
         await loop.run()
+        if not self.inventory.is_pretended and (line := _unproven(progress)):
+            progress.notice(line)
         if not self.options.compares_model or self.model.format is ModelFormat.PROGRAM:
             return None
         if self.inventory.runtime is RuntimeKind.PLAIN:
@@ -397,6 +400,14 @@ class JobRun:
             workloads=report_workloads(progress),
             model=model,
         )
+
+
+def _unproven(progress: JobProgress) -> str:
+    """Say how many of the schedules that are used have no proof of their time; empty: all have."""
+    used = [item for item in progress.workloads if item.uses_schedule]
+    unproven = [item for item in used if not item.is_proven]
+    reason = next((item.unprovable for item in unproven if item.unprovable), "")
+    return unproven_line(len(unproven), len(used), reason)
 
 
 def _model_run(job: Job, model: ModelReport) -> ModelRun:

@@ -156,6 +156,28 @@ class TuningLoop:
         async with self.measuring():
             for item in self._core.progress.workloads:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
+        await self._prove_winners()
+
+    async def _prove_winners(self) -> None:
+        """Prove what is best where that is not done: schedules of earlier jobs, and times that the run-off found."""
+        wanted = [ev.ProofWanted(item.workload.shash) for item in self._core.progress.workloads]
+        events: Sequence[ev.Event] = wanted
+        while proofs := [effect for event in events for effect in await self._perform_but_proofs(event)]:
+            async with self._turns.building():
+                ready = await asyncio.gather(*map(self._checker.prepare_proof, proofs))
+            async with self.measuring():
+                events = [
+                    event
+                    for effect, built in zip(proofs, ready, strict=True)
+                    if built is not None
+                    async for event in self._here.checker.prove(effect, built)
+                ]
+
+    async def _perform_but_proofs(self, event: ev.Event) -> list[ev.Prove]:
+        """Apply an event and perform what follows, except proofs: those are returned."""
+        effects = feed(self._core, event)
+        await self._perform([effect for effect in effects if not isinstance(effect, ev.Prove)])
+        return [effect for effect in effects if isinstance(effect, ev.Prove)]
 
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
         try:
@@ -382,6 +404,8 @@ class TuningLoop:
                 return self._recorder.store([effect])
             case ev.Check():
                 return self._here.checker.check(effect)
+            case ev.Prove():
+                raise RuntimeError("proofs of known schedules are made together, by _prove_winners")
             case _:
                 return self._recorder.mark(effect)
 

@@ -14,7 +14,7 @@ from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import Claim, MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
+from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
 from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.patience import patiently
 
@@ -50,12 +50,15 @@ class Recorder:
         for effect, record in zip(effects, stored, strict=True):
             yield Stored(effect.workload, effect.digest, record.id, at_sec)
 
-    async def mark(self, effect: MarkChecked | MarkWrong | Notice) -> AsyncGenerator[Stored, None]:
-        """Say in the library that a candidate computes the right numbers, or that it must never be used."""
+    async def mark(self, effect: MarkChecked | MarkWrong | KeepProof | Notice) -> AsyncGenerator[Stored, None]:
+        """Say in the library that a candidate computes the right numbers, takes its time, or must never be used."""
         if isinstance(effect, MarkChecked):
             await patiently(partial(self._library.mark_checked, effect.record_id))
         elif isinstance(effect, MarkWrong):
             await patiently(partial(self._library.mark_wrong, effect.record_id, effect.message))
+        elif isinstance(effect, KeepProof):
+            add, scope = self._library.add_proof, self._conditions.scope
+            await patiently(partial(add, effect.workload, scope, effect.trace_json, effect.proof))
         for event in _NOTHING:
             yield event
 

@@ -115,6 +115,11 @@ class Searcher:
         built = await run_within(self._pool, _BASELINE_TIMEOUT_SEC, build_candidate, task)
         return BaselineBuilt(shash, built.artifact)
 
+    async def build_again(self, shash: str, trace_json: str) -> Built | None:
+        """Build a schedule of the library; None if it does not build."""
+        built = await self._build(shash, "", trace_json, wants_features=False)
+        return built if isinstance(built, Built) else None
+
     async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
         task = self._conditions.build_task(self._workload_of(shash), trace_json, wants_features=wants_features)
         try:

@@ -41,6 +41,7 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_KIND_LEASE_ENDED: _ClassVar[ErrorKind]
     ERROR_KIND_DEVICE_FAULTED: _ClassVar[ErrorKind]
     ERROR_KIND_ARTIFACT_MISSING: _ClassVar[ErrorKind]
+    ERROR_KIND_TIME_NOT_PROVEN: _ClassVar[ErrorKind]
 
 class DisturbanceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -73,6 +74,7 @@ ERROR_KIND_BAD_ARGUMENTS: ErrorKind
 ERROR_KIND_LEASE_ENDED: ErrorKind
 ERROR_KIND_DEVICE_FAULTED: ErrorKind
 ERROR_KIND_ARTIFACT_MISSING: ErrorKind
+ERROR_KIND_TIME_NOT_PROVEN: ErrorKind
 DISTURBANCE_KIND_UNSPECIFIED: DisturbanceKind
 DISTURBANCE_KIND_REFERENCE_DRIFT: DisturbanceKind
 DISTURBANCE_KIND_CONTENTION: DisturbanceKind

@@ -17,9 +17,22 @@ class ArtifactKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ARTIFACT_KIND_UNSPECIFIED: _ClassVar[ArtifactKind]
     ARTIFACT_KIND_MODULE: _ClassVar[ArtifactKind]
     ARTIFACT_KIND_BITSTREAM: _ClassVar[ArtifactKind]
+
+class ProofVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROOF_VERDICT_UNSPECIFIED: _ClassVar[ProofVerdict]
+    PROOF_VERDICT_PROVEN: _ClassVar[ProofVerdict]
+    PROOF_VERDICT_REFUTED: _ClassVar[ProofVerdict]
+    PROOF_VERDICT_IMPOSSIBLE: _ClassVar[ProofVerdict]
+    PROOF_VERDICT_UNDECIDED: _ClassVar[ProofVerdict]
 ARTIFACT_KIND_UNSPECIFIED: ArtifactKind
 ARTIFACT_KIND_MODULE: ArtifactKind
 ARTIFACT_KIND_BITSTREAM: ArtifactKind
+PROOF_VERDICT_UNSPECIFIED: ProofVerdict
+PROOF_VERDICT_PROVEN: ProofVerdict
+PROOF_VERDICT_REFUTED: ProofVerdict
+PROOF_VERDICT_IMPOSSIBLE: ProofVerdict
+PROOF_VERDICT_UNDECIDED: ProofVerdict
 
 class OpenSessionRequest(_message.Message):
     __slots__ = ()
@@ -74,18 +87,20 @@ class MakeUploadTicketResponse(_message.Message):
     def __init__(self, ticket: _Optional[bytes] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("artifact_digest", "function", "args", "timeout", "module_kind")
+    __slots__ = ("artifact_digest", "function", "args", "timeout", "module_kind", "is_apart")
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     MODULE_KIND_FIELD_NUMBER: _ClassVar[int]
+    IS_APART_FIELD_NUMBER: _ClassVar[int]
     artifact_digest: str
     function: str
     args: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Argument]
     timeout: _duration_pb2.Duration
     module_kind: _measurement_pb2.ModuleKind
-    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[_measurement_pb2.ModuleKind, str]] = ...) -> None: ...
+    is_apart: bool
+    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[_measurement_pb2.ModuleKind, str]] = ..., is_apart: _Optional[bool] = ...) -> None: ...
 
 class CallResponse(_message.Message):
     __slots__ = ("outputs", "error", "error_message", "signal")
@@ -98,6 +113,62 @@ class CallResponse(_message.Message):
     error_message: str
     signal: int
     def __init__(self, outputs: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ..., error: _Optional[_Union[_measurement_pb2.ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class ProofArgument(_message.Message):
+    __slots__ = ("spec", "bank", "is_fixed")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    BANK_FIELD_NUMBER: _ClassVar[int]
+    IS_FIXED_FIELD_NUMBER: _ClassVar[int]
+    spec: _tensor_pb2.TensorSpec
+    bank: bytes
+    is_fixed: bool
+    def __init__(self, spec: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., bank: _Optional[bytes] = ..., is_fixed: _Optional[bool] = ...) -> None: ...
+
+class ProveRequest(_message.Message):
+    __slots__ = ("artifact_digest", "function", "args", "claimed_sec", "timeout", "answers")
+    ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_SEC_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    artifact_digest: str
+    function: str
+    args: _containers.RepeatedCompositeFieldContainer[ProofArgument]
+    claimed_sec: float
+    timeout: _duration_pb2.Duration
+    answers: int
+    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[ProofArgument, _Mapping]]] = ..., claimed_sec: _Optional[float] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., answers: _Optional[int] = ...) -> None: ...
+
+class ProofAnswer(_message.Message):
+    __slots__ = ("seed", "call", "outputs")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    seed: bytes
+    call: int
+    outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Tensor]
+    def __init__(self, seed: _Optional[bytes] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ...) -> None: ...
+
+class ProveResponse(_message.Message):
+    __slots__ = ("verdict", "measured_sec", "least_sec", "calls", "answers", "message", "error", "spread_sec")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_SEC_FIELD_NUMBER: _ClassVar[int]
+    LEAST_SEC_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_SEC_FIELD_NUMBER: _ClassVar[int]
+    verdict: ProofVerdict
+    measured_sec: float
+    least_sec: float
+    calls: int
+    answers: _containers.RepeatedCompositeFieldContainer[ProofAnswer]
+    message: str
+    error: _measurement_pb2.ErrorKind
+    spread_sec: float
+    def __init__(self, verdict: _Optional[_Union[ProofVerdict, str]] = ..., measured_sec: _Optional[float] = ..., least_sec: _Optional[float] = ..., calls: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[ProofAnswer, _Mapping]]] = ..., message: _Optional[str] = ..., error: _Optional[_Union[_measurement_pb2.ErrorKind, str]] = ..., spread_sec: _Optional[float] = ...) -> None: ...
 
 class ProgramRequest(_message.Message):
     __slots__ = ("bitstream_digest", "registers_yaml", "is_partial", "force", "timeout")

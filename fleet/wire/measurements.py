@@ -200,6 +200,7 @@ def call_to_proto(call: Call) -> session_service_pb2.CallRequest:
         args=map(argument_to_proto, call.args),
         timeout=duration(call.timeout_sec),
         module_kind=module_kind_to_proto(call.module_kind),
+        is_apart=call.is_apart,
     )
 
 
@@ -211,6 +212,7 @@ def call_from_proto(message: session_service_pb2.CallRequest) -> Call:
         args=arguments_from_proto(message.args),
         timeout_sec=call_timeout_sec(message),
         module_kind=module_kind_from_proto(message.module_kind),
+        is_apart=message.is_apart,
     )
 
 

@@ -23,6 +23,7 @@ _MAX_BYTES: Mapping[str, int] = {
     "fleet.v1.SessionService.PutArtifact": MAX_PIECE_MESSAGE_BYTES,
     "fleet.v1.SessionService.Call": MAX_MESSAGE_BYTES,
     "fleet.v1.SessionService.Measure": MAX_MESSAGE_BYTES,
+    "fleet.v1.SessionService.Prove": MAX_MESSAGE_BYTES,
 }
 """Of the requests that carry arrays or artifacts, by the rpc's full name."""
 

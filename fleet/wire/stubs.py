@@ -343,6 +343,10 @@ class SessionServiceStub(Protocol):
         session_service_pb2.CallRequest,
         session_service_pb2.CallResponse,
     ]
+    prove: grpc.aio.UnaryUnaryMultiCallable[
+        session_service_pb2.ProveRequest,
+        session_service_pb2.ProveResponse,
+    ]
     program: grpc.aio.UnaryUnaryMultiCallable[
         session_service_pb2.ProgramRequest,
         session_service_pb2.ProgramResponse,
@@ -401,6 +405,13 @@ class SessionServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> session_service_pb2.CallResponse: ...
+
+    async def prove(
+        self,
+        request: session_service_pb2.ProveRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> session_service_pb2.ProveResponse: ...
 
     async def program(
         self,

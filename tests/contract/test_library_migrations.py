@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, LibraryError
 from fleet.library import JobState, Library, NewRecord, RecordKind, StoredWorkload, schema
@@ -141,6 +142,21 @@ def test_version_1_takes_static_schedules_for_trials_and_has_no_place_for_those_
         left = connection.execute(sa.select(schema.records.c.kind).order_by(schema.records.c.id)).scalars().all()
 
     assert left == ["candidate", "candidate", "baseline"]
+
+
+def test_version_5_knows_no_proofs(url: str) -> None:
+    """Records whose time was refuted stay failed there, under a kind of error that it can read."""
+    refuted = Proof(verdict=ProofVerdict.REFUTED, message="7 calls took longer")
+    with Library.open(url) as library:
+        library.add_workload(WORKLOAD)
+        stored = library.add_record(record(1))
+        library.add_proof("1", stored.scope, stored.trace_json, refuted)
+
+    with connected(url) as connection:
+        migrate(connection, schema.SCHEMA_VERSION, 5)
+        left = connection.execute(sa.select(schema.records.c.error)).scalars().all()
+
+    assert left == ["RUN_FAILED"]
 
 
 def test_a_migration_that_fails_leaves_the_library_as_it_was(url: str) -> None:

@@ -183,6 +183,10 @@ class Holder:
         response: session_service_pb2.CallResponse = await self._do(self.stub.call, request)
         return response
 
+    async def prove(self, request: session_service_pb2.ProveRequest) -> session_service_pb2.ProveResponse:
+        response: session_service_pb2.ProveResponse = await self._do(self.stub.prove, request)
+        return response
+
     async def _do(self, method: Any, request: Any) -> Any:
         try:
             return await method(request, metadata=self.metadata)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
+from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
@@ -61,6 +62,9 @@ class Script:
         self.answer: Answer = timed
         self.verdicts: dict[str, ev.Verdict] = {}
         """By digest; RIGHT where nothing is said."""
+
+        self.proofs: dict[str, Proof] = {}
+        """By digest of a candidate, or by trace of a known one."""
 
         self.unbuildable: set[str] = set()
         self.log: list[ev.Event | ev.Effect] = []
@@ -118,7 +122,12 @@ class Script:
                 self.run(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
             case ev.Check():
                 verdict = self.verdicts.get(effect.digest, ev.Verdict.RIGHT)
-                self.run(ev.Checked(effect.workload, effect.digest, verdict, "off by 3"))
+                proof = self.proofs.get(effect.digest)
+                if proof is not None and proof.verdict is ProofVerdict.REFUTED:
+                    verdict = ev.Verdict.NOT_PROVEN
+                self.run(ev.Checked(effect.workload, effect.digest, verdict, "off by 3", proof))
+            case ev.Prove():
+                self.run(ev.Proven(effect.workload, effect.trace_json, self.proofs[effect.trace_json]))
             case ev.Notice():
                 self.notices.append(effect.text)
             case _:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from fleet.domain.measuring import ErrorKind, Measurement
+from fleet.domain.proving import Proof, ProofVerdict
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.ahead import Ahead
 from fleet.optimizer.core.entries import Stage
@@ -50,7 +52,9 @@ def test_a_candidate_goes_through_its_stages() -> None:
     assert isinstance(store, ev.Store)
     assert (store.trace_json, store.measurement) == ("trace", result)
     assert job.feed(ev.Stored("w", "a", 7, 1.5)) == []
-    assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [ev.Check("w", "a", artifact("a"))]
+    assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [
+        ev.Check("w", "a", artifact("a"), claimed_sec=2.0)
+    ]
     assert job.feed(ev.Checked("w", "a", ev.Verdict.RIGHT)) == [ev.MarkChecked(7)]
 
     item = job.core.workload("w")
@@ -203,6 +207,84 @@ def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
     assert (item.best_trace, item.errors[ErrorKind.WRONG_OUTPUT]) == ("b", 1)
     assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]
     assert job.notices == ["w: a candidate is wrong and not used: off by 3"]
+
+
+PROVEN = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=1.0, measured_sec=1.0, least_sec=0.8)
+REFUTED = Proof(verdict=ProofVerdict.REFUTED, claimed_sec=1.0, measured_sec=20.0, message="it took longer")
+OPEN = Proof(verdict=ProofVerdict.UNDECIDED, message="others had the processors")
+IMPOSSIBLE = Proof(verdict=ProofVerdict.IMPOSSIBLE, message="a board of before")
+
+
+def test_a_time_that_is_not_proven_is_not_the_best() -> None:
+    """The record says so, the user hears of it, and the next best is proven in turn."""
+    job = Script()
+    job.answer = secs({"a": 1.0, "b": 2.0, "c": 3.0})
+    job.proofs = {"a": REFUTED, "b": PROVEN}
+
+    job.propose("a", "b", "c")
+
+    item = job.core.workload("w")
+    assert [check.claimed_sec for check in find(job.log, ev.Check)] == [1.0, 2.0]
+    assert job.happened(ev.KeepProof) == [ev.KeepProof("w", "a", REFUTED), ev.KeepProof("w", "b", PROVEN)]
+    assert (item.best_trace, item.is_proven, item.errors[ErrorKind.TIME_NOT_PROVEN]) == ("b", True, 1)
+    assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]
+    assert job.notices == [
+        "w: a candidate is not used, since its time is not proven: it claimed 1 s, and took 20 s by the agent's clock; "
+        "it took longer"
+    ]
+
+
+def test_a_time_below_all_that_the_device_can_is_refused_at_once() -> None:
+    """Nothing is run for it: a nanosecond is no time for a million operations."""
+    job = Script()
+    job.core.workload("w").floor_sec = 0.5
+    job.answer = secs({"a": 1e-9, "b": 2.0})
+
+    job.propose("a", "b")
+
+    assert [check.digest for check in find(job.log, ev.Check)] == ["b"]
+    assert [kept.trace_json for kept in find(job.log, ev.KeepProof)] == ["a"]
+    assert job.core.workload("w").best_trace == "b"
+
+
+def test_schedules_of_earlier_jobs_are_proven_at_the_end() -> None:
+    """The best, and after a refusal the next best; those that are proven are left alone."""
+    job = Script(known(right={"x": 1.0, "y": 2.0, "z": 3.0}, untuned_sec=9.0))
+    job.proofs = {"x": REFUTED, "y": PROVEN}
+
+    job.run(ev.ProofWanted("w"))
+    job.run(ev.ProofWanted("w"))
+
+    item = job.core.workload("w")
+    assert [asked.trace_json for asked in find(job.log, ev.Prove)] == ["x", "y"]
+    assert (item.best_trace, item.is_proven) == ("y", True)
+
+
+@pytest.mark.parametrize("proof", [OPEN, IMPOSSIBLE])
+def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
+    """A busy machine or a board without the means refutes nothing; it is asked for once more at the end, at most."""
+    job = Script(known(untuned_sec=9.0))
+    job.proofs = {"a": proof}
+
+    job.propose("a")
+    job.run(ev.ProofWanted("w"))
+    job.run(ev.ProofWanted("w"))
+
+    item = job.core.workload("w")
+    assert (item.best_trace, item.is_proven, item.unprovable) == ("a", False, proof.message)
+    assert len(find(job.log, ev.Prove)) == (1 if proof is OPEN else 0)
+    assert find(job.log, ev.KeepProof) == []
+
+
+def test_a_newer_time_that_is_shorter_than_the_proven_one_is_proven_again() -> None:
+    """As the run-off may find."""
+    job = Script(known(right={"x": 0.5}, proven={"x": 0.8}, untuned_sec=9.0))
+    job.proofs = {"x": replace(PROVEN, least_sec=0.4)}
+
+    job.run(ev.ProofWanted("w"))
+
+    assert [asked.claimed_sec for asked in find(job.log, ev.Prove)] == [0.5]
+    assert job.core.workload("w").is_proven
 
 
 @pytest.mark.parametrize("verdict", [ev.Verdict.LOST, ev.Verdict.NOT_CHECKED])

@@ -23,6 +23,7 @@ from fleet.domain.measuring import (
     TensorSpec,
     Trial,
 )
+from fleet.domain.proving import Proof, ProofAnswer, ProofArgument, ProofOrder, ProofVerdict
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire.measurements import (
     call_from_proto,
@@ -38,6 +39,7 @@ from fleet.wire.measurements import (
     trial_from_proto,
     trial_to_proto,
 )
+from fleet.wire.proofs import proof_from_proto, proof_order_from_proto, proof_order_to_proto, proof_to_proto
 from fleet.wire.times import duration, duration_sec, timestamp, timestamp_sec
 
 disturbances = st.builds(Disturbance, st.sampled_from(DisturbanceKind), st.text())
@@ -229,3 +231,42 @@ def test_times_survive(nanos: int) -> None:
     sec = nanos / 1e9
     assert timestamp_sec(timestamp(sec)) == pytest.approx(sec, abs=1e-6)
     assert duration_sec(duration(sec)) == pytest.approx(sec, abs=1e-6)
+
+
+proof_arguments = st.builds(
+    lambda spec, bank, is_fixed: ProofArgument(spec=spec, bank=b"" if spec.is_output else bank, is_fixed=is_fixed),
+    specs,
+    st.binary(min_size=1),
+    st.booleans(),
+)
+proofs = st.builds(
+    Proof,
+    verdict=st.sampled_from(ProofVerdict),
+    claimed_sec=times,
+    measured_sec=times,
+    least_sec=times,
+    spread_sec=times,
+    calls=counts,
+    message=st.text(),
+    answers=st.lists(
+        st.builds(ProofAnswer, seed=st.binary(), call=counts, outputs=st.lists(tensors, max_size=2).map(tuple)),
+        max_size=2,
+    ).map(tuple),
+)
+
+
+@given(st.lists(proof_arguments, max_size=3).map(tuple), times, seconds, st.integers(1, 16))
+def test_orders_of_proofs_survive(
+    args: tuple[ProofArgument, ...], claimed_sec: float, timeout_sec: float, answers: int
+) -> None:
+    """Banks of inputs arrive with their types."""
+    order = ProofOrder(
+        artifact_digest="sha256:1", args=args, claimed_sec=claimed_sec, timeout_sec=timeout_sec, answers=answers
+    )
+    assert order == proof_order_from_proto(proof_order_to_proto(order))
+
+
+@given(proofs)
+def test_proofs_survive(proof: Proof) -> None:
+    """A client knows its claim, which is not sent back."""
+    assert proof == proof_from_proto(proof_to_proto(proof), proof.claimed_sec)

@@ -11,6 +11,7 @@ from device_agents.runtimes.arguments import bad_argument, check_content, wanted
 from device_agents.runtimes.contract import CandidateFailed
 from device_agents.runtimes.filling import make_tile, random_content
 from device_agents.runtimes.plain.native import FLOAT, INT, TENSOR, AnyValue, DlTensor
+from device_agents.runtimes.proving import view
 from fleet.domain.measuring import Argument, ErrorKind, Tensor, TensorSpec
 
 MOST_BYTES = 2**31
@@ -53,6 +54,11 @@ class PackedArguments:
         """Return what a caller wants back, see `wanted_back`."""
         found = [self._tensors[index] for index in wanted_back(self._args, range(self.count))]
         return [Tensor(spec, ctypes.string_at(tensor.data, size) if size else b"") for tensor, size, spec in found]
+
+    def contents(self) -> list[memoryview]:
+        """Return the memory of each argument as bytes; all have to be tensors."""
+        found = (self._tensors[index] for index in range(self.count))
+        return [view(int(tensor.data), size) for tensor, size, _ in found]
 
     def _pack(self, index: int, argument: Argument) -> None:
         packed = self.packed[index]

@@ -9,7 +9,9 @@ from device_agents.runtimes.evaluating import TimeRepeats
 from device_agents.runtimes.fabric_calls import PREFIX, FabricCalls
 from device_agents.runtimes.plain.arguments import PackedArguments
 from device_agents.runtimes.plain.runtime import PlainRuntime
+from device_agents.runtimes.proving import NotProvable, ProofParts
 from fleet.domain.measuring import Call, Evaluator, Measurement, Tensor, Trial
+from fleet.domain.proving import ProofOrder
 
 
 class PlainFabricRuntime(PlainRuntime):
@@ -25,6 +27,9 @@ class PlainFabricRuntime(PlainRuntime):
     def measure(self, trial: Trial, path: str) -> Measurement:
         measure = super().measure
         return self._calls.measure(trial, lambda plain: measure(plain, path))
+
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        raise NotProvable("its times are cycles of the fabric, which no other clock counts")
 
     def call(self, call: Call, path: str) -> list[Tensor]:
         run = super().call

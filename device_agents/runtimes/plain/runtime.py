@@ -12,6 +12,8 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from device_agents.runtimes.contract import CandidateFailed, classify
@@ -20,8 +22,20 @@ from device_agents.runtimes.filling import make_tile
 from device_agents.runtimes.kept_modules import KeptModules
 from device_agents.runtimes.plain.arguments import MOST_BYTES, PackedArguments
 from device_agents.runtimes.plain.native import BUNDLED, CALLBACK, NONE, AnyValue, Knobs, load_library, python_value
+from device_agents.runtimes.proving import ProofParts, check_banks
 from device_agents.runtimes.reference_kernels import CpuReferenceKernel
-from fleet.domain.measuring import Call, Clocks, ErrorKind, Evaluator, Measurement, ModuleKind, Tensor, Trial
+from fleet.domain.measuring import (
+    Call,
+    Clocks,
+    ErrorKind,
+    Evaluator,
+    Measurement,
+    ModuleKind,
+    Tensor,
+    TensorSpec,
+    Trial,
+)
+from fleet.domain.proving import ProofArgument, ProofOrder
 from fleet.domain.tvm_versions import tvm_version
 
 if TYPE_CHECKING:
@@ -109,6 +123,17 @@ class PlainRuntime:
     def reference(self) -> list[float]:
         return self._reference()
 
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        arguments = PackedArguments(self._library, [_as_argument(arg) for arg in order.args])
+        contents = arguments.contents()
+        check_banks(order, [len(content) for content in contents])
+
+        def load(path: str) -> Callable[[], object]:
+            call = Call(artifact_digest=order.artifact_digest, function=order.function)
+            return partial(self._run, self._function(call, path), arguments)
+
+        return ProofParts(contents=contents, load=load, call_nothing=self._library.plain_error)
+
     def _run(self, function: int, arguments: PackedArguments) -> None:
         if self._library.plain_call(function, arguments.packed, arguments.count):
             self._fail()
@@ -179,6 +204,11 @@ def _checked(evaluator: Evaluator) -> Evaluator:
     if evaluator.flush_bytes >= MOST_BYTES:
         raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, f"flush_bytes: at most {MOST_BYTES - 1} here")
     return push_out(evaluator, _PUSHED_OUT_BYTES) if evaluator.flush_cache else evaluator
+
+
+def _as_argument(arg: ProofArgument) -> TensorSpec:
+    """Return memory to be written to: an output, so that no numbers are made for it."""
+    return replace(arg.spec, is_output=True)
 
 
 def _threads() -> int:

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 
 from device_agents.runtimes.contract import CandidateFailed, DeviceLost, WorkerEnd
 from device_agents.runtimes.filling import make_tile
+from device_agents.runtimes.proving import NotProvable, ProofParts
 from device_agents.runtimes.tvm import TvmRuntime, run_failure
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock, name_with_options
 from device_agents.runtimes.tvm_rpc.reference import WITNESSED, RpcReferenceKernel
 from fleet.domain.measuring import Call, ErrorKind, Measurement, ModuleKind, Tensor, Trial
+from fleet.domain.proving import ProofOrder
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -89,6 +91,9 @@ class RpcRuntime(TvmRuntime):
             if call.module_kind is ModuleKind.RELAX_VM:
                 return self._call_model(call, path)
             return super().call(call, path)
+
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        raise NotProvable("boards that are reached over TVM's RPC serve one connection at a time")
 
     def reference(self) -> list[float]:
         """Time the reference kernel over there; nothing where there is none, or where it would tell nothing."""

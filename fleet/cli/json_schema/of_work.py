@@ -251,6 +251,7 @@ class BestRecord(TypedDict):
     gflops: float | None
     run_secs: list[float]
     checked: bool | None
+    is_proven: bool | None
     record: int
     job: str
     measured_at: Moment

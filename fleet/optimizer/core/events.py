@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind, Measurement, TensorSpec, Trial
+from fleet.domain.proving import Proof
 from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.ahead import Ahead, Features
@@ -293,6 +294,9 @@ class Verdict(enum.Enum):
     NOT_CHECKED = "not checked"
     """There is nothing to compare with."""
 
+    NOT_PROVEN = "not proven"
+    """Its numbers are right when it is called once, but it does not take the time that it claims."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -302,6 +306,24 @@ class Checked:
     digest: str
     verdict: Verdict
     message: str = ""
+    proof: Proof | None = None
+    """Proof of its time; None if nothing was proven."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofWanted:
+    """The search is over: the time of a workload's best schedule is to be proven, unless it is. Answered by Prove."""
+
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A proof of a known schedule ended. Answered by KeepProof; if it is refuted, by Prove for the next best."""
+
+    workload: str
+    trace_json: str
+    proof: Proof
 
 
 Event = (
@@ -335,6 +357,8 @@ Event = (
     | ReferenceMade
     | ReferenceFailed
     | Checked
+    | ProofWanted
+    | Proven
 )
 
 
@@ -427,6 +451,27 @@ class Check:
     digest: str
     artifact: Artifact
     packings: tuple[Packing, ...] = ()
+    claimed_sec: float = 0.0
+    """Its time, which is proven once its numbers are right [s]; 0: nothing is to be proven."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """To a device: prove the time of a schedule whose numbers are right. Answered with Proven, or by nothing if the
+    device went away or it does not build."""
+
+    workload: str
+    trace_json: str
+    claimed_sec: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepProof:
+    """To the library: keep how a proof ended; if it is refuted, the schedule must never be used."""
+
+    workload: str
+    trace_json: str
+    proof: Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,4 +496,6 @@ class Notice:
     text: str
 
 
-Effect = Learn | Propose | Claim | Build | Measure | Store | Check | MarkChecked | MarkWrong | Notice
+Effect = (
+    Learn | Propose | Claim | Build | Measure | Store | Check | Prove | MarkChecked | MarkWrong | KeepProof | Notice
+)

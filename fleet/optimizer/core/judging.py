@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from fleet.base.quantities import time_text
+from fleet.domain.proving import Proof, ProofVerdict
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Checking, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
@@ -67,8 +69,14 @@ class Judging(Measuring):
             candidate = checking.waiting[0]
             if checking.purpose is Purpose.SEARCH and candidate.median_sec >= item.best_sec:
                 break
+            if candidate.median_sec < item.floor_sec:
+                checking.waiting.popleft()
+                candidate.stage = Stage.OUT
+                self._refuse(item, candidate, _too_fast(candidate, item.floor_sec))
+                continue
             if candidate.stage is not Stage.CHECKED:
-                self._effects.append(ev.Check(workload, candidate.digest, artifact_of(candidate), candidate.packings))
+                artifact, claimed_sec = artifact_of(candidate), candidate.median_sec
+                self._effects.append(ev.Check(workload, candidate.digest, artifact, candidate.packings, claimed_sec))
                 return
             checking.right.append(checking.waiting.popleft())
         del self.checking[workload]
@@ -87,11 +95,43 @@ class Judging(Measuring):
                 self._effects.append(ev.MarkChecked(candidate.record_id))
             checking.right.append(candidate)
             item.right[candidate.trace_json] = candidate.median_sec
+            if event.proof is not None:
+                self._keep_proof(item, candidate.trace_json, event.proof)
         else:
             candidate.stage = Stage.OUT
         if event.verdict is ev.Verdict.WRONG:
             self._reject(item, candidate, event.message)
+        elif event.verdict is ev.Verdict.NOT_PROVEN and event.proof is not None:
+            self._refuse(item, candidate, event.proof)
         self._check_next(event.workload)
+
+    def _keep_proof(self, item: WorkloadProgress, trace_json: str, proof: Proof) -> None:
+        """Note a proof that does not refute the time."""
+        if proof.is_proven:
+            item.proven[trace_json] = proof.least_sec
+            self._effects.append(ev.KeepProof(item.workload.shash, trace_json, proof))
+        elif proof.verdict is ProofVerdict.IMPOSSIBLE:
+            item.unprovable = proof.message
+
+    def _want_proof(self, event: ev.ProofWanted) -> None:
+        """Have the best schedule proven: one of an earlier job, or one that could not be proven as it came."""
+        self._prove_best(self.workload(event.workload))
+
+    def _prove_best(self, item: WorkloadProgress) -> None:
+        if item.best_trace is None or not item.uses_schedule or item.is_proven or item.unprovable:
+            return
+        self._say("proving the times of the best candidates")
+        self._effects.append(ev.Prove(item.workload.shash, item.best_trace, item.best_sec))
+
+    def _prove(self, event: ev.Proven) -> None:
+        item, proof = self.workload(event.workload), event.proof
+        if proof.verdict is ProofVerdict.REFUTED:
+            self._withdraw(item, event.trace_json, proof)
+            self._prove_best(item)
+        elif proof.verdict is ProofVerdict.UNDECIDED:
+            item.unprovable = proof.message
+        else:
+            self._keep_proof(item, event.trace_json, proof)
 
     def _keep_finalists(self, item: WorkloadProgress) -> None:
         """Keep the fastest few candidates of a workload and forget the others."""
@@ -124,3 +164,8 @@ class Judging(Measuring):
         if len(trials) == 1:  # nobody to run against
             return
         self._begin_measuring(Purpose.RUN_OFF, shash, artifacts, trials)
+
+
+def _too_fast(candidate: Candidate, floor_sec: float) -> Proof:
+    message = f"{time_text(candidate.median_sec)} is less than the device can: {time_text(floor_sec)} at the very least"
+    return Proof(verdict=ProofVerdict.REFUTED, claimed_sec=candidate.median_sec, least_sec=floor_sec, message=message)

@@ -24,6 +24,10 @@ convolution. They count as one search and one build beside those that were measu
 _BELIEVED = 0.95
 """A roofline is wrong for all once a workload takes less than this share of what it allows."""
 
+_FAR_BELOW = 8.0
+"""Winograd's algorithm needs a quarter of a convolution's multiplications, and a peak may have been measured on a busy
+day."""
+
 _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
 
@@ -80,6 +84,19 @@ def least_sec(workload: Workload, roofline: Roofline) -> float:
     is_float32 = all(spec.dtype == "float32" for spec in workload.args)
     size_bytes = sum(spec.size_bytes for spec in workload.args)
     return roofline.least_sec(workload.flop if is_float32 else 0.0, size_bytes) or 0.0
+
+
+def floor_sec(workload: Workload, roofline: Roofline) -> float:
+    """Return a time that no program gets below [s], whatever its algorithm and its caches; 0 where none is known.
+
+    `least_sec` is what can be expected at best. Times below this one are no times: they would take many times more
+    arithmetic than the device has, or write its outputs faster than its fastest cache is read.
+    """
+    is_float32 = all(spec.dtype == "float32" for spec in workload.args)
+    written_bytes = sum(spec.size_bytes for spec in workload.args if spec.is_output)
+    fastest = max((rate.bytes_per_sec for rate in roofline.memory), default=0.0)
+    write_sec = written_bytes / fastest if fastest else 0.0
+    return max(roofline.compute_sec(workload.flop) if is_float32 else 0.0, write_sec) / _FAR_BELOW
 
 
 def keep_outcome(item: WorkloadProgress) -> None:

@@ -49,6 +49,15 @@ class WorkloadProgress:
     """The time that counts for each candidate whose numbers are right, by its trace [s], on this device model: its
     newest undisturbed one, or its newest when all were disturbed, as `Library.best` has it."""
 
+    proven: dict[str, float] = field(default_factory=dict)
+    """The shortest time that is proven for a candidate, by its trace [s]."""
+
+    unprovable: str = ""
+    """Why times of its candidates cannot be proven; empty: they can, or nobody has tried."""
+
+    floor_sec: float = 0.0
+    """No program takes less on this device, by far [s]; 0: not known."""
+
     batches: int = 0
     """Batches asked for in this job."""
 
@@ -108,6 +117,11 @@ class WorkloadProgress:
     def best_sec(self) -> float:
         """Its time [s]; infinite: there is none yet."""
         return min(self.right.values(), default=math.inf)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the best candidate's time is proven by a clock outside of its process."""
+        return self.best_trace is not None and self.proven.get(self.best_trace, math.inf) <= self.best_sec
 
     @property
     def uses_schedule(self) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from fleet.base.quantities import time_text
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
+from fleet.domain.proving import Proof
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Candidate, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, Ledger
@@ -114,6 +116,23 @@ class Recording(Ledger):
         item.right.pop(candidate.trace_json, None)
         retime(item, candidate, math.inf)
         self._notify(f"{item.workload.operator}: a candidate is wrong and not used: {fault}")
+
+    def _refuse(self, item: WorkloadProgress, candidate: Candidate, proof: Proof) -> None:
+        """Record that a candidate does not take the time that it claims, and forget that time."""
+        item.errors[ErrorKind.TIME_NOT_PROVEN] += 1
+        retime(item, candidate, math.inf)
+        self._withdraw(item, candidate.trace_json, proof)
+
+    def _withdraw(self, item: WorkloadProgress, trace_json: str, proof: Proof) -> None:
+        item.right.pop(trace_json, None)
+        item.proven.pop(trace_json, None)
+        self._effects.append(ev.KeepProof(item.workload.shash, trace_json, proof))
+        claimed, measured = time_text(proof.claimed_sec), time_text(proof.measured_sec)
+        seen = f", and took {measured} by the agent's clock" if proof.measured_sec else ""
+        self._notify(
+            f"{item.workload.operator}: a candidate is not used, since its time is not proven: "
+            f"it claimed {claimed}{seen}; {proof.message}"
+        )
 
 
 def counting(known: Measurement | None, newer: Measurement) -> Measurement:

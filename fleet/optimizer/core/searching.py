@@ -11,6 +11,7 @@ from fleet.optimizer.core.ahead import Shelf
 from fleet.optimizer.core.entries import Candidate, Stage
 from fleet.optimizer.core.ledger import close
 from fleet.optimizer.core.planning import (
+    floor_sec,
     forget_forecast,
     has_ahead,
     is_alone,
@@ -46,6 +47,7 @@ class Searching(Recording):
     def _know_limits(self, event: ev.LimitsKnown) -> None:
         for item in self.progress.workloads:
             item.least_sec = least_sec(item.workload, event.roofline)
+            item.floor_sec = floor_sec(item.workload, event.roofline)
 
     def _recall(self, event: ev.LessonsRecalled) -> None:
         self.workload(event.workload).lessons.extend(event.lessons)

@@ -54,6 +54,8 @@ class JobCore(Judging):
             ev.ReferenceMade: self._make_reference,
             ev.ReferenceFailed: self._fail_reference,
             ev.Checked: self._check,
+            ev.ProofWanted: self._want_proof,
+            ev.Proven: self._prove,
         }
 
     def apply(self, event: ev.Event) -> list[ev.Effect]:

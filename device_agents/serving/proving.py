@@ -1,0 +1,226 @@
+"""Proves a time by the agent's own clock: what it orders of a fresh worker, and what it makes of the answers.
+
+`fleet.domain.proving` says what a proof is. Nothing that the worker sends is believed but for one thing: that it came
+when it came. Its digests are compared with the outputs of calls that are made again, and these by the client with the
+reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from device_agents.measuring.foreign_load import ForeignLoad
+from device_agents.runtimes.proving import digest_of_outputs
+from device_agents.workers.answers import bound_of_answer_again, bound_of_row
+from device_agents.workers.handle import WorkerHandle, WorkerLost
+from fleet.domain.proving import (
+    DIGEST_BYTES,
+    MOST_ANSWERS,
+    Proof,
+    ProofAnswer,
+    ProofOrder,
+    ProofVerdict,
+    RowTimes,
+    choose_rows,
+    longest_sec,
+)
+from fleet.errors import InvalidRequest
+from fleet.v1 import session_service_pb2, worker_pb2
+from fleet.wire.measurements import error_kind_from_proto, tensor_from_proto
+from fleet.wire.proofs import proof_order_from_proto
+
+_SEED_BYTES = 16
+_FIRST_CALLS = 64
+"""Calls of the row that tells what the harness costs."""
+
+_EMPTY_ROWS = 2
+_ROUNDS_OF_A_PROOF = 2
+_FEWEST_ROUNDS = 3
+_HOPELESS = 3.0
+"""A claim that is so many times shorter than the shortest that could be proven is given up after the fewest rounds."""
+
+_PATIENCE_SEC, _BUSY_PATIENCE_SEC = 1.0, 2.0
+"""So long, rounds go on: the second while others use the processors."""
+
+_BUSY_SHARE = 0.2
+"""Of the processors, used by others: from here on they may be what took so long."""
+
+_NO_LOAD = 8.0
+"""No load makes the fastest of many rounds so many times slower."""
+
+_PAUSE_SEC = 0.01
+
+
+class _Refuted(Exception):
+    """The worker did not do as it claims; the text says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    seed: bytes
+    sec: float
+    digests: bytes
+
+
+async def prove(
+    worker: WorkerHandle,
+    request: session_service_pb2.ProveRequest,
+    artifact_path: str,
+    *,
+    cpus: Collection[int] = (),
+    rng: random.Random | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Proof:
+    """Have a worker that has run nothing else prove a time.
+
+    Args:
+        cpus: those that it is kept on; empty: any.
+
+    Raises:
+        InvalidRequest: the claim is no time.
+    """
+    order = proof_order_from_proto(request)
+    if not (math.isfinite(order.claimed_sec) and order.claimed_sec > 0):
+        raise InvalidRequest(f"claimed_sec: expected a time above 0, found {order.claimed_sec}")
+    timer = _Timer(worker, order, artifact_path, cpus, rng or random.SystemRandom(), clock)
+    try:
+        return await timer.prove(request)
+    except _Refuted as reason:
+        return replace(timer.proof, verdict=ProofVerdict.REFUTED, message=str(reason))
+    except WorkerLost as lost:
+        message = f"its worker was lost: {lost}"
+        return replace(timer.proof, verdict=ProofVerdict.REFUTED, message=message)
+
+
+class _Timer:
+    """One proof under way."""
+
+    def __init__(
+        self,
+        worker: WorkerHandle,
+        order: ProofOrder,
+        artifact_path: str,
+        cpus: Collection[int],
+        rng: random.Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self._worker = worker
+        self._order = order
+        self._path = artifact_path
+        self._cpus = cpus
+        self._others = ForeignLoad(worker.processes, cpus)
+        self._rng = rng
+        self._clock = clock
+        self._ends_at = clock() + order.timeout_sec
+        self.proof = Proof(verdict=ProofVerdict.IMPOSSIBLE, claimed_sec=order.claimed_sec)
+
+    async def prove(self, request: session_service_pb2.ProveRequest) -> Proof:
+        opened = await self._step(worker_pb2.ProofStep(open=request))
+        if opened.impossible:
+            return replace(self.proof, message=opened.impossible)
+        first = await self._row(_FIRST_CALLS, math.inf)
+        claimed_sec = self._order.claimed_sec
+        short, long = choose_rows(claimed_sec, first.sec / _FIRST_CALLS, self._rng)
+        times = await self._empty_times(short, long)
+        await self._step(worker_pb2.ProofStep(load=worker_pb2.ProofLoad()))
+        self._others = ForeignLoad(self._worker.processes, self._cpus)
+        row, times = await self._full_times(times)
+        if times.least_sec > claimed_sec:
+            return self._not_proven(times.least_sec / claimed_sec)
+        return replace(self.proof, verdict=ProofVerdict.PROVEN, answers=await self._answers(row, long))
+
+    def _not_proven(self, ratio: float) -> Proof:
+        longer = f"{self.proof.calls} calls took longer by the agent's clock than the claim allows"
+        share = self._others.share()
+        if share < _BUSY_SHARE or ratio > _NO_LOAD:
+            return replace(self.proof, verdict=ProofVerdict.REFUTED, message=longer)
+        message = f"{longer}, and others used {share:.0%} of the processors; try again when the machine is quiet"
+        return replace(self.proof, verdict=ProofVerdict.UNDECIDED, message=message)
+
+    async def _empty_times(self, short: int, long: int) -> RowTimes:
+        """Time rows without a kernel, as the artifact is not even loaded."""
+        short_secs, long_secs = [], []
+        for _ in range(_EMPTY_ROWS):
+            short_secs.append((await self._row(short, math.inf)).sec)
+            long_secs.append((await self._row(long, math.inf)).sec)
+        return RowTimes(
+            short=short,
+            long=long,
+            empty_short_sec=min(short_secs),
+            empty_long_sec=min(long_secs),
+            short_sec=math.inf,
+            long_sec=math.inf,
+        )
+
+    async def _full_times(self, times: RowTimes) -> tuple[_Row, RowTimes]:
+        """Time rows until they prove the claim, or it is clear that they will not; return the shortest long one."""
+        claimed_sec, started, longs = self._order.claimed_sec, self._clock(), []
+        best = _Row(seed=b"", sec=math.inf, digests=b"")
+        for count in itertools.count(1):
+            limit_sec = longest_sec(claimed_sec, times.long, times.empty_long_sec)
+            short = await self._row(times.short, limit_sec)
+            long = await self._row(times.long, limit_sec)
+            longs.append(long.sec)
+            best = min(best, long, key=lambda row: row.sec)
+            times = replace(times, short_sec=min(times.short_sec, short.sec), long_sec=best.sec)
+            self.proof = replace(
+                self.proof,
+                measured_sec=times.measured_sec,
+                least_sec=times.least_sec,
+                spread_sec=(max(longs) - min(longs)) / times.long,
+                calls=times.long,
+            )
+            if count >= _ROUNDS_OF_A_PROOF and times.least_sec <= claimed_sec:
+                break
+            is_busy = self._others.share() >= _BUSY_SHARE and times.least_sec <= _NO_LOAD * claimed_sec
+            is_hopeless = count >= _FEWEST_ROUNDS and times.least_sec > _HOPELESS * claimed_sec and not is_busy
+            if is_hopeless or self._clock() - started > (_BUSY_PATIENCE_SEC if is_busy else _PATIENCE_SEC):
+                break
+            await asyncio.sleep(_PAUSE_SEC)
+        return best, times
+
+    async def _answers(self, row: _Row, calls: int) -> tuple[ProofAnswer, ...]:
+        """Have some calls made again. Not the first of the row: a kernel that computes only once is right there."""
+        count = min(max(1, self._order.answers), MOST_ANSWERS, calls - 1)
+        found = []
+        for call in sorted(self._rng.sample(range(1, calls), count)):
+            again = worker_pb2.ProofAgain(seed=row.seed, call=call)
+            response = await self._step(worker_pb2.ProofStep(again=again), math.inf)
+            outputs = tuple(map(tensor_from_proto, response.outputs))
+            committed = row.digests[call * DIGEST_BYTES : (call + 1) * DIGEST_BYTES]
+            if digest_of_outputs([output.content for output in outputs]) != committed:
+                raise _Refuted(f"call {call} of {calls} in a row computed something else than when it was made again")
+            found.append(ProofAnswer(seed=row.seed, call=call, outputs=outputs))
+        return tuple(found)
+
+    async def _row(self, calls: int, limit_sec: float) -> _Row:
+        """Time a row from outside: from the moment at which its seed is sent."""
+        seed = secrets.token_bytes(_SEED_BYTES)
+        step = worker_pb2.ProofStep(row=worker_pb2.ProofRow(seed=seed, calls=calls))
+        started = self._clock()
+        response = await self._step(step, limit_sec)
+        sec = self._clock() - started
+        if len(response.digests) != calls * DIGEST_BYTES:
+            raise _Refuted(f"{len(response.digests) // DIGEST_BYTES} outputs came of {calls} calls")
+        return _Row(seed=seed, sec=sec, digests=response.digests)
+
+    async def _step(self, step: worker_pb2.ProofStep, limit_sec: float = math.inf) -> worker_pb2.ProofStepResponse:
+        order = worker_pb2.WorkerRequest(proof=step, artifact_path=self._path).SerializeToString()
+        left_sec = max(0.001, min(limit_sec, self._ends_at - self._clock()))
+        is_again = step.WhichOneof("kind") == "again"
+        outputs = [arg.spec.size_bytes for arg in self._order.args if arg.spec.is_output]
+        bound = bound_of_answer_again(outputs) if is_again else bound_of_row(step.row.calls * DIGEST_BYTES)
+        response = await self._worker.exchange(order, left_sec, bound)
+        if response.WhichOneof("kind") != "proof":
+            raise _Refuted("its worker answered something that was not asked")
+        kind = error_kind_from_proto(response.proof.error)
+        if kind is not None:
+            raise _Refuted(f"{kind.value}: {response.proof.error_message or 'no message'}")
+        return response.proof

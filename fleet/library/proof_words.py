@@ -1,0 +1,27 @@
+"""The one line about schedules whose times were not proven by a clock outside of the kernel's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fleet.base.quantities import count_text
+from fleet.library.values import Record
+
+UNPROVEN = "they are the kernels' own claims; fleet tune MODEL --trials 0 proves what the library has"
+
+
+def unproven_line(unproven: int, total: int, reason: str = "") -> str:
+    """Return the line; empty if all are proven.
+
+    Args:
+        reason: why they are not; empty: nobody has tried.
+    """
+    if not unproven:
+        return ""
+    return f"times not proven for {unproven} of {count_text(total, 'schedule')}: {reason or UNPROVEN}"
+
+
+def line_of(records: Iterable[Record]) -> str:
+    """Return the line for the records that are used."""
+    used = list(records)
+    return unproven_line(sum(not record.is_proven for record in used), len(used))

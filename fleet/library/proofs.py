@@ -1,0 +1,86 @@
+"""Proofs of times in the database, one for each candidate on one device model: the newest.
+
+A proof stands for a candidate rather than for a record, so that a candidate that is measured again stays proven. But it
+proves no time below its `least_sec`: a record that claims less has to be proven anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from fleet.domain.keys import canonical_target, trace_digest
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.proving import Proof
+from fleet.domain.scope import RecordScope
+from fleet.library import rows
+from fleet.library.schema import insert_into, proofs, records
+
+_CANDIDATE = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
+
+TABLE = proofs.name
+
+Key = tuple[object, ...]
+
+
+def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_json: str, proof: Proof) -> None:
+    """Keep a proof instead of an older one. Records of a candidate whose time is refuted count no more."""
+    key: dict[str, object] = {
+        "workload_id": workload_id,
+        "target_key": canonical_target(scope.target_json),
+        "device_model": rows.clean(scope.device_model),
+        "tvm_version": scope.tvm_version,
+        "trace_digest": trace_digest(trace_json),
+    }
+    found: dict[str, object] = {
+        "is_proven": proof.is_proven,
+        "claimed_sec": proof.claimed_sec,
+        "measured_sec": proof.measured_sec,
+        "least_sec": proof.least_sec,
+        "spread_sec": proof.spread_sec,
+        "calls": proof.calls,
+        "message": rows.clean(proof.message),
+        "made_at": datetime.now(UTC),
+    }
+    insert = insert_into(connection, proofs).values({**key, **found})
+    newer = {name: insert.excluded[name] for name in found}
+    connection.execute(insert.on_conflict_do_update(index_elements=list(_CANDIDATE), set_=newer))
+    if not proof.is_proven:
+        same = [records.c[name] == value for name, value in key.items()]
+        refused = {
+            "error": ErrorKind.TIME_NOT_PROVEN.value,
+            "error_message": rows.clean(proof.message),
+            "median_sec": None,
+        }
+        connection.execute(records.update().where(*same, records.c.error.is_(None)).values(refused))
+
+
+def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bool]:
+    """Return, by the id of a record's row, whether its time is proven; nothing for those that nobody tried to prove."""
+    workload_ids = sorted({row["workload_id"] for row in found})
+    if not workload_ids or not sa.inspect(connection).has_table(proofs.name):  # a library of before, read as it is
+        return {}
+    query = sa.select(proofs).where(proofs.c.workload_id.in_(workload_ids))
+    known = {_key(dict(row)): dict(row) for row in connection.execute(query).mappings()}
+    verdicts = ((row["id"], _verdict(row, known.get(_key(row)))) for row in found)
+    return {record_id: verdict for record_id, verdict in verdicts if verdict is not None}
+
+
+def is_proven() -> sa.ColumnElement[bool]:
+    """Return SQL that is true for records whose time is proven."""
+    same = [proofs.c[name] == records.c[name] for name in _CANDIDATE]
+    return sa.exists().where(*same, proofs.c.is_proven, records.c.median_sec >= proofs.c.least_sec)
+
+
+def _key(row: rows.Row) -> Key:
+    return tuple(row[name] for name in _CANDIDATE)
+
+
+def _verdict(record: rows.Row, proof: rows.Row | None) -> bool | None:
+    if record["error"] == ErrorKind.TIME_NOT_PROVEN.value:
+        return False
+    if proof is None or not proof["is_proven"] or record["median_sec"] is None:
+        return None
+    return True if record["median_sec"] >= proof["least_sec"] else None

@@ -1,0 +1,139 @@
+"""Has the time of a winner proven by the agent's clock, and compares the answers with the reference.
+
+The numbers that inputs are drawn from are chosen here, at random and after the artifact is built. The reference runs in
+a worker that has run no candidate: one that had could answer for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.measuring import TensorSpec
+from fleet.domain.proving import (
+    EXTRA_ITEMS,
+    Proof,
+    ProofAnswer,
+    ProofArgument,
+    ProofOrder,
+    ProofVerdict,
+    contents_of_call,
+    is_varying,
+)
+from fleet.errors import InvalidRequest
+from fleet.optimizer.index_inputs import inputs_of
+from fleet.optimizer.numerics import InputStyle, compare
+from fleet.spaces.packing import Packing, pack_all
+from fleet.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from fleet.client.arrays import Array
+
+_REFERENCE_TIMEOUT_SEC = 120.0
+_TRIES = 2
+"""A refusal is for good, so a busy machine gets another chance, in another worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A time that is to be proven."""
+
+    artifact: Artifact
+    packings: tuple[Packing, ...] = ()
+    claimed_sec: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prover:
+    """Proves times of one workload's candidates."""
+
+    device: SteadyDevice
+    workload: Workload
+    reference: Artifact
+    """The unscheduled program."""
+
+    style: InputStyle
+    """Inputs for which its outputs are a real test."""
+
+    answers: int
+
+    async def prove(self, claim: Claim) -> Proof:
+        """Prove a time.
+
+        Raises:
+            MeasurementError: the device went away, or the reference failed.
+        """
+        proof = impossible("")
+        for _ in range(_TRIES):
+            proof = await self._try(claim)
+            if proof.verdict is not ProofVerdict.REFUTED:
+                break
+        return proof
+
+    async def _try(self, claim: Claim) -> Proof:
+        drawn = self._draw(secrets.randbits(63), claim.packings)
+        args = [arg for arg, _ in drawn]
+        if not any(map(is_varying, args)):
+            return impossible("it has no input that could differ from call to call")
+        try:
+            proof = await self.device.prove(claim.artifact, args, claim.claimed_sec, answers=self.answers)
+        except InvalidRequest as error:
+            return impossible(str(error))
+        order = ProofOrder(artifact_digest=claim.artifact.digest, args=tuple(args), claimed_sec=claim.claimed_sec)
+        for answer in proof.answers if proof.is_proven else ():
+            fault = await self._fault(order, answer, [original for _, original in drawn])
+            if fault:
+                message = f"call {answer.call} of {proof.calls} in a row: {fault}"
+                return replace(proof, verdict=ProofVerdict.REFUTED, message=message, answers=())
+        return replace(proof, answers=())
+
+    def _draw(self, seed: int, packings: Sequence[Packing]) -> list[tuple[ProofArgument, Array | None]]:
+        """Return each argument, and those that are packed as the reference takes them."""
+        packed = {packing.argument for packing in packings}
+        longer = [
+            spec if spec.is_output or index in packed else TensorSpec((_items(spec) + EXTRA_ITEMS,), spec.dtype)
+            for index, spec in enumerate(self.workload.args)
+        ]
+        drawn = inputs_of(self.workload, seed, self.style, args=longer)
+        found: list[tuple[ProofArgument, Array | None]] = []
+        for index, (array, as_packed) in enumerate(zip(drawn, pack_all(drawn, packings), strict=True)):
+            spec = self.workload.args[index]
+            if isinstance(as_packed, TensorSpec) or isinstance(array, TensorSpec):
+                found.append((ProofArgument(spec=spec), None))
+            elif index in packed:
+                shown = TensorSpec(tuple(as_packed.shape), spec.dtype)
+                found.append((ProofArgument(spec=shown, bank=as_packed.tobytes(), is_fixed=True), array))
+            else:
+                found.append((ProofArgument(spec=spec, bank=as_packed.tobytes()), None))
+        return found
+
+    async def _fault(self, order: ProofOrder, answer: ProofAnswer, originals: Sequence[Array | None]) -> str:
+        """Return how an answer differs from the reference; empty if it does not."""
+        from fleet.client.arrays import array_of
+        from fleet.domain.measuring import Tensor
+
+        contents = contents_of_call(order, answer.seed, answer.call)
+        inputs = [
+            spec if content is None else array_of(Tensor(spec, content)) if original is None else original
+            for spec, content, original in zip(self.workload.args, contents, originals, strict=True)
+        ]
+        expected = await self.device.call(self.reference, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC, is_apart=True)
+        rounds = any(spec.dtype.startswith("float") for spec in self.workload.args if not spec.is_output)
+        outputs = [array_of(output) for output in answer.outputs]
+        mismatch = compare(outputs, expected, reduction_size=self.workload.terms, are_codes=rounds)
+        return mismatch.text if mismatch else ""
+
+
+def impossible(reason: str) -> Proof:
+    """Return a proof that says nothing of a time."""
+    return Proof(verdict=ProofVerdict.IMPOSSIBLE, message=reason)
+
+
+def _items(spec: TensorSpec) -> int:
+    return int(np.prod(spec.shape, dtype=np.int64))

@@ -1,0 +1,87 @@
+"""`fleet tune` leaves proven records, proves those of earlier jobs, and commands take proven schedules first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.domain.proving import Proof, ProofVerdict
+from fleet.library import Library, NewRecord, Record
+from fleet.library.schema import proofs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_BUSY = "others used"
+"""On a machine whose processors others have, a time may stay without proof, and the command says so."""
+
+
+def fleet(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fleet.cli.main", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> tuple[Path, str]:
+    """A library with a tuned product, and what the command said."""
+    path = tmp_path / "library.sqlite"
+    return path, fleet("tune", "matmul-128", "--trials", "4", "--library", path).stderr
+
+
+def best(path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(fleet("library", "best", "--library", path, "--json").stdout)["best"][0]
+    return found
+
+
+def test_the_best_of_a_job_is_proven_and_that_of_an_earlier_one_when_it_is_tuned_again(tuned: tuple[Path, str]) -> None:
+    """Also by a job without trials; without proofs, `fleet build` says so in a line."""
+    path, said = tuned
+    assert best(path)["is_proven"] or _BUSY in said
+
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.execute(proofs.delete())
+    engine.dispose()
+    assert best(path)["is_proven"] is None
+    built = fleet("build", "matmul-128", "--library", path, "--output", path.with_name("matmul.so"))
+    assert "times not proven for 1 of 1 schedule" in built.stderr
+
+    again = fleet("tune", "matmul-128", "--trials", "0", "--library", path).stderr
+    assert best(path)["is_proven"] or _BUSY in again
+
+
+def test_a_build_takes_a_proven_schedule_before_a_faster_claim(tuned: tuple[Path, str]) -> None:
+    """A record that claims a nanosecond and was never proven is not what `fleet build` and `library best` take."""
+    path, _ = tuned
+    with Library.open(path) as library:
+        honest, other = _two_schedules(library)
+        proof = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=honest.median_sec, least_sec=honest.median_sec / 2)
+        library.add_proof(honest.workload, honest.scope, honest.trace_json, proof)
+        library.add_record(
+            NewRecord(
+                workload=other.workload, scope=other.scope, trace_json=other.trace_json, run_secs=(1e-9,), checked=True
+            )
+        )
+        library.add_proof(other.workload, other.scope, other.trace_json, replace(proof, least_sec=1e-6))
+
+    assert best(path)["trace"] == honest.trace_json
+    built = fleet("build", "matmul-128", "--library", path, "--output", path.with_name("matmul.so"))
+    assert "not proven" not in built.stderr
+
+
+def _two_schedules(library: Library) -> tuple[Record, Record]:
+    """Return two candidates of the library that have times."""
+    (workload,) = library.find_workloads()
+    honest, other = library.best(workload.shash, k=2)
+    library.mark_checked(honest.id)
+    return honest, other
