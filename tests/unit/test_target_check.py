@@ -13,7 +13,7 @@ from fleet.optimizer.target_check import check_device
 
 PC = Inventory(
     kind="cpu",
-    labels={"arch": "x86_64", "avx2": "yes", "fma": "yes", "avx": "yes", "f16c": "yes", "sse4_2": "yes"},
+    labels={"arch": "x86_64", **dict.fromkeys(("avx2", "fma", "avx", "f16c", "sse4_2"), "true")},
     target_json=json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}),
 )
 
