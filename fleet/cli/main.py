@@ -193,7 +193,7 @@ def root(
 
     Example: fleet up, and in another terminal: fleet tune model.onnx
     """
-    logs.setup(log_level or "warning")
+    logs.setup(log_level or "warning", is_json=False)
     allow_plain_text()
     ctx.obj = Settings(tracker=tracker, output=output, log_level=log_level)
 

@@ -15,7 +15,7 @@ from fleet.cli.tables import make_console
 from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_display import display
 from fleet.cli.tune_options import Asked, with_tune_options
-from fleet.cli.tune_view import print_reports, stopped_line
+from fleet.cli.tune_view import next_lines, print_reports, stopped_line
 from fleet.cli.watching import submit_and_watch
 from fleet.dashboard.words import engine_name
 from fleet.errors import FleetError, InvalidRequest
@@ -51,6 +51,8 @@ def _tune(options: TuneOptions, asked: Asked) -> None:
         print_document(one_or_all, indent=None)
     else:
         print_reports(reports, make_console(is_wide=asked.is_wide))
+        for line in next_lines(options, reports[0]):
+            stderr().print(line)
     for report in reports:
         check_model(report)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -15,8 +16,11 @@ from fleet.cli.stored import naming
 from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
 from fleet.dashboard.words import engine_name
 from fleet.domain.jobs import trials_text
-from fleet.optimizer.core.progress import JobProgress, RepeatCount
-from fleet.optimizer.job import ModelReport, ProgressReport, TuneReport, WorkloadReport
+from fleet.export.targets import target_of
+from fleet.models.importing.transformers_model import title_of
+from fleet.models.model import is_of_transformers
+from fleet.optimizer.core.progress import JobProgress, Phase, RepeatCount
+from fleet.optimizer.job import ModelReport, ProgressReport, TuneOptions, TuneReport, WorkloadReport
 
 _SHOWN = 12
 """How many workloads are shown while tuning, costliest first; a screen has few lines."""
@@ -44,6 +48,32 @@ def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 
     return Group(*parts)
 
 
+_LEAST_SHARE = 0.05
+"""Share of a search below which its pace says little about its end."""
+
+
+def left_sec(report: ProgressReport) -> float | None:
+    """Return the time that a search still takes [s], or None if that cannot be told yet."""
+    if report.search_sec is not None:
+        return max(0.0, report.search_sec - report.elapsed_sec)
+    if not _LEAST_SHARE <= report.share < 1:
+        return None
+    return report.elapsed_sec * (1 - report.share) / report.share
+
+
+def state_text(report: ProgressReport, progress: JobProgress) -> str:
+    """Return the state of a job in a few words: trials, the operators' time now and before, time left."""
+    parts = []
+    if progress.trials_total and progress.phase is Phase.SEARCH:
+        parts.append(f"{trials_text(report.trials_done, progress.trials_asked)} trials")
+    if untuned_sec := progress.total_sec(tuned=False):
+        best = duration(progress.total_sec(tuned=True))
+        parts.append(f"all operators {best}, untuned {duration(untuned_sec)}")
+    if progress.phase is Phase.SEARCH and (left := left_sec(report)) is not None:
+        parts.append(f"about {left:.0f} s of search left")
+    return "".join(f"; {part}" for part in parts)
+
+
 def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     """Show what a finished job gained."""
     rows = list(map(_row, report.workloads))
@@ -60,7 +90,11 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
             parts.append(Text(loop_nests_line(report.model.loop_nests), style="yellow"))
         if report.model.is_slower:
             parts.append(
-                Text("SLOWER: the tuned model takes longer than without its records; use that", style="bold red")
+                Text(
+                    "SLOWER: the tuned model takes longer than without its records; export it with: "
+                    "fleet export --untuned",
+                    style="bold red",
+                )
             )
     has_first = report.trials and report.first_trial_sec is not None
     first = f", the first after {report.first_trial_sec:.1f} s" if has_first else ""
@@ -84,6 +118,31 @@ def print_reports(reports: Sequence[TuneReport], console: Console) -> None:
 def records_line(report: TuneReport) -> str:
     """Say where the records are; printed unwrapped, so that the path can be copied."""
     return f"records: {report.library} ({report.job}); see them with: fleet library best{naming(report.library)}"
+
+
+def next_lines(options: TuneOptions, report: TuneReport) -> list[str]:
+    """Return the commands that usually follow: export the model, and check it on the device. None for one program."""
+    if options.program or report.model is None:
+        return []
+    model, target = str(options.model), report.target_json
+    file = f"{title_of(options.model) if is_of_transformers(options.model) else options.model.stem}.fleet"
+    export = ["fleet", "export", model, "-o", file]
+    if target and target != target_of("host"):
+        export += ["--target", target]
+    for shapes in options.shapes:
+        export += [
+            word for name, shape in shapes.items() for word in ("--shape", f"{name}={','.join(map(str, shape))}")
+        ]
+    if options.input_batch_size is not None:
+        export += ["--batch-size", str(options.input_batch_size)]
+    if options.random_weights:
+        export += ["--random-weights"]
+    if report.model.is_slower:
+        export += ["--untuned"]
+    check = ["fleet", "serve-check", file, "--on", options.selector]
+    if options.tracker is not None:
+        check += ["--tracker", options.tracker]
+    return ["next:", f"  {shlex.join(export)}{naming(report.library)}", f"  {shlex.join(check)}"]
 
 
 def stopped_line(progress: JobProgress) -> str:

@@ -46,7 +46,7 @@ def up(
             console.print(f"tracker on {local.address}, agent on {local.agent_address}, logs in {local.state_dir}/log")
             console.print("in another terminal:")
             flag = "" if port == TRACKER_PORT else f" --tracker {local.address}"
-            console.print(f"  fleet status{flag}\n  fleet tune MODEL.onnx --tracker {local.address}")
+            console.print(f"  fleet status{flag}\n  fleet tune MODEL.onnx{flag}")
             console.print("Ctrl-C stops both")
             await asyncio.Event().wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from fleet.optimizer.job import ProgressReport, TuneOptions, TuneReport
 from fleet.optimizer.order import submit
 
 _LOOK_SEC = 0.5
+_LINE_SEC = 5.0
 _ENDED = (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.INTERRUPTED)
 
 
@@ -88,6 +90,7 @@ def _watch_live(library: Library, name: str, console: Console) -> Job:
 def _watch_lines(library: Library, name: str, console: Console) -> Job:
     shown: set[str] = set()
     last: list[str] = []
+    printed_at = -math.inf
     for job in _looks(library, name):
         kinds = progress_of(job)
         lines = [
@@ -95,11 +98,13 @@ def _watch_lines(library: Library, name: str, console: Console) -> Job:
             for kind in kinds
             if kind.activity
         ] or [f"{name} is {job.state.value.lower()}"]
-        for text in [*(line for line in lines if line not in last), *(n for k in kinds for n in k.notices)]:
-            if text in lines or text not in shown:
-                console.print(text, soft_wrap=True)  # a pipe has no width: who greps wants whole lines
-            shown.add(text)
-        last = lines
+        new = [text for kind in kinds for text in kind.notices if text not in shown]
+        if lines != last and time.monotonic() - printed_at >= _LINE_SEC:
+            new += [line for line in lines if line not in last]
+            last, printed_at = lines, time.monotonic()
+        for text in new:
+            console.print(text, soft_wrap=True)  # a pipe has no width: whole lines can be searched
+        shown.update(new)
     return job
 
 

@@ -284,6 +284,8 @@ class TuneReport:
     workloads: tuple[WorkloadReport, ...]
     model: ModelReport | None
     repeats: RepeatCount = field(default_factory=RepeatCount)
+    target_json: str = ""
+    """The target that its artifacts are built for; empty in reports of older versions."""
 
     def __repr__(self) -> str:
         ran = (

@@ -399,6 +399,7 @@ class JobRun:
             last_record_sec=progress.last_record_sec,
             workloads=report_workloads(progress),
             model=model,
+            target_json=self.target_json,
         )
 
 

@@ -30,6 +30,7 @@ from fleet.optimizer.bench import Bench
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.group_commit import GroupCommit
 from fleet.optimizer.measurer import Measurer
@@ -115,7 +116,7 @@ class TuningLoop:
         missing = list(dict.fromkeys(item.workload.shash for item in items if item.best_trace is None))
         # The first alone, so that users soon see that everything works.
         for some in filter(None, (missing[:1], missing[1:])):
-            feed(self._core, ev.Said(f"building {count_text(len(some), 'static schedule')}"))
+            feed(self._core, ev.Said(f"building {count_text(len(some), 'static schedule')}", Phase.STATIC))
             made = await asyncio.gather(*map(self._make_static, some))
             await self._measure_all(one for one in made if one[1])
 

@@ -18,6 +18,7 @@ from fleet.models.model import Model
 from fleet.models.reference import ReferenceRun, reference_outputs
 from fleet.optimizer.core.events import ModelWanted, Said
 from fleet.optimizer.core.measuring import IN_PLACE, STATIC, TUNED, UNTUNED
+from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.in_place import Placement, Placing
 from fleet.optimizer.index_inputs import largest_index
@@ -90,7 +91,7 @@ class ModelComparison:
         Args:
             schedules: trace JSON by structural hash; workloads without one get their static schedule, if that runs.
         """
-        feed(self.core, Said("compiling the whole model: untuned, static and tuned"))
+        feed(self.core, Said("compiling the whole model: untuned, static and tuned", Phase.MODEL))
         async with self.turns.building():
             started = time.monotonic()
             wanted = (self._compile({}, is_static=False), self._compile({}), self._compile(schedules))

@@ -31,7 +31,7 @@ from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.cluster.courier import ClusterCourier
 from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
-from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.fleets import asked_again
 from fleet.optimizer.job import TuneOptions, TuneReport
@@ -182,7 +182,7 @@ class OpenJob:
                     part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
             (model, workloads), client = importing.result(), connecting.result()
-            self._say(f"waiting for a device: {self.options.selector}")
+            self._say(f"waiting for a device: {self.options.selector}", Phase.DEVICE)
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
             inventory = device.inventory
@@ -197,7 +197,7 @@ class OpenJob:
                 await steady.give_back()
             target_json = self.options.target_json or inventory.target_json
             if workloads is None:
-                self._say("finding the workloads")
+                self._say("finding the workloads", Phase.WORKLOADS)
                 workloads = await self._extract(model, target_json)
             job = JobRun(
                 options=self.options,
@@ -237,7 +237,7 @@ class OpenJob:
     async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:
         address = self.options.tracker
         if address is None:
-            self._say("starting a tracker and an agent for this machine")
+            self._say("starting a tracker and an agent for this machine", Phase.DEVICE)
             drivers = drivers_for(self.options.selector)
             local = await stack.enter_async_context(
                 LocalFleet(agent_drivers=drivers, restarts=True, on_change=self.core.progress.notice)
@@ -291,5 +291,5 @@ class OpenJob:
                 random_weights_seed=seed,
             )
 
-    def _say(self, activity: str) -> None:
-        feed(self.core, Said(activity))
+    def _say(self, activity: str, phase: Phase | None = None) -> None:
+        feed(self.core, Said(activity, phase))

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
-from fleet.cli.tune_view import render_progress, render_report
+from fleet.cli.tune_view import next_lines, render_progress, render_report
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
@@ -299,7 +299,7 @@ def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     Console(width=100, force_terminal=True, color_system="standard").print(render_report(report))
     shown = capsys.readouterr().out
 
-    assert "\x1b[1;31mSLOWER: the tuned model takes longer than without its records; use that" in shown
+    assert "\x1b[1;31mSLOWER: the tuned model takes longer than without its records; export it with" in shown
     assert "conv: no schedule is faster than the unscheduled program, which is kept" in shown
     assert ("2 ms" in shown, "0.5x" in shown) == (True, True), "the best as `fleet library best` has it"
     assert "not checked: the output does not depend on the input" in shown
@@ -319,3 +319,23 @@ def test_a_pattern_chooses_by_either_name(pattern: str) -> None:
     chosen = choose_workloads([item.workload for item in items], [pattern], "model.onnx")
 
     assert [workload.name for workload in chosen] == ["fused_conv2d_add"]
+
+
+def test_a_run_ends_with_the_next_commands() -> None:
+    """They can be pasted: the same shapes, weights and library, and --untuned if the tuned model is slower."""
+    options = TuneOptions(
+        model=Path("nets/my model.onnx"),
+        selector="name=pi",
+        tracker="lab:9290",
+        shapes=({"x": (1, 3)}, {"x": (2, 3)}),
+        random_weights=True,
+    )
+    report = replace(report_of(ModelReport(is_slower=True)), library="other.sqlite", target_json='{"kind": "cuda"}')
+
+    assert next_lines(options, report) == [
+        "next:",
+        "  fleet export 'nets/my model.onnx' -o 'my model.fleet' --target '{\"kind\": \"cuda\"}' --shape x=1,3 "
+        "--shape x=2,3 --random-weights --untuned --library other.sqlite",
+        "  fleet serve-check 'my model.fleet' --on name=pi --tracker lab:9290",
+    ]
+    assert next_lines(replace(options, program="matmul-64"), report) == []

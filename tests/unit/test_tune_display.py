@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import time
 
+import pytest
 from rich.console import Console
 
+from fleet.cli import tune_display
 from fleet.cli.tune_display import display
-from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.progress import JobProgress, Phase
+from fleet.testing import eventually_sync
 from tests.unit.test_optimizer_progress import progress
 
 _PART = re.compile(r"\x1b\[\??(?P<count>[\d;]*)(?P<verb>[A-Za-z])|[\r\n]|[^\x1b\r\n]+")
@@ -51,13 +55,46 @@ def test_messages_stay_and_the_picture_goes() -> None:
     assert lines_left(out.getvalue()) == messages
 
 
-def test_a_pipe_gets_a_line_for_each_thing_that_a_job_does() -> None:
-    """None twice, none for the end, when it does nothing."""
+ACTIVITIES = (
+    (Phase.IMPORT, "importing"),
+    (Phase.IMPORT, "importing"),
+    (Phase.SEARCH, "searching"),
+    (Phase.SEARCH, "building"),
+    (Phase.SEARCH, "measuring"),
+    (Phase.MODEL, "compiling"),
+    (Phase.MODEL, ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (logging.WARNING, ["importing", "searching", "compiling"]),
+        (logging.INFO, ["importing", "searching", "building", "measuring", "compiling"]),
+    ],
+)
+def test_a_pipe_gets_a_line_for_each_phase(level: int, expected: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """The demo printed 250 lines; with --log-level info there is one for each activity, and never one for the end."""
     out, running = io.StringIO(), JobProgress()
+    caplog.set_level(level)
 
     with display(Console(file=out, width=40), running, 0.0):
-        for activity in ("importing", "importing", "measuring", ""):
-            running.activity = activity
+        for running.phase, running.activity in ACTIVITIES:
             running.listener()
 
-    assert [line.split()[-1] for line in out.getvalue().splitlines()] == ["importing", "measuring"]
+    assert expected == [line.split()[-1] for line in out.getvalue().splitlines()]
+
+
+def test_a_silent_pipe_gets_the_state_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials, the best so far and the time left, although nothing new has begun."""
+    monkeypatch.setattr(tune_display, "_LONGEST_SILENCE_SEC", 0.05)
+    monkeypatch.setattr(tune_display, "_TICK_SEC", 0.01)
+    out, running = io.StringIO(), JobProgress(trials_total=40, activity="searching", phase=Phase.SEARCH)
+    running.workloads = [progress("w", untuned_sec=2e-3)]
+    running.workloads[0].trials = 10
+
+    with display(Console(file=out, width=40), running, time.monotonic() - 30):
+        eventually_sync(lambda: "searching" in out.getvalue(), 10.0)
+
+    assert "searching; 10/40 trials; all operators " in out.getvalue()
+    assert re.search(r"untuned 4 ms; about (90|91|92) s of search left", out.getvalue())

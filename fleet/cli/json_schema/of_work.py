@@ -144,6 +144,7 @@ class Tune(TypedDict):
     last_record_sec: float | None
     workloads: list[TunedWorkload]
     model: TunedModel | None
+    target_json: str
     repeats: Repeats
     repeated: int
 

@@ -17,7 +17,7 @@ from fleet.domain.proving import Proof
 from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.ahead import Ahead, Features
-from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.core.progress import Phase, WorkloadProgress
 from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
@@ -36,6 +36,8 @@ class Said:
     """What the job is doing now, when the core cannot know."""
 
     activity: str
+    phase: Phase | None = None
+    """The phase that begins with it, or None if the current one goes on."""
 
 
 @dataclass(frozen=True, slots=True)

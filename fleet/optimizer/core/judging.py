@@ -12,7 +12,7 @@ from fleet.optimizer.core.entries import Batch, Candidate, Checking, Purpose, St
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
 from fleet.optimizer.core.measuring import CAREFUL_EVALUATOR, Measuring
 from fleet.optimizer.core.planning import keep_outcome
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 
 _FINALISTS = 3
 """Candidates of each workload that are kept for the run-off."""
@@ -144,7 +144,7 @@ class Judging(Measuring):
         self._finalists[shash] = able
 
     def _begin_run_off(self, event: ev.RunOffWanted) -> None:
-        self._say("comparing the best candidates once more")
+        self._say("comparing the best candidates once more", Phase.CHOICE)
         finalists = self._finalists.get(event.workload, [])
         close = [c for c in finalists if c.median_sec <= _REACH * finalists[0].median_sec]
         self.checking[event.workload] = Checking(purpose=Purpose.RUN_OFF, waiting=deque(close))

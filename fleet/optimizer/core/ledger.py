@@ -8,7 +8,7 @@ from fleet.errors import InvalidRequest
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Checking
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 
 BASELINE = "baseline"
 """Stands in for a trace's digest where a program has no schedule."""
@@ -59,8 +59,10 @@ class Ledger:
         """Return where one workload stands."""
         return self._workloads[shash]
 
-    def _say(self, activity: str) -> None:
+    def _say(self, activity: str, phase: Phase | None = None) -> None:
+        """Note the current activity, and the phase if one begins with it."""
         self.progress.activity = activity
+        self.progress.phase = phase or self.progress.phase
 
     def _notify(self, text: str) -> None:
         self._effects.append(ev.Notice(text))

@@ -5,6 +5,7 @@ Only `fleet.optimizer.core.state` changes any of it.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter, deque
 from collections.abc import Callable
@@ -172,6 +173,18 @@ class RepeatCount:
     """A disturbed time was kept because the budget was spent."""
 
 
+class Phase(enum.StrEnum):
+    """Part of a job, in the usual order; an activity is a step in one."""
+
+    IMPORT = "import"
+    DEVICE = "device"
+    WORKLOADS = "workloads"
+    STATIC = "static schedules"
+    SEARCH = "search"
+    CHOICE = "choice"
+    MODEL = "whole model"
+
+
 @dataclass(slots=True, kw_only=True)
 class JobProgress:
     """One job. `listener` is called after every change, `notice` with each message that a user should not miss."""
@@ -181,6 +194,7 @@ class JobProgress:
     device_name: str = ""
     device_model: str = ""
     activity: str = ""
+    phase: Phase = Phase.IMPORT
     trials_total: int = 0
     """Most trials that it makes."""
 

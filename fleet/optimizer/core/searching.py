@@ -20,7 +20,7 @@ from fleet.optimizer.core.planning import (
     plan,
     searches_beside_builds,
 )
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 from fleet.optimizer.core.recording import Recording
 from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
 from fleet.optimizer.prioritizer.values import Done, ProposedBatch
@@ -96,7 +96,7 @@ class Searching(Recording):
         return planned.batches
 
     def _search(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
-        self._say(f"searching {item.workload.operator}: {sentence(batch.reason)}")
+        self._say(f"searching {item.workload.operator}: {sentence(batch.reason)}", Phase.SEARCH)
         lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
         if self.conditions.uses_model and len(lessons) > self._lessons_learnt:
             self._lessons_learnt = len(lessons)
@@ -139,7 +139,8 @@ class Searching(Recording):
     def _take(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
         taken = item.shelf.take(min(batch.count, self._trials_left()))
         self._say(
-            f"building {count_text(len(taken), 'candidate')} of {item.workload.operator}: {sentence(batch.reason)}"
+            f"building {count_text(len(taken), 'candidate')} of {item.workload.operator}: {sentence(batch.reason)}",
+            Phase.SEARCH,
         )
         self._effects.append(
             ev.Claim(

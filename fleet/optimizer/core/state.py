@@ -25,7 +25,7 @@ class JobCore(Judging):
         super().__init__(progress or JobProgress())
         self._appliers: dict[type, Callable[..., None]] = {
             ev.Titled: self._title,
-            ev.Said: lambda event: self._say(event.activity),
+            ev.Said: lambda event: self._say(event.activity, event.phase),
             ev.DeviceFound: self._find_device,
             ev.JobStarted: self._start,
             ev.WorkloadsChosen: self._choose_workloads,
