@@ -46,7 +46,7 @@ async def test_a_bid_under_anothers_name_takes_none_of_its_turns() -> None:
 
 
 async def test_a_lease_is_shown_under_the_name_of_the_certificate() -> None:
-    """What the client calls itself stands beside it: in snapshots, for a request that waits, and in the audit log."""
+    """The client's own name stands beside it: in snapshots, for a request that waits, and in the audit log."""
     mallory = _member("mallory@lab")
     async with (
         serve_tracker() as served,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import fleet.aio
 from fleet.base.open_files import file_limit, raise_file_limit
+from fleet.errors import DeviceUnreachable
 from fleet.identity import stranger
-from tests.system.fleet_processes import FLEET, Server
+from tests.system.fleet_processes import FLEET, Server, running_fleet
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +68,32 @@ def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: 
             _connect(stack, tracker.address, source).send(b"\x16")
 
         print(f"newcomer served after {_newcomer_sec(tracker.address):.1f} s")
+
+
+def test_an_agents_port_is_as_sturdy(tmp_path: Path) -> None:
+    """Whoever holds a lease opens a session beside 1,500 connections that said one byte."""
+    raise_file_limit()
+    if file_limit() < 2 * _MANY:
+        pytest.skip(f"this process may open {file_limit()} files, too few to be {_MANY} connections")
+
+    async def open_session(tracker: str) -> None:
+        async with fleet.aio.connect(tracker, connect_timeout_sec=_SOON_SEC) as client:
+            device = await client.acquire_device("simulated")
+            async with asyncio.timeout(_SOON_SEC):
+                while True:
+                    try:
+                        await device.open()
+                    except DeviceUnreachable:
+                        await asyncio.sleep(0.2)
+                    else:
+                        return
+
+    config = "devices: [{driver: simulated, name: sim}]\n"
+    with running_fleet(tmp_path, config, around=_STRICT) as served, ExitStack() as stack:
+        for _ in range(_MANY):
+            _connect(stack, served.agent.address, "127.0.0.2").send(b"\x16")
+
+        asyncio.run(open_session(served.tracker.address))
 
 
 def test_idle_connections_over_tls_keep_nobody_out(tracker: Server, tmp_path: Path) -> None:
