@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from cross.pool import worker
+from cross.pool.confined import Confined, read_answer
 from cross.pool.fork_server import start_fork_server, starting
 from cross.pool.task_queue import TaskQueue
 from cross.targets.intrinsics import intrinsics_module
@@ -143,7 +145,9 @@ class BuildPool(Executor):
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the build pool is shut down")
-            task = _Task(future, payload, timeout_sec, getattr(call.func, "__qualname__", str(call.func)))
+            is_confined = isinstance(call.func, Confined)
+            fn = call.func.fn if isinstance(call.func, Confined) else call.func
+            task = _Task(future, payload, timeout_sec, getattr(fn, "__qualname__", str(fn)), is_confined)
             self._tasks.put(task, home)
         return future
 
@@ -159,6 +163,7 @@ class _Task:
     payload: bytes
     timeout_sec: float
     name: str
+    is_confined: bool = False
 
 
 class _Worker:
@@ -201,7 +206,7 @@ class _Worker:
             self.connection.send_bytes(task.payload)
         except OSError as error:
             raise self._crashed(task.name) from error
-        message = self._receive(task.timeout_sec, task.name)
+        message = self._receive(task.timeout_sec, task.name, is_trusted=not task.is_confined)
         if not isinstance(message, worker.Answer):
             raise BuildError(f"{task.name}: the worker answered with {message!r}")
         return message
@@ -221,10 +226,10 @@ class _Worker:
         if self.process.is_alive():
             self.kill()
 
-    def _receive(self, timeout_sec: float, what: str) -> object:
+    def _receive(self, timeout_sec: float, what: str, *, is_trusted: bool = True) -> object:
         try:
             if self.connection.poll(timeout_sec):
-                return self.connection.recv()
+                return self.connection.recv() if is_trusted else read_answer(self.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise self._crashed(what) from error
         except Exception as error:
@@ -274,7 +279,8 @@ class _Slot:
 
     def _serve(self, task: _Task, log_path: Path) -> None:
         try:
-            answer = self._warm_worker(log_path).run(task)
+            run = self._run_confined if task.is_confined else self._run
+            answer = run(task, log_path)
         except BuildError as error:
             self._drop_worker()
             logger.warning("build worker replaced", extra={"task": task.name, "kind": error.kind})
@@ -290,6 +296,20 @@ class _Slot:
             task.future.set_exception(answer.error)
         else:
             task.future.set_result(answer.value)
+
+    def _run(self, task: _Task, log_path: Path) -> worker.Answer:
+        return self._warm_worker(log_path).run(task)
+
+    def _run_confined(self, task: _Task, log_path: Path) -> worker.Answer:
+        """Run a task in a worker that serves no other one, with a folder of its own to write in."""
+        room = Path(f"{log_path}.room")
+        room.mkdir(mode=0o700, exist_ok=True)
+        try:
+            return self._warm_worker(log_path).run(task)
+        finally:
+            self._drop_worker()
+            shutil.rmtree(room, ignore_errors=True)
+            self._try_to_warm(log_path)
 
     def _try_to_warm(self, log_path: Path) -> None:
         """Have a worker ready for the next task. What fails is reported, and to someone, with that task."""

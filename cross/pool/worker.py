@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 
+from cross.pool.confined import Confined
+from fleet.confinement.room import enter
 from fleet.errors import BuildError, FleetError
 
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +55,10 @@ def serve(connection: Connection, log_path: str, target_json: str) -> None:
         except (EOFError, OSError):
             return
         os.ftruncate(1, 0)
-        _send(connection, _run(task))
+        answer, is_last = _run(task, f"{log_path}.room")
+        _send(connection, answer)
+        if is_last:
+            return
 
 
 def _warm_up(target_json: str) -> None:
@@ -65,14 +70,19 @@ def _warm_up(target_json: str) -> None:
         load_intrinsics(target_json)
 
 
-def _run(task: bytes) -> Answer:
+def _run(task: bytes, folder: str) -> tuple[Answer, bool]:
+    """Run a task; return its answer, and whether the worker has confined itself, which takes no other task then."""
     import pickle
 
+    is_confined = False
     try:
         call = pickle.loads(task)  # noqa: S301 - written by the process that forked this one
-        return Answer(value=call())
+        if isinstance(call.func, Confined):
+            is_confined = True
+            enter(call.func.room, folder)
+        return Answer(value=call()), is_confined
     except Exception as error:  # noqa: BLE001 - a task may fail in any way; the worker reports it and goes on
-        return Answer(error=_as_fleet_error(error))
+        return Answer(error=_as_fleet_error(error)), is_confined
 
 
 def _send(connection: Connection, answer: Answer) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from device_agents.jail import cgroup, landlock, namespaces, privileges, seccomp
+from device_agents.jail import cgroup, namespaces
 from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Layer
 from device_agents.jail.view import DEVICES, IN_MEMORY
+from fleet.confinement import landlock, privileges, seccomp
 
 
 def leave_the_agent(cell: Cell) -> None:

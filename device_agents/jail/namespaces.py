@@ -10,11 +10,11 @@ import ctypes
 import os
 from pathlib import Path
 
-from device_agents.jail import system
 from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Layer
 from device_agents.jail.view import DEVICES
 from fleet.base.inspection import allow_inspection
+from fleet.confinement import system
 
 FLAGS = {
     Layer.USER: system.CLONE_NEWUSER,

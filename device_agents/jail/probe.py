@@ -16,11 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from device_agents.jail import cgroup, landlock, namespaces, privileges, seccomp
+from device_agents.jail import cgroup, namespaces
 from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Jail, Layer
-from device_agents.jail.system import architecture
 from device_agents.jail.view import readable_paths
+from fleet.confinement import landlock, privileges, seccomp
+from fleet.confinement.system import architecture
 
 _NAMESPACES = (Layer.PID, Layer.MOUNT, Layer.IPC, Layer.NETWORK)
 _MESSAGE_BYTES = 1000

@@ -20,7 +20,6 @@ from device_agents.driver import WorkerSpec
 from device_agents.jail import cgroup
 from device_agents.jail.cell import Cell
 from device_agents.jail.layers import OPEN, Jail, Layer
-from device_agents.jail.privileges import free_uids, groups_for
 from device_agents.jail.view import device_files, readable_paths
 from device_agents.machine import linux
 from device_agents.machine.ending import end
@@ -37,6 +36,7 @@ from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
 from fleet.base.config import cache_dir, data_dir
 from fleet.base.environment import for_kernels
+from fleet.confinement.privileges import free_uids, groups_for
 from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
 
 logger = logging.getLogger(__name__)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TypeVar
 
 import typer
 
 from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
+from cross.pool.build_pool import BuildPool
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.base.outputs import check_output, put_file
@@ -24,6 +26,7 @@ from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import BuildError, ConfigError
 from fleet.export.targets import target_of
+from fleet.models.importing.program_file import PROGRAM_SUFFIX
 from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
+_TASK_TIMEOUT_SEC = 3600.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 Schedule = Literal["library", "default", "static"]
 
 
@@ -182,15 +190,20 @@ def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
 
 def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
+    from fleet.models.confined import having, reading
     from fleet.models.model import load_model
     from fleet.workloads.extract import compile_model, extract
 
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
-    model = load_model(Path(order.workload), shapes=order.shapes, batch_size=order.input_batch_size)
-    found = {} if order.is_untuned else _traces(order, extract(model, order.target_json))
-    traces = {shash: best.trace_json for shash, best in found.items()}
-    artifact = compile_model(model, order.target_json, traces, out_dir)
+    path, target_json = Path(order.workload), order.target_json
+    with _worker(target_json) as pool:
+        loading = reading(load_model, path)
+        model = _done(pool, loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        found = {} if order.is_untuned else _traces(order, _done(pool, having(extract, model), model, target_json))
+        traces = {shash: best.trace_json for shash, best in found.items()}
+        compiling = having(compile_model, model, writable=out_dir)
+        artifact = _done(pool, compiling, model, target_json, traces, out_dir)
     return BuiltArtifact(
         artifact=artifact,
         workload=model.title,
@@ -225,15 +238,37 @@ def _find_workload(order: BuildOrder) -> Workload:
 
     if not is_program(order.workload):
         raise ConfigError(f"unknown workload {order.workload!r}; write model.onnx:OPERATOR, model.onnx, {KNOWN}")
-    return find_program(order.workload)
+    if not order.workload.endswith(PROGRAM_SUFFIX):
+        return find_program(order.workload)
+    from fleet.models.confined import reading
+
+    with _worker(order.target_json) as pool:
+        return _done(pool, reading(find_program, order.workload), order.workload)
+
+
+@contextlib.contextmanager
+def _worker(target_json: str) -> Iterator[BuildPool]:
+    """Provide a process that may crash, for files of others."""
+    pool = BuildPool(1, target_json=target_json)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _done(pool: BuildPool, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return pool.submit_within(_TASK_TIMEOUT_SEC, fn, *args, **kwargs).result()
 
 
 def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
+    from fleet.models.confined import having, reading
     from fleet.models.model import load_model
     from fleet.workloads.extract import extract
 
-    model = load_model(path, shapes=order.shapes, batch_size=order.input_batch_size)
-    found = {item.name: item for item in extract(model, order.target_json)}
+    with _worker(order.target_json) as pool:
+        loading = reading(load_model, path)
+        model = _done(pool, loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        found = {item.name: item for item in _done(pool, having(extract, model), model, order.target_json)}
     return found[choose_operator(list(found), pattern, path.name)]
 
 

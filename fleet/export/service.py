@@ -32,6 +32,7 @@ from fleet.errors import InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
+from fleet.models.confined import having, reading
 from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.numerics import Array, tolerance_of
@@ -125,19 +126,23 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             model = await run_within(
                 pool,
                 _TASK_TIMEOUT_SEC,
-                load_model,
+                reading(load_model, options.model),
                 options.model,
                 shapes=options.shapes,
                 batch_size=options.input_batch_size,
                 random_weights_seed=options.seed if options.random_weights else None,
             )
-            workloads = await run_within(pool, _TASK_TIMEOUT_SEC, extract, model, options.target_json)
+            workloads = await run_within(pool, _TASK_TIMEOUT_SEC, having(extract, model), model, options.target_json)
             choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
             say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
             target_json, traces = options.target_json, dict(choice.traces)
-            finding = (run_within(pool, _TASK_TIMEOUT_SEC, find_answers, one, options.seed) for one in model.variants)
+            compiling = having(compile_model, model, writable=out_dir)
+            finding = (
+                run_within(pool, _TASK_TIMEOUT_SEC, having(find_answers, one), one, options.seed)
+                for one in model.variants
+            )
             artifact, answers = await asyncio.gather(
-                run_within(pool, _TASK_TIMEOUT_SEC, compile_model, model, target_json, traces, out_dir),
+                run_within(pool, _TASK_TIMEOUT_SEC, compiling, model, target_json, traces, out_dir),
                 asyncio.gather(*finding),
             )
         say(f"writing {options.output.name}")

@@ -14,6 +14,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import BuildError, MeasurementError
+from fleet.models.confined import having
 from fleet.models.model import Model
 from fleet.models.reference import ReferenceRun, reference_outputs
 from fleet.optimizer.core.events import ModelWanted, Said
@@ -212,7 +213,7 @@ class ModelComparison:
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,
-            compile_model,
+            having(compile_model, self.model, writable=core.conditions.artifact_dir),
             self.model,
             core.conditions.scope.target_json,
             {**self.without_static, **schedules},
@@ -224,7 +225,7 @@ class ModelComparison:
         """Find inputs for which the model's output is a real test, if there are any."""
         first: _Expected | None = None
         async with self.turns.building():
-            largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, largest_index, model)
+            largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, model), model)
         for attempt, style in enumerate(InputStyle):
             found = await self._expect_for(model, untuned, self.core.conditions.seed + attempt, style, largest)
             first = first or found
@@ -261,7 +262,7 @@ class ModelComparison:
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,
-            reference_outputs,
+            having(reference_outputs, model),
             model,
             [given for given in inputs if not isinstance(given, TensorSpec)],
             threads=self.threads if is_processor else os.cpu_count() or 1,

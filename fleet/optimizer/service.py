@@ -26,6 +26,7 @@ from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
+from fleet.models.confined import having, reading
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.cluster.courier import ClusterCourier
@@ -276,7 +277,7 @@ class OpenJob:
 
     async def _extract(self, model: Model, target_json: str) -> list[Workload]:
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
-            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
+            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, having(extract, model), model, target_json)
 
     async def _import_model(self) -> Model:
         seed = self.options.seed if self.options.random_weights else None
@@ -284,7 +285,7 @@ class OpenJob:
             return await run_within(
                 self.shop.pool,
                 _IMPORT_TIMEOUT_SEC,
-                load_model,
+                reading(load_model, self.options.model),
                 self.options.model,
                 shapes=self.options.shapes,
                 batch_size=self.options.input_batch_size,

@@ -269,6 +269,7 @@ def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_p
     assert list(temporary.iterdir()) == []
 
 
+@slow
 def test_unchecked_schedules_are_told_of_and_left_out_on_request(tmp_path: Path) -> None:
     """Imported records were compared with nothing; a build took them without a word."""
     from tvm.s_tir import Schedule

@@ -16,10 +16,10 @@ from device_agents.config import parse_config
 from device_agents.jail import cgroup
 from device_agents.jail.diagnosis import finding_of
 from device_agents.jail.layers import OPEN, Jail, Layer
-from device_agents.jail.privileges import free_uids, groups_for
-from device_agents.jail.seccomp import make_filter
 from device_agents.jail.view import device_files, outermost, readable_paths
 from fleet.base.findings import State
+from fleet.confinement.privileges import free_uids, groups_for
+from fleet.confinement.seccomp import make_filter
 from fleet.errors import ConfigError
 
 ALLOWED = "allowed"

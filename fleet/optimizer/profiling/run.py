@@ -28,6 +28,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
+from fleet.models.confined import having, reading
 from fleet.models.model import Model, check_exists, load_model
 from fleet.models.reference_profile import ReferenceProfile, profile_reference
 from fleet.optimizer.history import schedules, without_static
@@ -155,7 +156,7 @@ async def _read(options: ProfileOptions, pool: Pool) -> Model:
         return await run_within(
             pool,
             _COMPILE_TIMEOUT_SEC,
-            load_model,
+            reading(load_model, options.model),
             options.model,
             shapes=dict(options.shapes),
             batch_size=options.input_batch_size,
@@ -180,11 +181,19 @@ class _Profiling:
         turns = Turns.of_this_machine()
         async with turns.building():
             self.say("finding the operators")
-            workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, extract, model, self.target_json)
+            workloads = await run_within(
+                self.pool, _COMPILE_TIMEOUT_SEC, having(extract, model), model, self.target_json
+            )
             traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
             self.say("compiling the model")
             artifact = await run_within(
-                self.pool, _COMPILE_TIMEOUT_SEC, compile_model, model, self.target_json, traces, self.folder
+                self.pool,
+                _COMPILE_TIMEOUT_SEC,
+                having(compile_model, model, writable=self.folder),
+                model,
+                self.target_json,
+                traces,
+                self.folder,
             )
             self.say("building the operators")
             peaks = await build_peaks(self.pool, self.target_json, self.folder)
@@ -297,13 +306,13 @@ class _Profiling:
         is_processor = parse_target(self.target_json)["kind"] == "llvm"
         if not is_processor or inventory.host_fingerprint != machine_fingerprint():
             return None
-        largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, largest_index, self.model)
+        largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, self.model), self.model)
         made = make_inputs(self.model.inputs, 0, largest_index=largest)
         inputs = [given for given in made if not isinstance(given, TensorSpec)]
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,
-            profile_reference,
+            having(profile_reference, self.model),
             self.model,
             inputs,
             threads=inventory.core_count,

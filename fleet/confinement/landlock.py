@@ -12,7 +12,7 @@ import stat
 import struct
 from collections.abc import Iterable
 
-from device_agents.jail.system import LANDLOCK_ADD_RULE, LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF, syscall
+from fleet.confinement.system import LANDLOCK_ADD_RULE, LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF, syscall
 
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1

@@ -11,7 +11,7 @@ import errno
 import functools
 import struct
 
-from device_agents.jail.system import architecture, prctl, syscall
+from fleet.confinement.system import architecture, prctl, syscall
 
 _REFUSED = {
     # name: (x86_64, aarch64 and riscv64, arm)
@@ -106,13 +106,16 @@ def is_known() -> bool:
     return architecture() in _COLUMNS
 
 
-def restrict() -> None:
+def restrict(*, has_sockets: bool = True) -> None:
     """Filter the system calls of this process and all that it starts. It must have given up new privileges.
+
+    Args:
+        has_sockets: False: no socket of any kind can be made, which closes the network and other processes' sockets.
 
     Raises:
         OSError: the kernel has no filters.
     """
-    program = make_filter(architecture())
+    program = make_filter(architecture(), _SOCKET_FAMILIES if has_sockets else ())
     content = ctypes.create_string_buffer(program, len(program))
     length = len(program) // 8
     header = _Program(length, ctypes.cast(content, ctypes.c_void_p).value)
@@ -126,8 +129,8 @@ def restrict() -> None:
 
 
 @functools.cache
-def make_filter(machine: str) -> bytes:
-    """Return the filter of one architecture, as classic BPF."""
+def make_filter(machine: str, families: tuple[int, ...] = _SOCKET_FAMILIES) -> bytes:
+    """Return the filter of one architecture, as classic BPF; sockets are of these families only."""
     column = _COLUMNS[machine]
     refuse = _step(_RETURN, _REFUSE | errno.EPERM)
     steps = [
@@ -149,10 +152,8 @@ def make_filter(machine: str) -> bytes:
     steps += _by_argument(_PRCTL[column], 0, [_step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 1), refuse])
     typing = [step for one in (_TIOCSTI, _TIOCLINUX) for step in (_step(_JUMP_EQUAL, one, 0, 1), refuse)]
     steps += _by_argument(_IOCTL[column], 1, typing)
-    families = [
-        _step(_JUMP_EQUAL, family, len(_SOCKET_FAMILIES) - index, 0) for index, family in enumerate(_SOCKET_FAMILIES)
-    ]
-    steps += _by_argument(_SOCKET[column], 0, [*families, _step(_RETURN, _REFUSE | errno.EAFNOSUPPORT)])
+    known = [_step(_JUMP_EQUAL, family, len(families) - index, 0) for index, family in enumerate(families)]
+    steps += _by_argument(_SOCKET[column], 0, [*known, _step(_RETURN, _REFUSE | errno.EAFNOSUPPORT)])
     steps.append(_step(_RETURN, _ALLOW))
     return b"".join(steps)
 

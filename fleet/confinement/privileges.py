@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from device_agents.jail.system import prctl, set_capabilities
+from fleet.confinement.system import prctl, set_capabilities
 
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION_3 = 0x20080522

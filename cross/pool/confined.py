@@ -1,0 +1,79 @@
+"""Tasks of a build pool that run code of others: their worker is confined for good, and its answer is not trusted.
+
+Such a worker serves one task and ends. Its answer is unpickled with a list of what may be in it: plain values, arrays,
+values and errors of this project. Any other pickle could run code in the process that reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from fleet.confinement.room import Room
+from fleet.errors import BuildError, FleetError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OURS = ("fleet.", "cross.")
+_PLAIN = frozenset(
+    {("builtins", name) for name in ("bool", "bytearray", "bytes", "complex", "dict", "float")}
+    | {("builtins", name) for name in ("frozenset", "int", "list", "range", "set", "slice", "str", "tuple")}
+    | {("collections", name) for name in ("Counter", "OrderedDict", "deque")}
+    | {("pathlib", name) for name in ("PosixPath", "PurePosixPath")}
+    | {("numpy", "dtype"), ("numpy", "ndarray")}
+    | {(f"{core}.multiarray", name) for core in ("numpy._core", "numpy.core") for name in ("_reconstruct", "scalar")}
+    | {(f"{core}.numeric", "_frombuffer") for core in ("numpy._core", "numpy.core")}
+)
+
+
+@dataclass(frozen=True)
+class Confined(Generic[P, T]):
+    """A function for a build pool that runs it in a worker confined to a room."""
+
+    fn: Callable[P, T]
+    room: Room
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function; the worker has confined itself before."""
+        return self.fn(*args, **kwargs)
+
+
+def read_answer(content: bytes) -> Any:
+    """Return the value of a pickle from a confined worker.
+
+    Raises:
+        BuildError: it holds something else than plain values, or is no pickle.
+    """
+    try:
+        return _Reader(io.BytesIO(content)).load()
+    except BuildError:
+        raise
+    except Exception as error:
+        raise BuildError(f"the answer of a confined worker cannot be read: {type(error).__name__}: {error}") from error
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        found = None
+        if module.startswith(_OURS) and "." not in name:
+            found = getattr(importlib.import_module(module), name, None)
+        if not _is_value(found):
+            raise BuildError(f"the answer of a confined worker holds {module}.{name}, which is not allowed there")
+        return found
+
+
+def _is_value(found: object) -> bool:
+    """Tell whether it is a class of values, whose construction does nothing."""
+    if not isinstance(found, type) or not found.__module__.startswith(_OURS):
+        return False
+    is_frozen = dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return is_frozen or issubclass(found, enum.Enum | FleetError)

@@ -1,0 +1,93 @@
+"""Confines this process for good: a few files to read, one folder to write, no network, no other process, less memory.
+
+For code of others that is run to read a file, as unpickling a model is. It takes no privileges, so that it works in a
+process that is running already; a kernel's jail, which has namespaces as well, is `device_agents.jail`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.confinement import landlock, privileges, seccomp
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu")
+_FACTS = (
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/passwd"),
+    *("/etc/alternatives", "/etc/nsswitch.conf", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat"),
+    *("/proc/sys/vm", "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup"),
+)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_MEMORY_PART = 0.75
+"""Of the machine's memory, beyond the address space that the process has already."""
+
+_MOST_FILE_BYTES = 64 * 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Access of a confined process, beside the system's programs and libraries, Python and this project."""
+
+    readable: tuple[str, ...] = ()
+    """Files and folders, absolute."""
+
+    writable: tuple[str, ...] = ()
+
+
+def missing() -> list[str]:
+    """Return the parts of a confinement that this machine lacks, in words."""
+    found = []
+    try:
+        landlock.version()
+    except OSError as error:
+        found.append(f"rules for files (Landlock: {error.strerror})")
+    if not seccomp.is_known():
+        found.append("filters of system calls (seccomp)")
+    return found
+
+
+def enter(room: Room, own_folder: str) -> None:
+    """Confine this process and all that it starts. Parts that the machine lacks are left out; see `missing`.
+
+    Args:
+        own_folder: where it may write, for temporary files and as its home.
+
+    Raises:
+        OSError: the kernel has a part and does not apply it.
+    """
+    os.environ.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
+    os.environ.update(TMPDIR=own_folder, HOME=own_folder, XDG_CACHE_HOME=own_folder)
+    tempfile.tempdir = own_folder
+    lacking = missing()
+    _limit()
+    privileges.drop_capabilities()
+    privileges.forbid_new_privileges()
+    if not any("Landlock" in part for part in lacking):
+        readable = [*_SYSTEM, *_FACTS, *_python(), *room.readable]
+        landlock.restrict(readable, [own_folder, *room.writable, *_DEVICES], has_network=False)
+    if seccomp.is_known():
+        seccomp.restrict(has_sockets=False)
+
+
+def _python() -> list[str]:
+    """Return the folders of Python, installed packages and this project, not that of the script."""
+    project = Path(__file__).resolve().parents[1]
+    ours = [str(project), str(project.with_name("cross")), str(project.with_name("device_agents"))]
+    installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    return [*ours, *installed, sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
+
+
+def _limit() -> None:
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    used_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = used_pages * page_bytes + int(_MEMORY_PART * pages * page_bytes)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))

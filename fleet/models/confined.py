@@ -1,0 +1,69 @@
+"""Confines the tasks of a build pool that read models of others: to the model's own files, and without a network.
+
+Formats of PyTorch are code: a .pt2 file holds pickles, a .keras file may name functions, and the result in one process
+is loaded again in the next. All tasks that have such a model are confined. The other formats are data that parsers in C
+read: reading them is confined.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from cross.pool.confined import Confined
+from fleet.confinement import room
+from fleet.confinement.room import Room
+from fleet.models.importing.external_data import weight_files
+from fleet.models.importing.transformers_model import PREFIX
+from fleet.models.importing.value import Model, ModelFormat
+from fleet.models.model import is_of_transformers
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CODE = frozenset({".keras", ".pt2"})
+
+
+def reading(fn: Callable[P, T], path: Path | str) -> Callable[P, T]:
+    """Return a function that reads a model's file, confined to that file and those that belong to it."""
+    if _is_code(path) and (lacking := room.missing()):
+        logger.warning("a model that may run code is read without a jail", extra={"missing": lacking})
+    return Confined(fn, Room(readable=tuple(map(str, _files_of(path)))))
+
+
+def having(fn: Callable[P, T], model: Model, *, writable: Path | str | None = None) -> Callable[P, T]:
+    """Return a function that takes this model as an argument, confined if the model may be code.
+
+    Args:
+        writable: the folder that it writes to.
+    """
+    if model.format is not ModelFormat.TORCH:
+        return fn
+    places = () if writable is None else (str(Path(writable).absolute()),)
+    return Confined(fn, Room(readable=tuple(_linker_places()), writable=places))
+
+
+def _is_code(path: Path | str) -> bool:
+    return is_of_transformers(path) or Path(path).suffix in _CODE
+
+
+def _files_of(path: Path | str) -> list[Path]:
+    if is_of_transformers(path):
+        folder = Path(str(path).removeprefix(PREFIX))
+        return [folder.absolute()] if folder.is_dir() else []
+    file = Path(path).absolute()
+    weights = weight_files(file) if file.suffix == ".onnx" and file.is_file() else []
+    return [file, *(file.parent / name for name in weights)]
+
+
+def _linker_places() -> list[str]:
+    """Return the folders that a linker may lie in, and the file that names one."""
+    named = [value.split()[0] for name, value in os.environ.items() if name.startswith("FLEET_LINKER_") and value]
+    config = os.environ.get("FLEET_CROSS_CONFIG") or str(Path.home() / ".config" / "tvm-fleet" / "cross.yaml")
+    places = [*os.environ.get("PATH", "").split(os.pathsep), config, *(str(Path(one).parent.parent) for one in named)]
+    return [place for place in places if place.startswith("/") and Path(place) not in (Path("/"), Path.home())]

@@ -1,0 +1,145 @@
+"""Workers that run code of others: nothing but the given files, no network, no other process, no trusted answer."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cross.pool.build_pool import BuildPool
+from cross.pool.confined import Confined, read_answer
+from fleet.confinement.room import Room, missing
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.errors import BuildError, FleetError, ImportFailed
+from tests.unit import hostile_tasks as hostile
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=f"this machine has no {missing()}"),
+]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[BuildPool]:
+    pool = BuildPool(1)
+    yield pool
+    pool.shutdown(wait=False)
+
+
+def confined(pool: BuildPool, fn: Callable[..., Any], *args: object, room: Room | None = None) -> Any:
+    return pool.submit_within(60.0, Confined(fn, room or Room()), *args).result()
+
+
+def test_files_outside_of_the_room_are_closed(pool: BuildPool, tmp_path: Path) -> None:
+    """Also for programs that the task starts."""
+    given, secret = tmp_path / "model", tmp_path / "id_ed25519"
+    given.write_text("weights")
+    secret.write_text("secret")
+    room = Room(readable=(str(given),))
+
+    assert confined(pool, hostile.read, str(given), room=room) == "weights"
+    assert confined(pool, hostile.run_and_read, str(given), room=room) == "weights"
+    for path in (str(secret), "/etc/shadow", f"{tmp_path}/../"):
+        with pytest.raises(FleetError, match="PermissionError"):
+            confined(pool, hostile.read, path, room=room)
+    with pytest.raises(FleetError, match="CalledProcessError"):
+        confined(pool, hostile.run_and_read, str(secret), room=room)
+    for path in (given, secret, tmp_path / "new"):
+        with pytest.raises(FleetError, match="PermissionError"):
+            confined(pool, hostile.write, str(path), room=room)
+    assert secret.read_text() == "secret"
+
+
+def test_a_task_writes_where_it_may(pool: BuildPool, tmp_path: Path) -> None:
+    """Into its folder, which is gone afterwards, and where the caller wants its result."""
+    assert confined(pool, hostile.write_temporary).startswith("mine")
+    confined(pool, hostile.write, str(tmp_path / "result"), room=Room(writable=(str(tmp_path),)))
+
+    assert (tmp_path / "result").read_text() == "theirs"
+
+
+def test_there_is_no_network_and_no_other_process(pool: BuildPool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / "socket"))
+        local.listen()
+        with pytest.raises(FleetError, match=r"OSError|PermissionError"):
+            confined(pool, hostile.connect, server.getsockname()[1])
+        with pytest.raises(FleetError, match=r"OSError|PermissionError"):
+            confined(pool, hostile.connect_unix, str(tmp_path / "socket"))
+    with pytest.raises(FleetError, match="PermissionError"):
+        confined(pool, hostile.environment_of, os.getpid())
+    with pytest.raises(FleetError, match="PermissionError"):
+        confined(pool, hostile.kill, os.getpid())
+
+
+def test_memory_is_bounded(pool: BuildPool) -> None:
+    with pytest.raises(FleetError, match="MemoryError"):
+        confined(pool, hostile.take_memory, 2 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def test_an_answer_that_is_code_does_not_run(pool: BuildPool, tmp_path: Path) -> None:
+    """The process that asked is not confined: what it unpickles would run there."""
+    marker = tmp_path / "ran"
+
+    with pytest.raises(BuildError, match=r"posix\.system, which is not allowed there"):
+        confined(pool, hostile.answer_with_code, str(marker))
+    assert not marker.exists()
+
+
+def test_a_confined_worker_serves_no_other_task(pool: BuildPool, tmp_path: Path) -> None:
+    """The next task, of somebody else, has all rights again."""
+    first, second = confined(pool, hostile.pid), pool.submit(hostile.pid).result()
+    pool.submit(hostile.write, str(tmp_path / "free")).result()
+
+    assert first != second
+    assert (tmp_path / "free").read_text() == "theirs"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TensorSpec((1, 2), "float32"),
+        {"a": [1, 2.5, None, b"x", {3}, (4,), True]},
+        np.arange(6, dtype="float32").reshape(2, 3),
+        np.float64(2.5),
+        ErrorKind.TIMEOUT,
+        Path("/somewhere"),
+    ],
+    ids=repr,
+)
+def test_plain_values_are_read(value: object) -> None:
+    found = read_answer(pickle.dumps(value))
+
+    assert type(found) is type(value)
+    assert np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value
+
+
+def test_errors_are_read() -> None:
+    found = read_answer(pickle.dumps(ImportFailed("no model")))
+
+    assert (type(found), str(found)) == (ImportFailed, "no model")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"cfleet.base.scratch\nos\n.",
+        b"cfleet.cli.build\nrun_build\n.",
+        b"cfleet.library.store\nLibrary\n.",
+        b"\x80\x04\x8c\x15fleet.confinement.room\x94\x8c\x09os.system\x94\x93.",
+        b"nonsense",
+        b"",
+    ],
+    ids=range(8),
+)
+def test_functions_and_classes_that_do_something_are_refused(content: bytes) -> None:
+    with pytest.raises(BuildError, match=r"not allowed there|cannot be read"):
+        read_answer(content)
