@@ -17,14 +17,14 @@ _SHOWN_LABELS = frozenset({"board"})
 def matching(
     text: str, devices: Sequence[DeviceStatus], *, commands: Iterable[str], kinds: Iterable[str]
 ) -> list[DeviceStatus]:
-    """Return the devices that a word means: those that it matches as a selector, else the one of that name.
+    """Return the devices that match a word as a selector, else the device of that name.
 
     Args:
         commands: words that could have been meant.
         kinds: of devices that a fleet may have, beside those of `devices`.
 
     Raises:
-        InvalidRequest: it is no selector, or a single word that is no kind and no name.
+        InvalidRequest: the word is no selector, or neither a kind nor a name.
     """
     selector = parse_selector(text)
     found = [device for device in devices if selector.matches(labels_of(device))]
@@ -45,9 +45,13 @@ def matching(
 
 
 def own_labels(device: DeviceStatus) -> str:
-    """Return the labels that the table has no column for, in the form that a selector has them."""
+    """Return the labels that the table has no column for, in the form that a selector has them.
+
+    Features of processors, "avx2=true", are left out: there are dozens.
+    """
     hidden = FOUND_LABELS - _SHOWN_LABELS
-    return ",".join(f"{key}={value}" for key, value in sorted(device.inventory.labels.items()) if key not in hidden)
+    labels = sorted(device.inventory.labels.items())
+    return ",".join(f"{key}={value}" for key, value in labels if key not in hidden and value != "true")
 
 
 def _is_bare(text: str, selector: Selector) -> bool:

@@ -10,7 +10,8 @@ from fleet.errors import InvalidRequest
 
 _DEVICES = [
     DeviceStatus(
-        name="devices/pi", inventory=Inventory(kind="simulated", labels={"board": "rpi4-64", "arch": "aarch64"})
+        name="devices/pi",
+        inventory=Inventory(kind="simulated", labels={"board": "rpi4-64", "arch": "aarch64", "asimd": "true"}),
     ),
     DeviceStatus(name="devices/bench", inventory=Inventory(kind="cpu", labels={"room": "cellar", "host": "vm"})),
 ]
@@ -57,5 +58,5 @@ def test_a_word_without_a_meaning_is_an_error(word: str, advice: str) -> None:
 
 
 def test_labels_of_owners_are_shown_as_a_selector_has_them() -> None:
-    """Without those that have columns of their own, or that nobody asks for."""
+    """Labels with columns of their own and features of processors are left out."""
     assert ["board=rpi4-64", "room=cellar"] == [own_labels(device) for device in _DEVICES]
