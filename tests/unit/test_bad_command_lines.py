@@ -181,7 +181,7 @@ REFUSED = [
     (("build", "no_such_module:f"), 2, "cannot import no_such_module"),
     (("tune", "nowhere.onnx", "--dask", "tcp://10.0.0.5:8786"), 2, "has no TLS"),
     (("builder", "serve", "--dask", "tls://10.0.0.5:8786", "--dask-certs", "nowhere"), 2, "nowhere lacks ca.pem"),
-    (("builder", "scheduler", "--host", "0.0.0.0"), 2, "takes TLS"),
+    (("builder", "scheduler", "--host", "0.0.0.0", "--dask-certs", "nowhere"), 2, "nowhere lacks ca.pem"),
     (("jobs", "submit", "nowhere.onnx"), 2, "nowhere.onnx"),
     (("jobs", "show", "none", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
     (("time", "nowhere.so"), 2, "nowhere.so"),
