@@ -27,6 +27,7 @@ from fleet.graph.integer_products import integer_product_rules
 from fleet.graph.marking import mark_constants
 from fleet.graph.norms import NORMS
 from fleet.graph.outputs import own_outputs
+from fleet.graph.pooling import POOLING
 from fleet.graph.quantized import in_integers
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
@@ -78,7 +79,7 @@ def _pad_integers(unit: IntegerUnit) -> Step:
 
 
 def _clean(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, BROADCASTS, CLEANING, SCALING, BOUNDS)
+    return rewrite(mod, FOLDING, BROADCASTS, CLEANING, SCALING, BOUNDS, POOLING)
 
 
 def _channels_last(mod: IRModule) -> IRModule:

@@ -1,0 +1,41 @@
+"""Cuts windows of pools to their input: some exporters write a window of 1280 x 1280 on an image of 7 x 7.
+
+With `ceil_mode` such a window counts once, as far as it lies within the padded input. Programs would pad the input to
+the window's size, and again by a stride: 8.4 GB for 1,280 channels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.graph.constants import shape_of
+from fleet.graph.rebuilding import with_attrs
+
+if TYPE_CHECKING:
+    from tvm.relax import Call, Expr
+
+    from fleet.graph.rebuilding import Rebuild, Rule
+
+
+def cut_window(_rebuild: Rebuild, call: Call) -> Expr | None:
+    """Cut a window that covers the padded input to that, and its stride to 1: it has one result either way."""
+    attrs, shape = call.attrs, shape_of(call.args[0])
+    layout = str(attrs.layout)
+    axes = [layout.index(axis) for axis in "DHW" if axis in layout]
+    if shape is None or len(layout) != len(shape) or len(axes) != len(attrs.pool_size):
+        return None
+    padding = [int(size) for size in attrs.padding]
+    sizes, strides = [int(size) for size in attrs.pool_size], [int(step) for step in attrs.strides]
+    for place, axis in enumerate(axes):
+        whole = shape[axis] + padding[place] + padding[place + len(axes)]
+        step = int(attrs.dilation[place])
+        beyond = (sizes[place] - 1) * step + 1 - whole
+        if 0 <= beyond < strides[place]:  # one of a stride or more has no result
+            sizes[place], strides[place] = (whole - 1) // step + 1, 1
+    changed: dict[str, object] = {"pool_size": sizes, "strides": strides}
+    if all([int(number) for number in getattr(attrs, name)] == numbers for name, numbers in changed.items()):
+        return None
+    return with_attrs(call, list(call.args), changed)
+
+
+POOLING: dict[str, Rule] = {f"relax.nn.{kind}_pool{rank}d": cut_window for kind in ("avg", "max") for rank in (1, 2, 3)}
