@@ -12,6 +12,7 @@ from device_agents.serving.receiving import receive
 from device_agents.serving.session import Session
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
+from device_agents.workers.answers import check_arguments
 from fleet.errors import FleetError, Unauthenticated
 from fleet.v1 import measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
@@ -22,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 _READ_AHEAD = 256
+_ARGS = {
+    "Call": pb.CallRequest.ARGS_FIELD_NUMBER,
+    "Measure": measurement_pb2.MeasureRequest.ARGS_FIELD_NUMBER,
+}
+"""Fields with arguments of functions, by method."""
 
 
 class SessionService:
@@ -39,6 +45,16 @@ class SessionService:
         """
         if _header(context, TICKET_HEADER) is None:
             self._sessions.check_signature(_token(context))
+
+    def check_message(self, method: str, content: bytes) -> None:
+        """Refuse arguments whose structure would take far more memory than their bytes.
+
+        Raises:
+            InvalidRequest: there is more than arrays' contents explain.
+        """
+        field = _ARGS.get(method)
+        if field is not None:
+            check_arguments(content, field)
 
     async def open_session(self, request: pb.OpenSessionRequest, context: CallContext) -> pb.OpenSessionResponse:
         session = await self._enter(context)

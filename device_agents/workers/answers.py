@@ -13,10 +13,14 @@ from dataclasses import dataclass
 
 from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
 from fleet.domain.measuring import MOST_RUNS
+from fleet.errors import InvalidRequest
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 
 _STRUCTURE_BYTES = 64 * 1024
 """Messages for people, clocks, names and shapes."""
+
+_STRUCTURE_OF_REQUEST_BYTES = 256 * 1024
+"""Thousands of arguments with their shapes."""
 
 _STRUCTURE_OF_OPERATORS_BYTES = 1024 * 1024
 """Ten thousand calls of a model, each with its name."""
@@ -35,6 +39,7 @@ _OUTPUTS = {
 }
 """Number of the field with outputs, by that of the answer that has one."""
 
+_TENSOR = tensor_pb2.Argument.TENSOR_FIELD_NUMBER
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BITS = re.compile(r"[a-z_]+(?P<bits>\d+)?[a-z0-9_]*?(x(?P<lanes>\d+))?")
@@ -78,6 +83,30 @@ class AnswerBound:
 
 LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
 """For those who ask for anything."""
+
+
+def check_arguments(frame: bytes, args_field: int) -> None:
+    """Refuse a request with more structure than a call needs, before it is parsed.
+
+    A megabyte of empty arguments takes a hundred in memory.
+
+    Args:
+        args_field: number of the field with the arguments.
+
+    Raises:
+        InvalidRequest: it has more, or is no message.
+    """
+    if len(frame) <= _STRUCTURE_OF_REQUEST_BYTES:
+        return
+    try:
+        walk = _Walk(frame, _STRUCTURE_OF_REQUEST_BYTES // _LEAST_FIELD_BYTES)
+        structure = len(frame) - sum(_argument_sizes(walk, args_field))
+    except BrokenFrame as broken:
+        raise InvalidRequest(f"a request that cannot be read: {broken}") from broken
+    if structure > _STRUCTURE_OF_REQUEST_BYTES:
+        raise InvalidRequest(
+            f"a request with {structure} bytes beside its arrays' contents; at most {_STRUCTURE_OF_REQUEST_BYTES}"
+        )
 
 
 def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
@@ -133,6 +162,16 @@ def _size_bytes(spec: tensor_pb2.TensorSpec) -> int:
     for extent in spec.shape:
         size = min(size * max(extent, 0), MAX_FRAME_BYTES)  # a holder's numbers, and any count of them
     return size
+
+
+def _argument_sizes(walk: _Walk, args_field: int) -> Iterator[int]:
+    """Yield the size of the content of each argument that is an array [bytes]."""
+    for number, start, end in walk.fields(0, len(walk.frame)):
+        if number != args_field:
+            continue
+        for kind, tensor_start, tensor_end in walk.fields(start, end):
+            if kind == _TENSOR:
+                yield sum(stop - begin for n, begin, stop in walk.fields(tensor_start, tensor_end) if n == _CONTENT)
 
 
 def _content_sizes(walk: _Walk) -> Iterator[int]:

@@ -12,7 +12,7 @@ import functools
 import inspect
 import logging
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, cast
 
@@ -163,7 +163,13 @@ def add_service(
         streams = "stream" if method.server_streaming else "unary"
         make_handler = getattr(grpc, f"stream_{streams}_rpc_method_handler")
         most_bytes = max_bytes_of(method.full_name)
-        admission = _Admission(method=method, guard=guard, check_call=check_call, most_bytes=most_bytes)
+        admission = _Admission(
+            method=method,
+            guard=guard,
+            check_call=check_call,
+            most_bytes=most_bytes,
+            check_message=getattr(servicer, "check_message", _check_nothing),
+        )
         handlers[method.name] = make_handler(
             _guarded(getattr(servicer, _snake(method.name)), admission),
             response_serializer=functools.partial(_encode, message_factory.GetMessageClass(method.output_type)),
@@ -260,6 +266,11 @@ class _Parsed:
             self._is_begun, self._first = True, message
         return message
 
+    async def let_go(self) -> None:
+        """Take no more: gRPC's iterator keeps the last message, of many megabytes, until garbage is collected."""
+        if isinstance(self._iterator, AsyncGenerator):
+            await self._iterator.aclose()
+
     def take_first(self) -> object | None:
         """Return the first message, once; None before it came."""
         first, self._first = self._first, None
@@ -277,6 +288,9 @@ class _Admission:
     most_bytes: int
     """Of one message."""
 
+    check_message: Callable[[str, bytes], None]
+    """Of the servicer: refuses a message before it is parsed."""
+
     async def request(self, contents: AsyncIterable[bytes], context: Any) -> object:
         """Return the request, or the stream of them, of a caller who may call.
 
@@ -287,7 +301,10 @@ class _Admission:
         messages = _Parsed(contents, self._parse)
         if self.method.client_streaming:
             return messages
-        request = await self._only(messages)
+        try:
+            request = await self._only(messages)
+        finally:
+            await messages.let_go()
         self._admit(context)  # a call that was begun in time may end a membership's, or a lease's, time later
         return request
 
@@ -308,6 +325,7 @@ class _Admission:
     def _parse(self, content: bytes) -> object:
         if len(content) > self.most_bytes:
             raise InvalidRequest(f"a message of {len(content)} bytes; {self.method.name} takes {self.most_bytes}")
+        self.check_message(self.method.name, content)
         try:
             return message_factory.GetMessageClass(self.method.input_type).FromString(content)
         except DecodeError as error:
@@ -320,7 +338,7 @@ def _encode(kind: type[Message], answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else kind.SerializeToString(answer)
 
 
-def _check_nothing(_: object) -> None:
+def _check_nothing(*_: object) -> None:
     pass
 
 
@@ -387,9 +405,18 @@ async def _abort(context: Context, error: Exception, full_name: str) -> NoReturn
             f"no space left for {error.filename or 'a file'} on {socket.gethostname()}; free some and try again"
         )
     if isinstance(error, FleetError):
+        _forget_frames(error)
         await context.abort(status_of(type(error)), _cut(str(error)), ((ERROR_KEY, type(error).__name__),))
     logger.error("rpc failed", extra={"rpc": full_name}, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, _cut(f"{type(error).__name__}: {error}"))
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Let go of what the frames hold that an error came through: a refused message of many megabytes."""
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
 
 
 def _cut(text: str) -> str:
