@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,9 @@ def test_tvms_notation_is_taken_out() -> None:
     )
 
 
+_REFUSED = r"^bad: TVM cannot import node 'y' \(MatMul of float32\[8, 63\], float32\[64, 32\]\): .*63 and 64 are not eq"
+
+
 @pytest.mark.slow
 def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """63 columns times 64 rows: the message names the two, and nothing of TVM's text format; stdout is for data."""
@@ -38,11 +42,30 @@ def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pyte
     proto.ir_version = 8
     onnx.save(proto, tmp_path / "bad.onnx")
 
-    with pytest.raises(ImportFailed, match=r"^bad: TVM cannot import the model: .*63 and 64 are not equal") as caught:
+    with pytest.raises(ImportFailed, match=_REFUSED) as caught:
         import_model(load_model(tmp_path / "bad.onnx"))
 
     assert [word for word in ("metadata", "\n", "R.shape", "T.int64") if word in str(caught.value)] == []
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_the_node_of_the_model_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In place of `ir.Op(span=None, ...)`; and TVM prints no warning of its own about the unfinished program."""
+    x, w, y = (helper.make_tensor_value_info(*one) for one in (("x", 1, [3, 4]), ("w", 1, [5]), ("y", 1, [3, 4])))
+    add = helper.make_node("Add", ["z", "w"], ["y"], name="layer1/add")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["z"]), add], "bad", [x, w], [y])
+
+    with pytest.raises(ImportFailed) as caught:
+        import_model(load_model(_file_of(graph, tmp_path / "bad.onnx")))
+
+    assert str(caught.value) == (
+        "bad: TVM cannot import node 'layer1/add' (Add of float32[3, 4], float32[5]): the first input shape at dim 1 "
+        "is 4 and the second input shape at dim 0 is 5, which are not broadcastable."
+    )
+    del caught
+    gc.collect()
+    assert capfd.readouterr().err == ""
 
 
 def _file_of(graph: onnx.GraphProto, path: Path) -> Path:

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.cli.shapes import parse_one_shape, parse_shapes
 from fleet.errors import ConfigError, ImportFailed, InvalidRequest
-from fleet.models.importing.shapes import close_shapes
+from fleet.models.importing.shapes import OpenShape, close_shapes
 
 BERT = {"ids": ("batch", "length"), "mask": ("batch", "length"), "table": (4, "")}
 
@@ -83,3 +83,19 @@ def test_commands_that_look_at_one_set_of_shapes_refuse_several() -> None:
     """`fleet profile` and `fleet explain`, rather than taking the last one in silence."""
     with pytest.raises(ConfigError, match="2 sets of shapes; this command looks at one"):
         parse_one_shape(["ids=1,64", "ids=1,128"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        (("batch", 3, "h", "w"), "--shape x=1,3,224,224"),
+        (("batch", "seq"), "--shape x=1,128"),
+        (None, "--shape x=1,3,224,224"),
+        (("n", 80, "frames"), "--shape x=1,80,128"),
+        (("batch", 3, 32, 32), "--batch-size 1, or all dimensions: --shape x="),
+    ],
+)
+def test_the_advice_has_sizes_that_make_sense(shape: OpenShape, advice: str) -> None:
+    """A copied `x=1,3,1,1` exported a model for images of one pixel."""
+    with pytest.raises(ImportFailed, match=advice):
+        close_shapes({"x": shape}, {})

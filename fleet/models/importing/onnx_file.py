@@ -19,7 +19,7 @@ from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
-from fleet.models.importing.onnx_frontend import to_relax
+from fleet.models.importing.onnx_frontend import NodeRefused, to_relax
 from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat
@@ -176,6 +176,8 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 def _explain(proto: onnx.ModelProto, error: Exception) -> str:
     """Say which operators, and which of the model's nodes, TVM cannot import."""
+    if isinstance(error, NodeRefused) and error.__cause__ is not None:
+        return f"TVM cannot import {error.node}: {complaint(error.__cause__)}"
     said = complaint(error)
     words = set(re.findall(r"\w+", said))
     nodes = {node.op_type: node.name or node.output[0] for node in proto.graph.node if node.op_type in words}

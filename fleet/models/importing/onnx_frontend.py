@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import warnings
@@ -14,7 +15,7 @@ from fleet.models.recurrent_layer import Cell, Recurrence
 from fleet.models.recurrent_program import recurrence_program
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, ModelProto, NodeProto
     from tvm.ir import IRModule
     from tvm.relax import BlockBuilder, Expr
 
@@ -28,7 +29,23 @@ def to_relax(proto: ModelProto) -> IRModule:
     except onnx.checker.ValidationError as error:
         warnings.warn(str(error), stacklevel=1)
     importer = _importer()(None, "float32", keep_params_in_input=False, sanitize=True)
-    return importer.from_onnx(proto.graph, opset_of(proto))
+    try:
+        return importer.from_onnx(proto.graph, opset_of(proto))
+    except Exception:
+        importer.end_blocks()
+        raise
+
+
+class NodeRefused(Exception):
+    """TVM cannot convert a node.
+
+    Attributes:
+        node: its operator, its name (or that of its first output), and the types of its inputs.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.node = node
 
 
 @functools.cache
@@ -36,7 +53,20 @@ def _importer() -> type[Any]:
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]
-        """Knows our operator, too."""
+        """Knows our operator, too, and names the node that cannot be converted."""
+
+        _node: NodeProto
+
+        def _parse_value_proto(self, value_proto: Any) -> str:
+            if hasattr(value_proto, "op_type"):  # called for each node, before it is converted
+                self._node = value_proto
+            return str(super()._parse_value_proto(value_proto))
+
+        def end_blocks(self) -> None:
+            """Close what a failed import left open: TVM would print a warning of its own about it."""
+            with contextlib.suppress(Exception):
+                while True:
+                    self.bb._end_block()  # noqa: SLF001 - TVM's frontend has no other way
 
         def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
             others = type(graph)()
@@ -44,11 +74,29 @@ def _importer() -> type[Any]:
             super()._check_for_unsupported_ops(others)
 
         def _convert_operator(self, op_name: str, inputs: Sequence[Expr], attrs: Mapping[str, Any], opset: int) -> Expr:
-            if op_name != OPERATOR:
+            if op_name == OPERATOR:
+                return _call(self.bb, inputs, json.loads(attrs[LAYER]))
+            try:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
-            return _call(self.bb, inputs, json.loads(attrs[LAYER]))
+            except NodeRefused:  # in a subgraph
+                raise
+            except Exception as error:
+                raise NodeRefused(_described(self._node, inputs)) from error
 
     return Importer
+
+
+def _described(node: NodeProto, inputs: Sequence[Expr | None]) -> str:
+    name = node.name or node.output[0]
+    types = ", ".join(_type_text(given) for given in inputs if given is not None)
+    return f"node {name!r} ({node.op_type} of {types})" if types else f"node {name!r} ({node.op_type})"
+
+
+def _type_text(given: Expr) -> str:
+    found = getattr(given, "ty", None)
+    dtype, shape = getattr(found, "dtype", "a shape"), getattr(getattr(found, "shape", None), "values", None)
+    sizes = ", ".join(str(getattr(size, "value", size)) for size in shape or ())
+    return f"{dtype}[{sizes}]" if shape is not None else str(dtype)
 
 
 def _call(builder: BlockBuilder, inputs: Sequence[Expr], facts: dict[str, Any]) -> Expr:

@@ -23,6 +23,10 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Shape by input name, of some or all inputs."""
 
 
+_BATCH, _PIXELS, _STEPS = 1, 224, 128
+_IMAGE_RANK = 4
+"""Dimensions of an input of images: batch, channels, height, width, in any order."""
+
 _MOST_ELEMENTS = 2**31 - 1
 """Of a tensor: programs count in 32 bits."""
 
@@ -115,6 +119,8 @@ def _check_all_closed(inputs: Mapping[str, OpenShape], closed: Mapping[str, Open
         listed = "; ".join(f"{name!r} has {', '.join(dims)}" for name, dims in problems.items())
         first = next(iter(problems))
         advice = f"Give all dimensions, like --shape {first}={_example(inputs[first])}"
+        if all(shape is not None and not any(map(_is_open, shape[1:])) for shape in closed.values()):
+            advice = f"Give the batch size, like --batch-size {_BATCH}, or all dimensions: --shape {first}=..."
         raise ImportFailed(f"inputs of unknown shape: {listed}. {advice}")
 
 
@@ -125,4 +131,7 @@ def _open_dims(shape: OpenShape) -> list[str]:
 
 
 def _example(shape: OpenShape) -> str:
-    return ",".join("1" if _is_open(dim) else str(dim) for dim in shape or ()) or "1,3,224,224"
+    """Return a usual shape of that form: a batch of one, images of 224 x 224, sequences of 128."""
+    sizes = shape or (_BATCH, 3, _PIXELS, _PIXELS)
+    usual = _PIXELS if len(sizes) >= _IMAGE_RANK else _STEPS
+    return ",".join(str((usual if index else _BATCH) if _is_open(dim) else dim) for index, dim in enumerate(sizes))
