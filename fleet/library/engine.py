@@ -95,6 +95,7 @@ def open_engine(url: sa.URL, *, is_default: bool = False, makes_file: bool = Tru
     """
     is_stand_in = not makes_file and url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists()
     if is_stand_in:
+        _refuse_file_for_directory(Path(str(url.database)).parent)
         engine = _make_engine(url, poolclass=sa.StaticPool, creator=_open_in_memory)
     else:
         _check_directory(url, make=is_default)
@@ -183,6 +184,11 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 def _sqlite_url(path: Path) -> sa.URL:
     return sa.URL.create("sqlite", database=str(at_home(path)))
+
+
+def _refuse_file_for_directory(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise NoLibrary(f"{directory} cannot be the library's directory: {directory} is none")
 
 
 def _check_directory(url: sa.URL, *, make: bool) -> None:

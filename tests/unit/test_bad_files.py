@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fleet.cli.main import app
+from fleet.library.schema import SCHEMA_VERSION
 
 NO_TRACKER = ("--tracker", "127.0.0.1:1", "--connect-timeout", "0.1")
 
@@ -96,8 +97,8 @@ REFUSED = [
         2,
         "there is no library nowhere.sqlite; name the one that a",
     ),
-    (("library", "migrate", "--to", "99"), 2, "there is no version 99; known are 1 to 4"),
-    (("library", "migrate", "--to", "-1"), 2, "there is no version -1; known are 1 to 4"),
+    (("library", "migrate", "--to", "99"), 2, f"there is no version 99; known are 1 to {SCHEMA_VERSION}"),
+    (("library", "migrate", "--to", "-1"), 2, f"there is no version -1; known are 1 to {SCHEMA_VERSION}"),
     (("time", "bad.so"), 2, "the arguments of 'main' in bad.so are not known:"),
     (("time", "folder"), 2, "cannot read the artifact folder: Is a directory"),
     (("time", "bad.so", "--args", "x"), 2, "--args 'x': write a tensor like 'float32[256,256]'"),
