@@ -12,6 +12,7 @@ from cross.build.library import build
 from cross.targets.boards import find_board
 from fleet.domain.measuring import TensorSpec
 from tests.emulated.integer_kernels import build_integers
+from tests.emulated.recurrent_kernels import build_lstm
 from tests.emulated.winograd_kernels import SIZES, build_winograd
 
 SIZE = 64
@@ -66,6 +67,7 @@ def main(folder: Path) -> None:
     paths["soft"] = str(_soft_float(folder))
     for board in ("pi4", "armv7"):
         paths |= {f"winograd{m}-{board}": str(build_winograd(m, targets[board], folder)) for m in SIZES}
+    paths |= {f"lstm-{board}": str(build_lstm(targets[board], folder)) for board in ("pi4", "armv7")}
     build_integers(find_board("rpi5-64").target_json, folder / "integers")
     (folder / "index.json").write_text(json.dumps(paths))
 

@@ -34,6 +34,7 @@ from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_4
 from tests.emulated.pi_kernels import SIZE
+from tests.emulated.recurrent_kernels import LAYER, answers_of
 from tests.emulated.winograd_kernels import SIZES, answers
 from tests.programs import environment, made_once
 from tests.system.fleet_processes import Server, connect, run_fleet
@@ -140,6 +141,15 @@ def test_winograd_convolutions_are_right_there(bench: Bench, outputs: int) -> No
         found = device.load(bench.artifact(f"winograd{outputs}-pi4"))(*right.inputs)
 
     assert compare([found], [right.expected], reduction_size=right.terms) is None
+
+
+def test_a_recurrent_layer_is_right_there(bench: Bench) -> None:
+    """Its steps are shared by threads that meet at a barrier, in the runtime that the board has."""
+    right = answers_of(bench.kernels["lstm-pi4"])
+    with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
+        found = device.load(bench.artifact("lstm-pi4"))(*right.inputs)
+
+    assert compare(found, right.expected, reduction_size=LAYER.hidden) is None
 
 
 def test_sums_of_integers_are_exact_on_a_core_with_dot_products(bench: Bench) -> None:

@@ -1,0 +1,74 @@
+"""An LSTM for emulated boards, with its static schedule, and the right answers by the equations of ONNX."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from cross.build.library import build
+from fleet.models.recurrent_layer import Cell, Recurrence
+from fleet.models.recurrent_program import recurrence_program
+from fleet.optimizer.index_inputs import inputs_of
+from fleet.spaces.choose import finished, static_schedule
+from fleet.workloads.workload import module_of, workload_of
+
+LAYER = Recurrence(
+    cell=Cell.LSTM,
+    steps=4,
+    batch=1,
+    hidden=128,
+    is_reverse=(True,),
+    activations=("Sigmoid", "Tanh", "Tanh"),
+)
+"""So large that the cores share each step, and meet at a barrier."""
+
+
+def build_lstm(target_json: str, folder: Path) -> Path:
+    """Build the layer for a target, with its answers beside it; return its library."""
+    import tvm
+
+    workload = workload_of(
+        tvm.IRModule({"main": recurrence_program(LAYER).with_attr("global_symbol", "main")}), name="lstm"
+    )
+    schedule = static_schedule(module_of(workload.mod_json), target_json)
+    if schedule is None:
+        raise ValueError(f"no schedule for {target_json}")
+    built = build(finished(schedule.mod, target_json), target_json, folder, args=workload.args)
+    given, weights = (np.asarray(each) for each in inputs_of(workload, 0)[:2])
+    answers, hidden, cell = _by_equations(given, weights)
+    np.savez(built.path.with_suffix(".npz"), given, weights, answers=answers, hidden=hidden, cell=cell)
+    return built.path
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """Inputs of the built layer, and what it should answer."""
+
+    inputs: list[np.ndarray]
+    expected: list[np.ndarray]
+
+
+def answers_of(path: Path) -> Answers:
+    """Return what belongs to a layer that was built."""
+    with np.load(path.with_suffix(".npz")) as stored:
+        return Answers([stored["arr_0"], stored["arr_1"]], [stored[name] for name in ("answers", "hidden", "cell")])
+
+
+def _by_equations(given: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    size = LAYER.hidden
+    by_gate = weights[0].transpose(2, 1, 0, 3).reshape(LAYER.gates, size, size).astype(np.float64)
+    hidden, cell = np.zeros(size), np.zeros(size)
+    shown = np.zeros((LAYER.steps, 1, 1, size))
+    for step in reversed(range(LAYER.steps)):
+        put_in, put_out, forget, candidate = given[step, 0, 0] + np.einsum("k,gkj->gj", hidden, by_gate)
+        cell = _sigmoid(forget) * cell + _sigmoid(put_in) * np.tanh(candidate)
+        hidden = _sigmoid(put_out) * np.tanh(cell)
+        shown[step, 0, 0] = hidden
+    state = (1, 1, size)
+    return shown.astype("f4"), hidden.reshape(state).astype("f4"), cell.reshape(state).astype("f4")
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
