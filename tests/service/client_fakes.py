@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+import grpc
 import numpy as np
 
 from fleet import aio
@@ -80,6 +81,11 @@ class SmallAgent:
             yield measurement_pb2.MeasureResponse(
                 measurement=measurement_pb2.Measurement(candidate_id=request.candidate_id, run_secs=[1e-6])
             )
+
+    async def prove(self, request: Any, context: Any) -> session_service_pb2.ProveResponse:
+        """Answer as an agent that knows no proofs."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+        raise AssertionError("abort raises")
 
     async def call(self, request: Any, context: Any) -> session_service_pb2.CallResponse:
         if request.function == "crash":
