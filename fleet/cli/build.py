@@ -303,7 +303,8 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best
 
 def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
     """Return the fastest schedule known for the target, NO_TRACE if none is the fastest. Proven ones come first, then
-    checked ones."""
+    checked ones. Times from two scopes never compete: the oldest with a checked schedule is taken.
+    """
     from fleet.library import Library
     from fleet.library.proof_words import line_of
     from fleet.optimizer.history import fastest
@@ -311,8 +312,10 @@ def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
 
     within = _within(order)
     with Library.open_to_read(order.library) as library:
-        checked = fastest(library, workload.shash, within)
-        found = checked if order.is_checked else checked or library.best(workload.shash, within)
+        scopes = library.scopes([workload.shash], within)
+        checked = next(filter(None, (fastest(library, workload.shash, one) for one in scopes)), [])
+        unchecked = next(filter(None, (library.best(workload.shash, one) for one in scopes)), [])
+        found = checked if order.is_checked else checked or unchecked
         if not found:
             return None
         best = found[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.domain.measuring import Evaluator
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeFilter:
@@ -22,10 +24,23 @@ class RecordScope(ScopeFilter):
 
     target_json: str
     device_model: str
-    """The hardware: all devices of one model count as equally fast."""
+    """The hardware: all devices of one model count as equally fast. Where caches are flushed or the device rests between
+    runs, these conditions are part of it, see `measured_model`.
+    """
 
     tvm_version: str
     """What the program was built with; "" if that is not known."""
+
+
+def measured_model(device_model: str, evaluator: Evaluator) -> str:
+    """Return the hardware of a scope with the conditions of its times: "AMD EPYC x2 (caches flushed)"."""
+    conditions = [
+        *(["caches flushed"] if evaluator.flush_cache else []),
+        *([f"{evaluator.flush_bytes} bytes flushed"] if evaluator.flush_bytes else []),
+        *([f"rests {evaluator.cooldown_interval_ms} ms"] if evaluator.cooldown_interval_ms else []),
+        *([f"cooled below {evaluator.cool_below_c:g} C"] if evaluator.cool_below_c else []),
+    ]
+    return f"{device_model} ({', '.join(conditions)})" if conditions else device_model
 
 
 ANY_SCOPE = ScopeFilter()

@@ -23,7 +23,7 @@ from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.jobs import JobStatus, share_done
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import RecordScope, measured_model
 from fleet.errors import CacheFull, FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, ModelRun
 from fleet.library.proof_words import unproven_line
@@ -259,7 +259,7 @@ class JobRun:
     def _scope(self) -> RecordScope:
         return RecordScope(
             target_json=self.target_json,
-            device_model=self.inventory.device_model,
+            device_model=measured_model(self.inventory.device_model, self.options.evaluator),
             tvm_version=self.inventory.tvm_version,
         )
 
@@ -390,7 +390,7 @@ class JobRun:
             job=job.name,
             title=progress.title,
             device=progress.device_name,
-            device_model=progress.device_model,
+            device_model=self.core.conditions.scope.device_model,
             library=self.library.url,
             trials=progress.trials_done,
             repeats=progress.repeats,
