@@ -24,8 +24,8 @@ class RecordScope(ScopeFilter):
 
     target_json: str
     device_model: str
-    """The hardware: all devices of one model count as equally fast. Where caches are flushed or the device rests between
-    runs, these conditions are part of it, see `measured_model`.
+    """The hardware: all devices of one model count as equally fast. With the conditions of its times where caches are
+    flushed or the device rests between runs, see `measured_model`.
     """
 
     tvm_version: str

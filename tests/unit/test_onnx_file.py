@@ -219,3 +219,30 @@ def test_random_weights_make_a_vanishing_answer_one_that_can_be_wrong() -> None:
     for seed in range(3):
         randomize_weights(proto, seed)
         assert weakness() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("opset", r"opset 99, and the installed package onnx [\d.]+ knows \d+; update"),
+        ("ir", r"IR version 99, and the installed package onnx [\d.]+ knows \d+; update"),
+        ("twice", "'h' is written twice, again by node 'second'"),
+        ("input", "'image' is written twice, again by node 'second'"),
+    ],
+)
+def test_a_file_that_the_checker_refuses_is_refused(change: str, words: str, tmp_path: Path) -> None:
+    """Such files were explained and tuned without a word."""
+    written = {"twice": "h", "input": "image"}.get(change, "g")
+    nodes = [
+        helper.make_node("Relu", ["image"], ["h"], name="first"),
+        helper.make_node("Abs", ["h"], [written], name="second"),
+        helper.make_node("Relu", [written], ["y"]),
+    ]
+    path = save(tmp_path, nodes, [helper.make_tensor_value_info("image", TensorProto.FLOAT, [2, 3])])
+    proto = onnx.load(path)
+    proto.ir_version = 99 if change == "ir" else proto.ir_version
+    proto.opset_import[0].version = 99 if change == "opset" else 13
+    onnx.save(proto, path)
+
+    with pytest.raises(ImportFailed, match=words):
+        load_model(path)

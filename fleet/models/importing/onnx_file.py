@@ -108,7 +108,33 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ImportFailed(f"{path} is no ONNX model: names in it are no text")
     for tensor in proto.graph.initializer:
         _check_size(path, tensor)
+    _check_versions(path, proto)
+    _check_names(path, proto.graph)
     return proto
+
+
+def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
+    """Refuse a file of a later format, whose operators may mean something else."""
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    opset = max((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), default=1)
+    for name, found, known in (("IR version", proto.ir_version, int(onnx.IR_VERSION)), ("opset", opset, newest)):
+        if found > known:
+            raise ImportFailed(
+                f"{path} has {name} {found}, and the installed package onnx {onnx.__version__} knows {known}; update "
+                "onnx, or export the model for an earlier one"
+            )
+
+
+def _check_names(path: Path, graph: onnx.GraphProto) -> None:
+    """Refuse a name that two nodes write: readers would each take another one."""
+    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in given:
+                raise ImportFailed(f"{path} is no ONNX model: {name!r} is written twice, again by node {node.name!r}")
+            given.add(name)
 
 
 def _check_size(path: Path, tensor: onnx.TensorProto) -> None:

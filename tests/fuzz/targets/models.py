@@ -65,6 +65,12 @@ def _tflite(content: bytes) -> None:
         read_tflite(written("model.tflite", content), [{}], None, None)
 
 
+def _tflite_models() -> list[bytes]:
+    from tests.unit.test_tflite_import import convolution_model
+
+    return [b"\x18\0\0\0TFL3" + bytes(64), convolution_model()]
+
+
 def _manifest(content: bytes) -> None:
     with contextlib.suppress(ArtifactRefused):
         parse_manifest(content, where="here")
@@ -209,7 +215,7 @@ _JSON_WORDS = (b"Infinity", b"NaN", b"1e400", b"-1", b"null", b"[", b"]", b"{", 
 
 MODELS = [
     Target(name="onnx_model", run=no_loop(_onnx), seeds=_onnx_models, quick_inputs=100),
-    Target(name="tflite_model", run=no_loop(_tflite), seeds=lambda: [b"\x18\0\0\0TFL3" + bytes(64)], quick_inputs=60),
+    Target(name="tflite_model", run=no_loop(_tflite), seeds=_tflite_models, quick_inputs=60),
     Target(
         name="manifest",
         run=no_loop(_manifest),
