@@ -43,6 +43,9 @@ _DRIVER = Path(__file__).parent / "emulated" / "apply_function.c"
 _TIMEOUT_SEC = 180.0
 _ALL = 1 << 32
 _SMALLEST_NORMAL = 2.0**-126
+_DIGITS = 24
+"""Binary digits of float32."""
+
 
 _Reference = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 _REFERENCES: dict[str, _Reference] = {
@@ -182,12 +185,13 @@ def errors(made: NDArray[Any], right: NDArray[np.float64]) -> NDArray[np.float64
     """Return errors in units in the last place of float32; infinite where only one is NaN or infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         single = right.astype(np.float32)
-        size = np.maximum(np.abs(right), _SMALLEST_NORMAL)
-        unit = np.exp2(np.floor(np.log2(size)) - 23)
-        result = np.abs(made.astype(np.float64) - right) / unit
+        _, exponent = np.frexp(np.maximum(np.abs(right), _SMALLEST_NORMAL))
+        found: NDArray[np.float64] = np.abs(made - right) * np.ldexp(1.0, _DIGITS - exponent)
     same = (made == single) | (np.isnan(made) & np.isnan(single))
     tiny = (np.abs(made) < _SMALLEST_NORMAL) & (np.abs(single) <= _SMALLEST_NORMAL)
-    return np.where(same & ~np.isfinite(single), 0.0, np.where(tiny, 0.0, np.where(np.isnan(result), np.inf, result)))
+    found[(same & ~np.isfinite(single)) | tiny] = 0.0
+    found[np.isnan(found)] = np.inf
+    return found
 
 
 def worst(name: str, target_json: str, *, every: int) -> Worst:
