@@ -75,3 +75,21 @@ def test_a_program_that_crashes_its_reader_costs_one_line(tmp_path: Path) -> Non
     assert done.returncode in (1, 2), done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert "Traceback" not in done.stderr
+
+
+def test_a_keras_file_with_a_lambda_layer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras itself refuses a function in a file, unless it is told that the file is trusted; we never say so."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    pytest.importorskip("torch")
+    keras = pytest.importorskip("keras")
+    marker = tmp_path / "ran"
+    given = keras.Input((8,))
+    planted = keras.layers.Lambda(lambda x, marker=str(marker): (os.system(f"touch {marker}"), x)[1], output_shape=(8,))  # noqa: S605
+    keras.Model(given, planted(given)).save(tmp_path / "lambda.keras")
+    marker.unlink(missing_ok=True)
+
+    refused = fleet("build", tmp_path / "lambda.keras", "-o", tmp_path / "out.so", "--batch-size", "1")
+
+    assert refused.returncode != 0
+    assert "Lambda" in refused.stderr
+    assert not marker.exists()

@@ -32,7 +32,7 @@ def read_keras(
     if keras.backend.backend() != "torch":
         raise ImportFailed(f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch before it is imported")
     try:
-        model = keras.saving.load_model(path, compile=False).eval()
+        model = keras.saving.load_model(path, compile=False, safe_mode=True).eval()
     except Exception as error:
         raise ImportFailed(f"{path} is no Keras 3 model: {last_lines(error)}") from error
     found: dict[str, OpenShape] = {
