@@ -18,17 +18,21 @@ from device_agents.runtimes.contract import Runtime
 
 _ROOT = Path(__file__).parents[2]
 _NO_MODULES = (
+    "cross.yaml",
     "fleet.drivers",
     "fleet.opencl.use_events",
     "fleet.attention",
     "fleet.concat",
     "fleet.constants",
     "fleet.left_to_compiler",
+    "fleet.recurrence",
     "fleet.winograd",
 )
-"""An entry point group, a function that the OpenCL plugin registers with TVM, and attributes of tensor programs and of
-their loops.
+"""A configuration file, an entry point group, a function that the OpenCL plugin registers with TVM, and attributes of
+tensor programs and of their loops.
 """
+
+_RPCS = tuple(f"fleet.v1.SessionService.{name}" for name in ("Call", "Measure", "Prove", "PutArtifact"))
 
 _NAME = re.compile(r"(?:device_agents|fleet|cross)(?:\.\w+)+(?::\w+)?")
 _QUOTED = re.compile(rf"[\"']{_NAME.pattern}[\"']")
@@ -41,7 +45,7 @@ def _named(folder: str) -> Iterator[str]:
         if "v1" not in path.parts and _QUOTED.search(source := path.read_text()):
             for node in ast.walk(ast.parse(source)):
                 text = node.value if isinstance(node, ast.Constant) else None
-                if isinstance(text, str) and _NAME.fullmatch(text) and text not in _NO_MODULES:
+                if isinstance(text, str) and _NAME.fullmatch(text) and text not in _NO_MODULES + _RPCS:
                     yield text
 
 

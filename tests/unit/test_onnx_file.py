@@ -52,7 +52,9 @@ def test_symbolic_shape_is_named_with_the_way_out(tmp_path: Path) -> None:
     """The error says which dimensions of which input are unknown, and the flag that sets them."""
     path = save_relu(tmp_path, ["batch", 3, None, 8])
 
-    with pytest.raises(ImportFailed, match=r"'image' has dimension 0 = batch, dimension 2 = \?.*--shape image=1,3,1,8"):
+    with pytest.raises(
+        ImportFailed, match=r"'image' has dimension 0 = batch, dimension 2 = \?.*--shape image=1,3,224,8"
+    ):
         load_model(path)
 
 
