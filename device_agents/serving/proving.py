@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from device_agents.measuring.foreign_load import ForeignLoad
 from device_agents.runtimes.proving import digest_of_outputs
-from device_agents.workers.answers import bound_of_answer_again, bound_of_row
+from device_agents.workers.answers import AnswerBound, bound_of_answer_again, bound_of_row
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from fleet.domain.proving import (
     DIGEST_BYTES,
@@ -90,7 +90,9 @@ async def prove(
     order = proof_order_from_proto(request)
     if not (math.isfinite(order.claimed_sec) and order.claimed_sec > 0):
         raise InvalidRequest(f"claimed_sec: expected a time above 0, found {order.claimed_sec}")
-    timer = _Timer(worker, order, artifact_path, cpus, rng or random.SystemRandom(), clock)
+    timer = _Timer(
+        worker, order, bound_of_answer_again(request), artifact_path, cpus, rng or random.SystemRandom(), clock
+    )
     try:
         return await timer.prove(request)
     except _Refuted as reason:
@@ -107,6 +109,7 @@ class _Timer:
         self,
         worker: WorkerHandle,
         order: ProofOrder,
+        answer_bound: AnswerBound,
         artifact_path: str,
         cpus: Collection[int],
         rng: random.Random,
@@ -114,6 +117,7 @@ class _Timer:
     ) -> None:
         self._worker = worker
         self._order = order
+        self._answer_bound = answer_bound
         self._path = artifact_path
         self._cpus = cpus
         self._others = ForeignLoad(worker.processes, cpus)
@@ -133,11 +137,16 @@ class _Timer:
         await self._step(worker_pb2.ProofStep(load=worker_pb2.ProofLoad()))
         self._others = ForeignLoad(self._worker.processes, self._cpus)
         row, times = await self._full_times(times)
-        if times.least_sec > claimed_sec:
-            return self._not_proven(times)
-        return replace(self.proof, verdict=ProofVerdict.PROVEN, answers=await self._answers(row, long))
+        judged = self._judged(times)
+        if judged.verdict is ProofVerdict.REFUTED:
+            return judged
+        # Also of a time that stays open: only the time may be the load's fault, not what was computed.
+        return replace(judged, answers=await self._answers(row, long))
 
-    def _not_proven(self, times: RowTimes) -> Proof:
+    def _judged(self, times: RowTimes) -> Proof:
+        """Return what the times alone say."""
+        if times.least_sec <= self._order.claimed_sec:
+            return replace(self.proof, verdict=ProofVerdict.PROVEN)
         longer = f"{times.long} calls took longer by the agent's clock than the claim allows"
         if not self._may_be_load(times):
             return replace(self.proof, verdict=ProofVerdict.REFUTED, message=longer)
@@ -222,8 +231,7 @@ class _Timer:
         order = worker_pb2.WorkerRequest(proof=step, artifact_path=self._path).SerializeToString()
         left_sec = max(0.001, min(limit_sec, self._ends_at - self._clock()))
         is_again = step.WhichOneof("kind") == "again"
-        outputs = [arg.spec.size_bytes for arg in self._order.args if arg.spec.is_output]
-        bound = bound_of_answer_again(outputs) if is_again else bound_of_row(step.row.calls * DIGEST_BYTES)
+        bound = self._answer_bound if is_again else bound_of_row(step.row.calls * DIGEST_BYTES)
         response = await self._worker.exchange(order, left_sec, bound)
         if response.WhichOneof("kind") != "proof":
             raise _Refuted("its worker answered something that was not asked")

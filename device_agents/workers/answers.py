@@ -8,7 +8,7 @@ there are more fields than the structure has room for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
@@ -135,11 +135,14 @@ def bound_of_row(size_bytes: int) -> AnswerBound:
     return AnswerBound(structure_bytes=_STRUCTURE_BYTES + size_bytes)
 
 
-def bound_of_answer_again(sizes_bytes: Sequence[int]) -> AnswerBound:
-    """Return how large outputs of these sizes can be."""
-    structure_bytes = _STRUCTURE_BYTES + _SPEC_BYTES * len(sizes_bytes)
-    content_bytes = min(sum(sizes_bytes), MAX_FRAME_BYTES)
-    return AnswerBound(structure_bytes=structure_bytes, content_bytes=content_bytes, outputs=len(sizes_bytes))
+def bound_of_answer_again(request: session_service_pb2.ProveRequest) -> AnswerBound:
+    """Return how large the outputs of a call of a proof can be."""
+    outputs = [arg.spec for arg in request.args if not arg.bank]
+    return AnswerBound(
+        structure_bytes=_STRUCTURE_BYTES + _SPEC_BYTES * len(outputs),
+        content_bytes=min(sum(map(_size_bytes, outputs)), MAX_FRAME_BYTES),
+        outputs=len(outputs),
+    )
 
 
 def _specs(args: Iterable[tensor_pb2.Argument]) -> Iterator[tensor_pb2.TensorSpec]:

@@ -86,7 +86,7 @@ class Prover:
         except InvalidRequest as error:
             return impossible(str(error))
         order = ProofOrder(artifact_digest=claim.artifact.digest, args=tuple(args), claimed_sec=claim.claimed_sec)
-        for answer in proof.answers if proof.is_proven else ():
+        for answer in proof.answers:
             fault = await self._fault(order, answer, [original for _, original in drawn])
             if fault:
                 message = f"call {answer.call} of {proof.calls} in a row: {fault}"

@@ -10,10 +10,20 @@ from google.protobuf.message import DecodeError
 
 from device_agents.machine.frames import BrokenFrame, format_frame
 from device_agents.measuring.reference import ReferenceTimes
-from device_agents.workers.answers import LARGEST, AnswerBound, bound_of_call, bound_of_trial
+from device_agents.runtimes.proving import NotProvable, ProofParts
+from device_agents.workers.answers import (
+    LARGEST,
+    AnswerBound,
+    bound_of_answer_again,
+    bound_of_call,
+    bound_of_row,
+    bound_of_trial,
+)
 from device_agents.workers.link import WorkerLink
+from device_agents.workers.proof_steps import ProofSteps
 from device_agents.workers.worker import answer
 from fleet.domain.measuring import Call, Measurement, Tensor, Trial
+from fleet.domain.proving import EXTRA_ITEMS, ProofOrder
 from fleet.v1 import device_pb2, measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 from fleet.wire.measurements import (
     error_kind_from_proto,
@@ -41,7 +51,22 @@ _TRIAL = measurement_pb2.MeasureRequest(
     timeout=duration(2.0),
 )
 _MOST_PIECES = 300
-_BOUNDS = (bound_of_trial(_TRIAL), bound_of_call(_CALL), LARGEST, AnswerBound())
+_PROOF = session_service_pb2.ProveRequest(
+    artifact_digest="sha256:" + "0" * 64,
+    args=[
+        session_service_pb2.ProofArgument(spec=_SPEC, bank=bytes(16 + 4 * EXTRA_ITEMS)),
+        session_service_pb2.ProofArgument(spec=_SPEC),
+    ],
+    claimed_sec=1e-3,
+)
+_BOUNDS = (
+    bound_of_trial(_TRIAL),
+    bound_of_call(_CALL),
+    bound_of_row(64),
+    bound_of_answer_again(_PROOF),
+    LARGEST,
+    AnswerBound(),
+)
 
 
 class _Nowhere(asyncio.Transport):
@@ -68,6 +93,9 @@ class _Runtime:
 
     def reference(self) -> list[float]:
         return []
+
+    def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        raise NotProvable("it runs nothing")
 
 
 class _Link:
@@ -118,8 +146,9 @@ def _answer(content: bytes) -> None:
         measurement.provenance.disturbances.extend([measurement_pb2.Disturbance()])
         sent = measurement_pb2.Measurement.FromString(measurement.SerializeToString())
         json.dumps(measurement_from_proto(sent).provenance)
-        for output in response.call.outputs:
+        for output in (*response.call.outputs, *response.proof.outputs):
             tensor_from_proto(output)
+        error_kind_from_proto(response.proof.error)
 
 
 def _request(content: bytes) -> None:
@@ -132,6 +161,8 @@ def _request(content: bytes) -> None:
     assert bound_of_call(request.call).frame_bytes > 0
     trial_timeout_sec(request.measure)
     evaluator_from_proto(request.measure.evaluator)
+    assert bound_of_answer_again(request.proof.open).frame_bytes > 0
+    ProofSteps(_Runtime()).answer(request.proof, "")
     answer(request, _Runtime())
 
 
@@ -161,6 +192,7 @@ def _requests() -> list[bytes]:
     return [
         worker_pb2.WorkerRequest(measure=_TRIAL, artifact_path="/a").SerializeToString(),
         worker_pb2.WorkerRequest(call=_CALL, artifact_path="/a").SerializeToString(),
+        worker_pb2.WorkerRequest(proof=worker_pb2.ProofStep(open=_PROOF), artifact_path="/a").SerializeToString(),
     ]
 
 
