@@ -19,6 +19,7 @@ class Build(TypedDict):
     file: str
     workload: str
     schedule: str
+    unchecked_schedules: int
     size_bytes: int
     digest: str
     function: str
