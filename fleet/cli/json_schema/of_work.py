@@ -445,7 +445,7 @@ class Migrated(TypedDict):
 
 
 class CurveData(TypedDict):
-    """The best time so far, after each trial and at equal distances of time; null before the first right one."""
+    """The best time so far, after 0, 1, 2, ... trials and at equal distances of time; null where no time is known."""
 
     by_trial_secs: list[float | None]
     by_time_secs: list[float | None]
