@@ -20,7 +20,7 @@ from fleet.export.targets import target_of
 from fleet.models.importing.transformers_model import title_of
 from fleet.models.model import is_of_transformers
 from fleet.optimizer.core.progress import JobProgress, Phase, RepeatCount
-from fleet.optimizer.job import ModelReport, ProgressReport, TuneOptions, TuneReport, WorkloadReport
+from fleet.optimizer.job import ModelReport, ProgressReport, RatioReport, TuneOptions, TuneReport, WorkloadReport
 
 _SHOWN = 12
 """How many workloads are shown while tuning, costliest first; a screen has few lines."""
@@ -82,6 +82,8 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     parts += [Text(note, style="dim") for note in notes]
     if report.model is not None:
         parts += ["", _model_table(report.model), _check_line(report.model)]
+        if report.model.untuned_problem:
+            parts.append(Text(f"the untuned model was not timed: {report.model.untuned_problem}", style="yellow"))
         if report.model.in_place:
             parts.append(Text(_in_place_line(report.model), style="dim"))
         if report.model.keeps_static:
@@ -91,7 +93,7 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
         if report.model.is_slower:
             parts.append(
                 Text(
-                    "SLOWER: the tuned model takes longer than without its records; export it with: "
+                    "SLOWER: the tuned model takes longer than with static schedules; export it with: "
                     "fleet export --untuned",
                     style="bold red",
                 )
@@ -197,18 +199,42 @@ def _repeats_line(repeats: RepeatCount) -> str:
 
 def _model_table(model: ModelReport) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("whole model", "latency", "against untuned"):
-        table.add_column(name, justify="left" if name == "whole model" else "right")
+    for name in ("whole model", "latency", "against untuned", "tuned takes"):
+        table.add_column(name, justify="right" if name in ("latency", "against untuned") else "left")
     rows = (
-        ("untuned", model.untuned_ms),
-        *([("static", model.static_ms)] if model.static_ms is not None else []),
-        ("tuned", model.tuned_ms),
-        (_engine(model), model.reference_ms or model.onnxruntime_ms),
+        ("untuned", model.untuned_ms, SAME_PROGRAM if model.is_static and model.is_untuned_static else ""),
+        *([("static", model.static_ms, _static_note(model))] if model.static_ms is not None else []),
+        ("tuned", model.tuned_ms, ""),
+        (_engine(model), model.reference_ms or model.onnxruntime_ms, _ratio(model.against_engine)),
     )
-    for name, latency_ms in rows:
-        ratio = f"{model.untuned_ms / latency_ms:.1f}x" if latency_ms and model.untuned_ms else "-"
-        table.add_row(name, duration(latency_ms / 1e3 if latency_ms else None), ratio)
+    for name, latency_ms, note in rows:
+        if name == "untuned" and latency_ms is None and model.untuned_above_ms:
+            table.add_row(name, f"more than {duration(model.untuned_above_ms / 1e3)}", "1.0x", note)
+            continue
+        table.add_row(
+            name, duration(latency_ms / 1e3 if latency_ms else None), _against_untuned(model, latency_ms), note
+        )
     return table
+
+
+def _against_untuned(model: ModelReport, latency_ms: float | None) -> str:
+    if not latency_ms:
+        return "-"
+    if model.untuned_ms:
+        return f"{model.untuned_ms / latency_ms:.1f}x"
+    return f"more than {model.untuned_above_ms / latency_ms:.0f}x" if model.untuned_above_ms else "-"
+
+
+SAME_PROGRAM = "the same program"
+
+
+def _static_note(model: ModelReport) -> str:
+    return SAME_PROGRAM if model.is_static else _ratio(model.against_static)
+
+
+def _ratio(found: RatioReport | None) -> str:
+    """Return the share of a time that the tuned model takes, as an interval."""
+    return f"{found.low:.2f} to {found.high:.2f} of it" if found is not None else ""
 
 
 def _engine(model: ModelReport) -> str:
@@ -217,6 +243,8 @@ def _engine(model: ModelReport) -> str:
 
 
 def _check_line(model: ModelReport) -> Text:
+    if model.unchecked:
+        return Text(f"not checked: {model.unchecked}", style="bold yellow")
     if not model.is_right:
         return Text(f"WRONG: {model.message}", style="bold red")
     if model.weakness is not None:

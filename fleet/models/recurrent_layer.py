@@ -68,12 +68,12 @@ class Recurrence:
 
     @property
     def directions(self) -> int:
-        """Number of directions."""
+        """How many there are."""
         return len(self.is_reverse)
 
     @property
     def gates(self) -> int:
-        """Numbers that a column gets from the products."""
+        """How many numbers a column gets from the products."""
         return GATES[self.cell]
 
     @property

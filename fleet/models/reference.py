@@ -1,11 +1,9 @@
-"""Runs a model where its users run it today, for reference outputs and a time to beat."""
+"""Runs a model where its users run it today, for reference outputs; `fleet.models.engine_turns` times it."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,36 +18,28 @@ from fleet.models.importing.value import Model, ModelFormat
 logger = logging.getLogger(__name__)
 
 _ERRORS_ONLY = 3
-_REST_SEC = 0.5
-"""Before runs are timed: the threads of what ran here last go on spinning for some tenths of a second, and an engine
-that shares the processors with them takes two to four times as long."""
-
 _Outputs: TypeAlias = "tuple[NDArray[np.generic], ...]"
 _Runner: TypeAlias = "Callable[[], _Outputs]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRun:
-    """Outputs and time of a model in the engine of its format."""
+    """Outputs of a model in the engine of its format."""
 
     by: str
     """The engine: "onnxruntime", "torch", "ai_edge_litert"."""
 
     outputs: _Outputs
-    median_sec: float | None
-    """Median time of a run; None when it was not timed."""
 
 
-def reference_outputs(
-    model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int = 1, repeat: int = 0
-) -> ReferenceRun | None:
-    """Run a model, and time `repeat` further runs of it. None where its engine is not installed or refuses the model.
+def reference_outputs(model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int = 1) -> ReferenceRun | None:
+    """Run a model. None where its engine is not installed or refuses the model.
 
     Args:
         inputs: one array per input of the model, in order.
         threads: cores that it may use.
     """
-    by, prepare = _ENGINES[model.format]
+    by, prepare = ENGINES[model.format]
     if importlib.util.find_spec(by) is None:
         return None
     try:
@@ -60,12 +50,12 @@ def reference_outputs(
             "the reference refuses the model", extra={"engine": by, "model": model.title, "reason": str(error)}
         )
         return None
-    return ReferenceRun(by=by, outputs=outputs, median_sec=_median_sec(run, repeat) if repeat else None)
+    return ReferenceRun(by=by, outputs=outputs)
 
 
 def is_refused(model: Model, inputs: Sequence[NDArray[np.generic]]) -> bool:
     """Tell whether the engine of a model's format does not run it on some inputs; False where it is not installed."""
-    by, prepare = _ENGINES[model.format]
+    by, prepare = ENGINES[model.format]
     if importlib.util.find_spec(by) is None:
         return False
     try:
@@ -88,21 +78,9 @@ def _onnx_runner(model: Model, inputs: Sequence[NDArray[np.generic]], threads: i
     return lambda: tuple(session.run(None, feeds))
 
 
-_ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
+ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
     ModelFormat.ONNX: ("onnxruntime", _onnx_runner),
     ModelFormat.TORCH: ("torch", torch_runner),
     ModelFormat.TFLITE: ("ai_edge_litert", tflite_runner),
 }
 """By format: the package that runs it, and what prepares a run on some arrays with some threads."""
-
-
-def _median_sec(run: _Runner, repeat: int) -> float:
-    time.sleep(_REST_SEC)
-    run()
-    return statistics.median(_time(run) for _ in range(repeat))
-
-
-def _time(run: _Runner) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started

@@ -184,6 +184,20 @@ def without_static(library: Library, workloads: Sequence[Workload], scope: Recor
     return found
 
 
+def are_static(library: Library, schedules: Mapping[str, str], without: Mapping[str, str], scope: RecordScope) -> bool:
+    """Tell whether a model with these schedules is the one with static schedules.
+
+    Args:
+        without: NO_TRACE for each workload that has no static schedule.
+    """
+    return all(
+        without.get(shash) == NO_TRACE
+        if trace == NO_TRACE
+        else any(record.trace_json == trace for record in library.records(shash, scope, kinds=[RecordKind.STATIC]))
+        for shash, trace in schedules.items()
+    )
+
+
 def in_model(library: Library, workload: str, trace_json: str, within: ScopeFilter) -> Record | None:
     """Return the record of the winner in the model, which a whole model gets instead of what is fastest alone.
 

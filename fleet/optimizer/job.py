@@ -211,10 +211,27 @@ class PlacedReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatioReport:
+    """Ratio of two times that were taken in turns, and the interval that contains it with 99 % confidence."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
     """The whole model at the end of a job."""
 
     untuned_ms: float | None = None
+    """Of one run; None: it was stopped, or failed."""
+
+    untuned_above_ms: float | None = None
+    """The untuned model takes longer than this, ten times as long as with static schedules, and was stopped."""
+
+    untuned_problem: str = ""
+    """Why the untuned model did not run, as for lack of memory; empty: it ran."""
+
     static_ms: float | None = None
     """With the schedules that are chosen without a trial."""
 
@@ -232,8 +249,23 @@ class ModelReport:
     reference_ms: float | None = None
     """Time of the engine in `reference`; None where the device is another machine."""
 
+    rounds: int = 0
+    """Turns that each program had."""
+
+    is_static: bool = False
+    """The tuned model is the same program as the one with static schedules, and ran once for both."""
+
+    is_untuned_static: bool = False
+    """The same of the untuned model."""
+
+    against_static: RatioReport | None = None
+    """Time of the tuned model divided by that with static schedules; None: the same program, or too few turns."""
+
+    against_engine: RatioReport | None = None
+    """Time of the tuned model divided by that of the engine; None: it did not run here, or too few turns."""
+
     is_slower: bool = False
-    """The tuned model takes longer than one of the others: use that."""
+    """The tuned model takes longer than with static schedules, beyond doubt: use that."""
 
     max_abs_error: float | None = None
     """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
@@ -249,6 +281,9 @@ class ModelReport:
 
     weakness: Weakness | None = None
     """Why agreement with the reference says little; None: it says enough."""
+
+    unchecked: str = ""
+    """Why its answers were compared with nothing; empty: they were compared."""
 
     is_right: bool = True
     """The tuned model answers as the reference does, or at least as the untuned program of the same import."""

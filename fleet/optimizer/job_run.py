@@ -32,7 +32,15 @@ from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of, without_static
+from fleet.optimizer.history import (
+    are_static,
+    choose_workloads,
+    lessons_of,
+    recall,
+    schedules,
+    traces_of,
+    without_static,
+)
 from fleet.optimizer.in_place import Placing
 from fleet.optimizer.job import (
     ModelReport,
@@ -209,6 +217,7 @@ class JobRun:
             threads=self.inventory.core_count,
             is_local=self._is_local,
             without_static=failed,
+            has_static_only=await patiently(partial(are_static, self.library, found, failed, self._scope)),
             placing=self._placing(loop, turns),
         )
         try:

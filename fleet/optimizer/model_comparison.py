@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
+from fleet.base.quantities import time_text
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import BuildError, MeasurementError
 from fleet.models.confined import having
 from fleet.models.model import Model
 from fleet.models.reference import ReferenceRun, reference_outputs
-from fleet.optimizer.core.events import ModelWanted, Said
-from fleet.optimizer.core.measuring import IN_PLACE, STATIC, TUNED, UNTUNED
+from fleet.optimizer.comparing.engine import Engine, engine_ready
+from fleet.optimizer.comparing.intervals import RatioInterval
+from fleet.optimizer.comparing.rounds import Rounds
+from fleet.optimizer.comparing.turns import ENGINE, ModelTurns, Untuned
+from fleet.optimizer.core.events import Said
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.in_place import Placement, Placing
 from fleet.optimizer.index_inputs import largest_index
-from fleet.optimizer.job import ModelReport, report_placed
+from fleet.optimizer.job import ModelReport, RatioReport, report_placed
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.numerics import Array, InputStyle, Mismatch, compare, largest_difference, make_inputs
 from fleet.optimizer.pool import Pool, run_within
@@ -32,15 +38,22 @@ from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.workloads.extract import compile_model
 from fleet.workloads.workload import terms_of_model
 
+UNTUNED, STATIC, TUNED, IN_PLACE = "untuned", "static", "tuned", "in place"
+"""Builds of the whole model: the last two with the schedules that are fastest alone, and in the model."""
+
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 120.0
-_REFERENCE_RUNS = 20
 _ONNX_RUNTIME = "onnxruntime"
-_SLOWER = 1.03
-"""A tuned model counts as slower from this factor on: two timings of the same program differ by up to as much."""
+_SLOWER = 1.01
+"""A smaller difference is not worth a word, however certain it is."""
+
+_TURNS_SEC, _TURNS_SHARE = 8.0, 0.1
+"""Time for the turns of a model [s], and the share of the job's time so far, if that is longer."""
 
 _OTHER_SEED = 1_000
 """Added to the seed for inputs that should give different outputs."""
+
+Inputs = Sequence["Array | TensorSpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +65,6 @@ class _Expected:
     by: str
     """ "onnxruntime", "torch" or "untuned"."""
 
-    median_sec: float | None
     weakness: Weakness | None
 
 
@@ -62,6 +74,25 @@ class _Run:
 
     expected: _Expected
     outputs: Sequence[Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """The times of all programs."""
+
+    rounds: Rounds
+    untuned: Untuned
+    same: Mapping[str, str]
+    """For each build, the build that ran for it: equal programs run once."""
+
+    def median_sec(self, name: str) -> float:
+        """Return the time of a build [s]; infinite if it has none."""
+        return self.rounds.median_sec(self.same.get(name, name))
+
+    def against(self, name: str, other: str) -> RatioInterval | None:
+        """Return the ratio of the times of two programs, or None if they did not run against each other."""
+        one, two = self.same.get(name, name), self.same.get(other, other)
+        return self.rounds.interval(one, two) if one != two else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +114,9 @@ class ModelComparison:
     without_static: Mapping[str, str]
     """NO_TRACE, by structural hash, for workloads whose static schedules failed on the device."""
 
+    has_static_only: bool = False
+    """All schedules that it is given are the static ones."""
+
     placing: Placing | None
     """Compares schedules in the model, and keeps what it shall have; None: the library is told nothing."""
 
@@ -92,30 +126,32 @@ class ModelComparison:
         Args:
             schedules: trace JSON by structural hash; workloads without one get their static schedule, if that runs.
         """
-        feed(self.core, Said("compiling the whole model: untuned, static and tuned", Phase.MODEL))
+        is_static = self.has_static_only or not schedules
+        builds = "untuned and static" if is_static else "untuned, static and tuned"
+        feed(self.core, Said(f"compiling the whole model: {builds}", Phase.MODEL))
         async with self.turns.building():
             started = time.monotonic()
-            wanted = (self._compile({}, is_static=False), self._compile({}), self._compile(schedules))
-            untuned, static, tuned = await asyncio.gather(*wanted)
-            compile_sec = (time.monotonic() - started) / len(wanted)  # side by side, as more of them would be
+            wanted = [self._compile({}, is_static=False), self._compile({})]
+            untuned, static, *others = await asyncio.gather(*wanted, *([] if is_static else [self._compile(schedules)]))
+            compile_sec = (time.monotonic() - started) / (2 + len(others))  # side by side, as more of them would be
+            largest = [await self._largest_index(variant) for variant in self.model.variants]
+        tuned = others[0] if others else static
         placement = await self._place(schedules, tuned, static, compile_sec)
         built = {UNTUNED: untuned, STATIC: static, TUNED: tuned}
         if placement.artifact is not None:
             built[IN_PLACE] = placement.artifact
-        async with self.loop.measuring():
-            secs = await self._time(built)
-        kept = await self._keep(placement, secs, schedules)
+        timed = await self._time(built, largest)
+        kept = await self._keep(placement, timed, schedules)
         feed(self.core, Said("checking the whole model"))
+        report = self._report_times(timed, kept)
         try:
-            runs = [await self._run(variant, untuned, built[kept]) for variant in self.model.variants]
+            report = await self._check(report, built[kept], untuned, largest)
         except MeasurementError as error:
-            return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
-        report = self._report(secs, runs, built, kept, is_tuned=bool(schedules))
-        if not report.is_right:
-            report = await self._judge(report, runs, untuned)
+            return replace(report, is_right=False, message=f"the model does not run on the device: {error}")
         return replace(
             report,
-            alone_ms=_ms(secs[TUNED]) if kept != TUNED else None,
+            loop_nests=built[kept].loop_nests,
+            alone_ms=_ms(timed.median_sec(TUNED)) if kept != TUNED else None,
             in_place=tuple(report_placed(item, is_confirmed=kept == IN_PLACE) for item in placement.placed),
             in_place_sec=placement.took_sec,
             keeps_static=kept == STATIC,
@@ -133,43 +169,108 @@ class ModelComparison:
             self.core.progress.notice(f"schedules are not compared in the model: {error}")
             return Placement(lineup=schedules)
 
-    async def _keep(self, placement: Placement, secs: Mapping[str, float], schedules: Mapping[str, str]) -> str:
+    async def _keep(self, placement: Placement, timed: _Timed, schedules: Mapping[str, str]) -> str:
         """Return which build is fastest as a whole, and note in the library that later ones are to be like it."""
-        fastest = min((TUNED, IN_PLACE), key=lambda name: secs.get(name, math.inf))
+        fastest = min((TUNED, IN_PLACE), key=timed.median_sec)
         if self.placing is None:
             return fastest
-        is_slower = bool(schedules) and _SLOWER * secs[STATIC] < secs[fastest] < math.inf
-        if is_slower and await self.placing.keep_static(schedules):
+        if _is_slower(timed.against(fastest, STATIC)) and await self.placing.keep_static(schedules):
             return STATIC
         await self.placing.keep(placement, is_confirmed=fastest == IN_PLACE)
         return fastest
 
-    async def _time(self, built: Mapping[str, Artifact]) -> dict[str, float]:
-        """Return the time of one run of each set of shapes [s], by build; infinite where one could not be timed."""
-        secs = dict.fromkeys(built, 0.0)
-        for variant in self.model.variants:
-            await self.loop.apply(ModelWanted(built, variant.inputs, _RUN_TIMEOUT_SEC))
-            secs = {name: sec + self.core.model_secs.get(name, math.inf) for name, sec in secs.items()}
-        return secs
+    async def _time(self, built: Mapping[str, Artifact], largest: Sequence[int]) -> _Timed:
+        """Have all programs take turns; those of the device and the engine have the same cores, and never overlap."""
+        digests = {name: artifact.digest for name, artifact in built.items()}
+        order = (STATIC, TUNED, IN_PLACE, UNTUNED)
+        same = {name: next(one for one in order if digests.get(one) == digests[name]) for name in built}
+        running = [name for name in order if same.get(name) == name and name != UNTUNED]
+        async with AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(self._engine(largest)) if self.is_local else None
+            names = (*running, *([ENGINE] if engine is not None else []))
+            rounds = Rounds(
+                names=names,
+                pairs=tuple((name, other) for name in running for other in (STATIC, ENGINE) if name != other),
+                budget_sec=max(_TURNS_SEC, _TURNS_SHARE * (time.monotonic() - self.core.conditions.started_at)),
+                rng=random.Random(self.core.conditions.seed),
+            )
+            turns = ModelTurns(
+                device=self.device,
+                builds={name: built[name] for name in running},
+                engine=engine,
+                inputs=[variant.inputs for variant in self.model.variants],
+            )
+            async with self.loop.measuring():
+                feed(self.core, Said(f"running the whole model in turns: {', '.join(map(self._title, names))}"))
+                await turns.run(rounds)
+                if same[UNTUNED] != UNTUNED:
+                    untuned = Untuned(sec=rounds.median_sec(same[UNTUNED]))
+                else:
+                    feed(self.core, Said("running the untuned model once"))
+                    untuned = await turns.time_untuned(built[UNTUNED], rounds.median_sec(STATIC))
+        return _Timed(rounds=rounds, untuned=untuned, same=same)
 
-    async def _run(self, variant: Model, untuned: Artifact, tuned: Artifact) -> _Run:
-        expected = await self._expect(variant, untuned)
-        return _Run(expected=expected, outputs=await self._call(tuned, expected.inputs))
+    @asynccontextmanager
+    async def _engine(self, largest: Sequence[int]) -> AsyncIterator[Engine | None]:
+        """Have the engine ready in a process of the pool."""
+        inputs = [
+            [given for given in self._inputs(variant, one) if not isinstance(given, TensorSpec)]
+            for variant, one in zip(self.model.variants, largest, strict=True)
+        ]
+        folder = self.core.conditions.artifact_dir
+        async with AsyncExitStack() as stack:
+            async with self.turns.building():
+                ready = engine_ready(self.pool, self.model, inputs, folder=folder, threads=self._engine_threads)
+                engine = await stack.enter_async_context(ready)
+            yield engine
 
-    def _report(
-        self,
-        secs: Mapping[str, float],
-        runs: Sequence[_Run],
-        built: Mapping[str, Artifact],
-        kept: str,
-        *,
-        is_tuned: bool,
+    def _title(self, name: str) -> str:
+        return f"the engine of {self.model.format} files" if name == ENGINE else name
+
+    def _inputs(self, variant: Model, largest: int, seed: int = 0, style: InputStyle = InputStyle.NORMAL) -> Inputs:
+        return make_inputs(variant.inputs, self.core.conditions.seed + seed, style, largest_index=largest)
+
+    def _report_times(self, timed: _Timed, kept: str) -> ModelReport:
+        against_static, against_engine = timed.against(kept, STATIC), timed.against(kept, ENGINE)
+        untuned_sec = timed.untuned.sec
+        return ModelReport(
+            untuned_ms=_ms(untuned_sec),
+            untuned_above_ms=_ms(timed.untuned.above_sec) if timed.untuned.above_sec else None,
+            untuned_problem=timed.untuned.problem,
+            static_ms=_ms(timed.median_sec(STATIC)),
+            tuned_ms=_ms(timed.median_sec(kept)),
+            reference_ms=_ms(timed.median_sec(ENGINE)),
+            rounds=timed.rounds.count,
+            is_static=timed.same.get(kept) == STATIC,
+            is_untuned_static=timed.same[UNTUNED] == STATIC,
+            against_static=_report_ratio(against_static),
+            against_engine=_report_ratio(against_engine),
+            is_slower=_is_slower(against_static),
+        )
+
+    async def _check(
+        self, report: ModelReport, tuned: Artifact, untuned: Artifact, largest: Sequence[int]
     ) -> ModelReport:
+        """Compare the answers with the engine's, or with those of the untuned program if that is fast enough."""
+        is_bounded = bool(report.untuned_above_ms or report.untuned_problem)
+        trusted = None if is_bounded else untuned
+        runs = []
+        for variant, one in zip(self.model.variants, largest, strict=True):
+            expected = await self._expect(variant, trusted, one)
+            if expected is None:
+                return replace(report, unchecked=f"no engine is installed, and {_why_not_run(report)}")
+            runs.append(_Run(expected=expected, outputs=await self._call(tuned, expected.inputs)))
+        report = self._report_answers(report, runs)
+        if report.is_right:
+            return report
+        if trusted is None:
+            return replace(
+                report, message=f"{report.message}; {_why_not_run(report)}, and cannot say whose fault it is"
+            )
+        return await self._judge(report, runs, trusted)
+
+    def _report_answers(self, report: ModelReport, runs: Sequence[_Run]) -> ModelReport:
         """Sum up one run for each set of shapes."""
-        tuned_sec = secs[kept]
-        times = [run.expected.median_sec for run in runs]
-        reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
-        reference_ms = _ms(reference_sec) if self.is_local else None
         by = runs[0].expected.by
         mismatch = next(filter(None, (self._compare(run.outputs, run.expected.outputs) for run in runs)), None)
         terms, roundings = terms_of_model(self.core.workloads), self.model.roundings
@@ -177,13 +278,9 @@ class ModelComparison:
             largest_difference(run.outputs, run.expected.outputs, reduction_size=terms, roundings=roundings)
             for run in runs
         )
-        return ModelReport(
-            untuned_ms=_ms(secs[UNTUNED]),
-            static_ms=_ms(secs[STATIC]),
-            tuned_ms=_ms(tuned_sec),
-            onnxruntime_ms=reference_ms if by == _ONNX_RUNTIME else None,
-            reference_ms=reference_ms,
-            is_slower=is_tuned and _SLOWER * min(secs[UNTUNED], secs[STATIC]) < tuned_sec < math.inf,
+        return replace(
+            report,
+            onnxruntime_ms=report.reference_ms if by == _ONNX_RUNTIME else None,
             max_abs_error=apart,
             tolerance=allowed,
             roundings=roundings,
@@ -191,7 +288,6 @@ class ModelComparison:
             weakness=next(filter(None, (run.expected.weakness for run in runs)), None),
             is_right=mismatch is None,
             message=mismatch.text if mismatch else "",
-            loop_nests=built[kept].loop_nests,
         )
 
     def _compare(self, outputs: Sequence[Array], reference: Sequence[Array]) -> Mismatch | None:
@@ -221,52 +317,48 @@ class ModelComparison:
             is_static=is_static,
         )
 
-    async def _expect(self, model: Model, untuned: Artifact) -> _Expected:
-        """Find inputs for which the model's output is a real test, if there are any."""
+    async def _largest_index(self, model: Model) -> int:
+        return await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, model), model)
+
+    async def _expect(self, model: Model, untuned: Artifact | None, largest: int) -> _Expected | None:
+        """Find inputs for which the model's output is a real test, if there are any; None: nothing answers them."""
         first: _Expected | None = None
-        async with self.turns.building():
-            largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, model), model)
         for attempt, style in enumerate(InputStyle):
-            found = await self._expect_for(model, untuned, self.core.conditions.seed + attempt, style, largest)
+            found = await self._expect_for(model, untuned, attempt, style, largest)
             first = first or found
-            if found.weakness is None:
+            if found is None or found.weakness is None:
                 return found
-        return first or found
+        return first
 
     async def _expect_for(
-        self, model: Model, untuned: Artifact, seed: int, style: InputStyle, largest: int
-    ) -> _Expected:
-        inputs, others = (
-            make_inputs(model.inputs, one, style, largest_index=largest) for one in (seed, seed + _OTHER_SEED)
-        )
-        async with self.turns.measuring() if self.is_local else self.turns.building():
-            run = await self._run_reference(model, inputs, _REFERENCE_RUNS if self.is_local else 0)
+        self, model: Model, untuned: Artifact | None, seed: int, style: InputStyle, largest: int
+    ) -> _Expected | None:
+        inputs, others = (self._inputs(model, largest, one, style) for one in (seed, seed + _OTHER_SEED))
+        async with self.turns.building():
+            run = await self._run_reference(model, inputs)
             other = await self._run_reference(model, others) if run is not None else None
         if run is not None and other is not None:
             outputs, answers, by = run.outputs, other.outputs, run.by
-        else:
+        elif untuned is not None:
             outputs, answers = [tuple(await self._call(untuned, given)) for given in (inputs, others)]
-            by = "untuned"
-        return _Expected(
-            inputs=inputs,
-            outputs=outputs,
-            by=by,
-            median_sec=run.median_sec if run is not None else None,
-            weakness=find_weakness(outputs, answers),
-        )
+            by = UNTUNED
+        else:
+            return None
+        return _Expected(inputs=inputs, outputs=outputs, by=by, weakness=find_weakness(outputs, answers))
 
-    async def _run_reference(
-        self, model: Model, inputs: Sequence[Array | TensorSpec], repeat: int = 0
-    ) -> ReferenceRun | None:
+    @property
+    def _engine_threads(self) -> int:
         is_processor = parse_target(self.core.conditions.scope.target_json)["kind"] == "llvm"
+        return self.threads if is_processor else os.cpu_count() or 1
+
+    async def _run_reference(self, model: Model, inputs: Inputs) -> ReferenceRun | None:
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,
             having(reference_outputs, model),
             model,
             [given for given in inputs if not isinstance(given, TensorSpec)],
-            threads=self.threads if is_processor else os.cpu_count() or 1,
-            repeat=repeat,
+            threads=self._engine_threads,
         )
 
     async def _call(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
@@ -279,6 +371,22 @@ def blame(mismatch: Mismatch | None) -> str:
     if mismatch is None:
         return "the untuned program answers the same, so that it is the import, and no schedule"
     return f"the untuned program answers otherwise, so that it is a schedule: {mismatch.text}"
+
+
+def _why_not_run(report: ModelReport) -> str:
+    if report.untuned_above_ms:
+        return f"the untuned program takes more than {time_text(report.untuned_above_ms / 1e3)}"
+    return f"the untuned program does not run: {report.untuned_problem}"
+
+
+def _is_slower(interval: RatioInterval | None) -> bool:
+    return interval is not None and interval.low > 1 and interval.ratio >= _SLOWER
+
+
+def _report_ratio(interval: RatioInterval | None) -> RatioReport | None:
+    if interval is None:
+        return None
+    return RatioReport(ratio=interval.ratio, low=interval.low, high=interval.high)
 
 
 def _ms(sec: float | None) -> float | None:

@@ -17,7 +17,6 @@ from fleet.optimizer.core.ahead import Ahead
 from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.ledger import BASELINE
-from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.job import report_decisions
 from fleet.optimizer.prioritizer.values import Outcome
@@ -378,19 +377,6 @@ def test_a_baseline_is_timed_again_when_the_device_went_away(losses: int, is_tim
     item = job.core.workload("w")
     assert math.isfinite(item.untuned_sec) is is_timed
     assert bool(item.closed_because) is not is_timed
-
-
-def test_a_model_that_comes_out_slower_is_measured_once_more() -> None:
-    """It is measured again before that is said; the faster of each one's two times counts."""
-    job = Script()
-    job.answer = secs({UNTUNED: [1.5, 1.6], STATIC: [1.0, 1.2], TUNED: [1.3, 0.9]})
-
-    built = {UNTUNED: artifact("u"), STATIC: artifact("s"), TUNED: artifact("t")}
-    job.run(ev.ModelWanted(built, (), 1.0))
-
-    assert len(job.rounds) == 2
-    assert job.core.model_secs == {UNTUNED: 1.5, STATIC: 1.0, TUNED: 0.9}
-    assert not job.happened(ev.Store)
 
 
 def test_broken_rules_are_found() -> None:

@@ -23,6 +23,7 @@ from fleet.optimizer.job import (
     ModelReport,
     OptionReport,
     PlacedReport,
+    RatioReport,
     TuneOptions,
     TuneReport,
     report_progress,
@@ -151,7 +152,10 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
             report_workload(progress("softmax", untuned_sec=2e-6, closed_because="nothing new", trials_before=9)),
         ),
         model=ModelReport(
-            untuned_ms=290.1, tuned_ms=11.0, onnxruntime_ms=2.5, max_abs_error=3.6e-7, reference="onnxruntime"
+            untuned_ms=290.1, static_ms=12.0, tuned_ms=11.0, onnxruntime_ms=2.5, max_abs_error=3.6e-7,
+            against_static=RatioReport(ratio=0.92, low=0.9, high=0.94),
+            against_engine=RatioReport(ratio=4.4, low=4.351, high=4.449),
+            reference="onnxruntime",
         ),
     )  # fmt: skip
     out = StringIO()
@@ -161,6 +165,28 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     golden = request.path.parents[1] / "golden/tune_report.txt"
     assert golden.read_text().splitlines() == lines
+
+
+def test_a_report_says_which_programs_are_the_same_and_which_were_stopped() -> None:
+    """No ratio is shown for a program and itself; an untuned model that was stopped has a bound instead of a time."""
+    model = ModelReport(untuned_above_ms=100.0, static_ms=10.0, tuned_ms=10.0, is_static=True, max_abs_error=0.0)
+
+    lines = [line.split("  ") for line in shown(report_of(model)).splitlines()]
+    rows = {line[0]: [word.strip() for word in line[1:] if word.strip()] for line in lines}
+
+    assert rows["untuned"] == ["more than 100 ms", "1.0x"]
+    assert rows["static"] == ["10 ms", "more than 10x", "the same program"]
+    assert rows["tuned"] == ["10 ms", "more than 10x"]
+
+
+def test_a_report_says_why_answers_were_not_checked() -> None:
+    """Without an engine, an untuned model that is stopped leaves nothing to compare with."""
+    model = ModelReport(tuned_ms=10.0, unchecked="no engine is installed", untuned_problem="held 900 MiB")
+
+    text = shown(report_of(model))
+
+    assert "not checked: no engine is installed" in text
+    assert "the untuned model was not timed: held 900 MiB" in text
 
 
 def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is() -> None:
@@ -299,7 +325,7 @@ def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     Console(width=100, force_terminal=True, color_system="standard").print(render_report(report))
     shown = capsys.readouterr().out
 
-    assert "\x1b[1;31mSLOWER: the tuned model takes longer than without its records; export it with" in shown
+    assert "\x1b[1;31mSLOWER: the tuned model takes longer than with static schedules; export it with" in shown
     assert "conv: no schedule is faster than the unscheduled program, which is kept" in shown
     assert ("2 ms" in shown, "0.5x" in shown) == (True, True), "the best as `fleet library best` has it"
     assert "not checked: the output does not depend on the input" in shown

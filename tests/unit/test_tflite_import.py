@@ -105,11 +105,10 @@ def test_a_tflite_model_computes_what_its_file_says(path: Path) -> None:
 
 def test_the_reference_is_litert(path: Path) -> None:
     """It runs the file that TVM reads, and is timed."""
-    run = reference_outputs(load_model(path), [X], repeat=1)
+    run = reference_outputs(load_model(path), [X])
 
     assert run is not None
     np.testing.assert_allclose(run.outputs[0], expected(), rtol=1e-4, atol=1e-5)
-    assert run.median_sec
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,9 @@ def test_best_schedules_are_applied_and_right(
     )
     untuned = pool.submit(compile_model, model, TARGET, {}, tmp_path, is_static=False).result()
     inputs = make_inputs(model.inputs, seed=1)
-    reference = reference_outputs(model, inputs, threads=2, repeat=3)
+    reference = reference_outputs(model, inputs, threads=2)
 
     assert reference is not None
-    assert reference.median_sec is not None
     assert len({untuned.digest, static.digest, tuned.digest}) == 3
     assert untuned.module_kind == ModuleKind.RELAX_VM
     for artifact in (untuned, static, tuned):

@@ -19,7 +19,6 @@ class Build(TypedDict):
     file: str
     workload: str
     schedule: str
-    unchecked_schedules: int
     size_bytes: int
     digest: str
     function: str
@@ -108,22 +107,38 @@ class Repeats(TypedDict):
     is_spent: bool
 
 
+class Ratio(TypedDict):
+    """Ratio of two times that were taken in turns, and the interval that contains it with 99 % confidence."""
+
+    ratio: float
+    low: float
+    high: float
+
+
 class TunedModel(TypedDict):
     """The whole model; its times are milliseconds, as they were from the first version on."""
 
     untuned_ms: float | None
+    untuned_above_ms: float | None
+    untuned_problem: str
     static_ms: float | None
     tuned_ms: float | None
     alone_ms: float | None
     keeps_static: bool
     onnxruntime_ms: float | None
     reference_ms: float | None
+    rounds: int
+    is_static: bool
+    is_untuned_static: bool
+    against_static: Ratio | None
+    against_engine: Ratio | None
     is_slower: bool
     max_abs_error: float | None
     tolerance: float | None
     roundings: int
     reference: str
     weakness: str | None
+    unchecked: str
     is_right: bool
     message: str
     loop_nests: list[str]
@@ -445,7 +460,7 @@ class Migrated(TypedDict):
 
 
 class CurveData(TypedDict):
-    """The best time so far, after 0, 1, 2, ... trials and at equal distances of time; null where no time is known."""
+    """The best time so far, after each trial and at equal distances of time; null before the first right one."""
 
     by_trial_secs: list[float | None]
     by_time_secs: list[float | None]

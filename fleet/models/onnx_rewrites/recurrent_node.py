@@ -48,7 +48,7 @@ class RecurrentNode:
 
     @property
     def gates(self) -> int:
-        """Numbers that a column gets from the products."""
+        """How many numbers a column gets from the products."""
         return GATES[self.kind]
 
     def activations_of(self, direction: int) -> tuple[str, ...]:

@@ -66,8 +66,6 @@ class Purpose(enum.Enum):
 
     SEARCH = "search"
     RUN_OFF = "run-off"
-    MODEL = "model"
-    """The whole model, untuned and tuned."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +74,7 @@ class Batch:
 
     purpose: Purpose
     workload: str
-    """Hash of the workload; empty for baselines and whole models."""
+    """Hash of the workload; empty for baselines."""
 
     artifacts: dict[str, Artifact]
     """By digest."""

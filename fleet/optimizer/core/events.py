@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import LearnRecord
-from fleet.domain.measuring import ErrorKind, Measurement, TensorSpec, Trial
+from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.proving import Proof
 from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
@@ -228,17 +228,8 @@ class RunOffWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelWanted:
-    """The whole model is built in several ways, by name. Answered by Measure."""
-
-    built: Mapping[str, Artifact]
-    inputs: tuple[TensorSpec, ...]
-    timeout_sec: float
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
-    """A device is done with a trial. Answered by Store, except for whole models."""
+    """A device is done with a trial. Answered by Store."""
 
     batch: int
     device_name: str
@@ -352,7 +343,6 @@ Event = (
     | BatchWanted
     | SearchBegun
     | RunOffWanted
-    | ModelWanted
     | Measured
     | MeasureEnded
     | Stored

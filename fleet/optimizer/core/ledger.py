@@ -34,9 +34,6 @@ class Ledger:
         self.baselines: dict[str, Artifact] = {}
         """Unscheduled programs by workload."""
 
-        self.model_secs: dict[str, float] = {}
-        """Median of the whole model, untuned and tuned [s]."""
-
         self.counted: set[tuple[str, str]] = set()
         """Candidates that count as trials of this job, by workload and digest."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import count_text
-from fleet.domain.measuring import Evaluator, ModuleKind, Trial
+from fleet.domain.measuring import Evaluator, Trial
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
@@ -17,16 +17,13 @@ from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
 from fleet.optimizer.core.searching import Searching
 
-UNTUNED, STATIC, TUNED, IN_PLACE = "untuned", "static", "tuned", "in place"
-"""The candidates when the whole model is measured: the last two with what is fastest alone, and in the model."""
-
 _BASELINE_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5)
 """For unscheduled programs: slow ones run a few times, no more."""
 
 _BASELINE_TIMEOUT_SEC = 60.0
 
 CAREFUL_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
-"""For run-offs and whole models."""
+"""For run-offs."""
 
 _GIVE_UP = 2.0
 """An unscheduled program this many times slower than the best candidate stops after one repeat."""
@@ -43,9 +40,6 @@ _NOT_BETTER = 1.03
 _BASELINE_TRIES = 2
 """Try again: if a device goes away, an unscheduled program is hardly to blame."""
 
-_MODEL_TRIES = 2
-"""If the tuned model comes out slower, measure it once more before saying so."""
-
 
 class Measuring(Searching):
     """Keeps batches under way until everything disturbed has been measured again."""
@@ -56,7 +50,6 @@ class Measuring(Searching):
         self._numbers = itertools.count(1)
         self._finishers: dict[Purpose, Callable[[Batch], None]] = {
             Purpose.BASELINES: self._finish_baselines,
-            Purpose.MODEL: self._finish_model,
         }
 
     def _begin_baselines(self, event: ev.BaselinesWanted) -> None:
@@ -85,22 +78,6 @@ class Measuring(Searching):
             [artifact_of(candidate) for candidate in candidates],
             [self._trial(candidate, evaluator) for candidate in candidates],
         )
-
-    def _begin_model(self, event: ev.ModelWanted) -> None:
-        self._say("running the whole model: untuned, static and tuned")
-        self.model_secs.clear()  # those of another set of shapes
-        trials = [
-            Trial(
-                candidate_id=name,
-                artifact_digest=artifact.digest,
-                args=event.inputs,
-                evaluator=CAREFUL_EVALUATOR,
-                timeout_sec=event.timeout_sec,
-                module_kind=ModuleKind.RELAX_VM,
-            )
-            for name, artifact in event.built.items()
-        ]
-        self._begin_measuring(Purpose.MODEL, "", list(event.built.values()), trials)
 
     def _begin_measuring(
         self, purpose: Purpose, workload: str, artifacts: list[Artifact], trials: list[Trial], *, tries: int = 1
@@ -133,8 +110,6 @@ class Measuring(Searching):
         self._repeats.note(measurement, is_again=batch.repeats > 0, trials_left=max(0, left))
         if measurement.error is None:
             batch.times[measurement.candidate_id] = measurement.median_sec
-        if batch.purpose is Purpose.MODEL:
-            return
         is_baseline = batch.purpose is Purpose.BASELINES
         workload = measurement.candidate_id if is_baseline else batch.workload
         digest = BASELINE if is_baseline else measurement.candidate_id
@@ -204,18 +179,6 @@ class Measuring(Searching):
             return
         for trial in open_ones:
             close(self.workload(trial.candidate_id), "its unscheduled program could not be timed")
-
-    def _finish_model(self, batch: Batch) -> None:
-        for name, sec in batch.times.items():
-            self.model_secs[name] = min(sec, self.model_secs.get(name, math.inf))
-        tuned, others = (
-            min(self.model_secs.get(name, math.inf) for name in names)
-            for names in ((TUNED, IN_PLACE), (UNTUNED, STATIC))
-        )
-        if others < tuned < math.inf and batch.tries < _MODEL_TRIES and len(batch.artifacts) > 1:
-            self._begin_measuring(
-                Purpose.MODEL, "", list(batch.artifacts.values()), list(batch.all_trials), tries=batch.tries + 1
-            )
 
     def _trial(self, candidate: Candidate, evaluator: Evaluator) -> Trial:
         return Trial(

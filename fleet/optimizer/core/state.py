@@ -47,7 +47,6 @@ class JobCore(Judging):
             ev.BatchWanted: self._begin_batch,
             ev.SearchBegun: self._begin_search,
             ev.RunOffWanted: self._begin_run_off,
-            ev.ModelWanted: self._begin_model,
             ev.Measured: self._measure,
             ev.MeasureEnded: self._end_measuring,
             ev.Stored: self._store,

@@ -1,0 +1,90 @@
+"""Keeps a model's engine ready in a process of its own, and times it only when it has a turn.
+
+Requests and answers are lines of JSON through two named pipes, since a confined process has files and no sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.models.importing.value import Model
+from fleet.models.reference import ENGINES
+
+logger = logging.getLogger(__name__)
+
+REQUESTS, ANSWERS = "requests", "answers"
+"""Names of the pipes."""
+
+
+def serve_turns(
+    models: Sequence[Model], inputs: Sequence[Sequence[NDArray[np.generic]]], folder: Path, *, threads: int
+) -> None:
+    """Prepare the engine, then time it once for each request, until the pipe with requests ends.
+
+    Args:
+        models: one model for each set of shapes.
+        inputs: arrays for each of them.
+        folder: has the two pipes.
+        threads: cores that the engine may use.
+    """
+    before = os.sched_getaffinity(0)
+    try:
+        runs = [_prepared(model, arrays, threads) for model, arrays in zip(models, inputs, strict=True)]
+        ready = [run for run in runs if run is not None]
+        with (folder / REQUESTS).open() as requests, (folder / ANSWERS).open("w", buffering=1) as answers:
+            print(json.dumps({"is_ready": len(ready) == len(runs)}), file=answers)
+            for line in requests:
+                request = json.loads(line)
+                if not request:
+                    return
+                _keep_to(request["cpus"] or before)
+                secs = [_time(run, request["repeat"], request["min_repeat_sec"]) for run in ready]
+                print(json.dumps({"secs": secs}), file=answers)
+    finally:
+        _keep_to(before)
+
+
+def _keep_to(cpus: Collection[int]) -> None:
+    """Keep all threads of this process to some processors: those of the device that it is compared with."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended, or may not be moved
+            os.sched_setaffinity(int(task.name), cpus)
+
+
+def _prepared(model: Model, inputs: Sequence[NDArray[np.generic]], threads: int) -> Callable[[], object] | None:
+    by, prepare = ENGINES[model.format]
+    if importlib.util.find_spec(by) is None:
+        return None
+    try:
+        run = prepare(model, inputs, threads)
+        run()
+    except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
+        logger.warning("the engine is not timed", extra={"engine": by, "model": model.title, "reason": str(error)})
+        return None
+    return run
+
+
+def _time(run: Callable[[], object], repeat: int, min_repeat_sec: float) -> float:
+    """Return the seconds per run of the fastest repeat, after one run that does not count, as TVM's evaluator does."""
+    run()
+    return min(_repeat(run, min_repeat_sec) for _ in range(repeat))
+
+
+def _repeat(run: Callable[[], object], min_repeat_sec: float) -> float:
+    secs: list[float] = []
+    while not secs or sum(secs) < min_repeat_sec:
+        started = time.perf_counter()
+        run()
+        secs.append(time.perf_counter() - started)
+    return statistics.fmean(secs)

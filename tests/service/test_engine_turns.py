@@ -1,0 +1,69 @@
+"""The engine of a model's format runs in a process of its own, when it has a turn, and at no other time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cross.pool.build_pool import BuildPool
+from fleet.errors import BuildError
+from fleet.models.model import Model, load_model
+from fleet.optimizer.comparing.engine import engine_ready
+
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[BuildPool]:
+    with BuildPool(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "square", [x], [y])
+    path = tmp_path_factory.mktemp("model") / "square.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return load_model(path)
+
+
+X = np.ones((64, 64), "float32")
+
+
+async def test_an_engine_runs_when_it_has_a_turn_and_leaves_nothing(
+    pool: BuildPool, model: Model, tmp_path: Path
+) -> None:
+    """Several turns, on the processors of the device; afterwards its process has other tasks, and no pipe is left."""
+    async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
+        assert engine is not None
+        secs = [await engine.time(3, 0.001, cpus) for cpus in ((), (0,), ())]
+        assert all(0 < sec < 1 for sec in secs)
+
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - in an event loop
+    assert pool.submit(len, "task").result(20) == 4
+
+
+async def test_an_engine_that_refuses_the_model_takes_no_turn(pool: BuildPool, model: Model, tmp_path: Path) -> None:
+    """As one that is not installed."""
+    async with engine_ready(pool, replace(model, content=b"no"), [[X]], folder=tmp_path, threads=1) as engine:
+        assert engine is None
+
+
+async def test_an_engine_whose_process_ended_is_an_error(pool: BuildPool, model: Model, tmp_path: Path) -> None:
+    """Nobody waits for its answer."""
+    async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
+        assert engine is not None
+        assert await engine.time(1, 0.001, ()) > 0
+        pool.shutdown(wait=False)
+        with pytest.raises(BuildError, match="the engine's process ended"):
+            await engine.time(1, 10.0, ())
