@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from fleet.base.quantities import count_text
 from fleet.cli import options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
@@ -87,6 +88,10 @@ def result(exported: Exported) -> dict[str, object]:
         "digest": exported.digest,
         "size_bytes": exported.size_bytes,
         "workloads": exported.workloads,
+        "trials": exported.trials,
+        "tuned": exported.tuned,
+        "static": exported.static,
+        "unmeasured": exported.unmeasured,
         "loop_nests": list(exported.loop_nests),
         "manifest": asdict(exported.manifest),
     }
@@ -98,7 +103,6 @@ def table(exported: Exported) -> Table:
     shown = Table(title=str(exported.path), title_justify="left", show_header=False)
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
-    found = f"{len(manifest.records)} of {exported.workloads} operators"
     rows = [
         ("size", f"{exported.size_bytes / 1e6:.1f} MB"),
         ("device", _gpu(manifest)),
@@ -109,7 +113,7 @@ def table(exported: Exported) -> Table:
             for variant in manifest.variants
             for row in (("inputs", _listed(variant.inputs)), ("outputs", _listed(variant.outputs)))
         ),
-        ("tuned", f"{found}, on {manifest.device_model}" if manifest.records else f"{found}: fleet tune finds more"),
+        ("schedules", schedules_line(exported)),
         ("answers by", engine_name(manifest.check.reference)),
         ("not checked", manifest.check.weakness),
     ]
@@ -117,6 +121,16 @@ def table(exported: Exported) -> Table:
         if text:
             shown.add_row(name, text)
     return shown
+
+
+def schedules_line(exported: Exported) -> str:
+    """Count the operators by the source of their schedules: "16 trials: 5 operators tuned, 67 static"."""
+    if not exported.manifest.records:
+        return f"no records for {count_text(exported.workloads, 'operator')}: fleet tune finds some"
+    counts = {"static": exported.static, "not measured": exported.unmeasured}
+    parts = [f"{count_text(exported.tuned, 'operator')} tuned", *(f"{n} {name}" for name, n in counts.items() if n)]
+    where = exported.manifest.device_model
+    return f"{count_text(exported.trials, 'trial')}: {', '.join(parts)}; on {where}"
 
 
 def _listed(specs: Sequence[TensorType]) -> str:

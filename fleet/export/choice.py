@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.domain.scope import RecordScope, ScopeFilter
-from fleet.library import Library, Record
+from fleet.library import Library, Record, RecordKind
 from fleet.library.proof_words import unproven_line
 from fleet.optimizer.history import fastest, in_model, schedules, without_static
 from fleet.runtime.manifest import UsedRecord
@@ -25,6 +25,9 @@ class Choice:
 
     device_model: str = ""
     """The hardware that they were measured on."""
+
+    trials: int = 0
+    """How many trials of the model's workloads the library has there."""
 
     unproven: str = ""
     """How many of their times are not proven, in a line; empty: all are."""
@@ -58,6 +61,7 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
             shash=workload.shash,
             uid=record.uid,
             median_sec=record.median_sec,
+            is_static=record.kind is RecordKind.STATIC,
         )
         for workload in workloads
         if workload.shash in found
@@ -68,6 +72,7 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
         traces=traces,
         records=records,
         device_model=scope.device_model if traces else "",
+        trials=sum(library.trial_counts([workload.shash for workload in workloads], scope).values()),
         unproven=unproven_line(unproven, len(found)),
     )
 

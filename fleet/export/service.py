@@ -99,8 +99,26 @@ class Exported:
     """How many operators of the model could have a record."""
 
     manifest: Manifest
+    trials: int = 0
+    """That the library has of these operators, on the hardware whose records were used."""
+
     loop_nests: tuple[str, ...] = ()
     """What of it no schedule fits, on processors: functions, blocks of them, and operators."""
+
+    @property
+    def tuned(self) -> int:
+        """How many operators have a schedule that a trial found."""
+        return sum(not record.is_static for record in self.manifest.records)
+
+    @property
+    def static(self) -> int:
+        """How many operators have their static schedule, and a record of its time."""
+        return sum(record.is_static for record in self.manifest.records)
+
+    @property
+    def unmeasured(self) -> int:
+        """How many operators have no checked record: they get their static schedule, unless it failed."""
+        return self.workloads - len(self.manifest.records)
 
 
 async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: None) -> Exported:
@@ -153,6 +171,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
         size_bytes=options.output.stat().st_size,
         workloads=len(workloads),
         manifest=manifest,
+        trials=choice.trials,
         loop_nests=artifact.loop_nests,
     )
 

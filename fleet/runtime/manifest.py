@@ -69,6 +69,9 @@ class UsedRecord:
     median_sec: float
     """Time of one call, alone, where it was measured."""
 
+    is_static: bool = False
+    """The workload's static schedule, which takes no trial. Files of earlier versions do not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
@@ -236,4 +239,5 @@ def _used_record(found: Mapping[str, Any]) -> UsedRecord:
         shash=str(found["shash"]),
         uid=str(found["uid"]),
         median_sec=float(found["median_sec"]),
+        is_static=bool(found.get("is_static", False)),
     )

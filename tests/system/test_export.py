@@ -146,6 +146,7 @@ def test_the_best_checked_record_goes_in(
 
     assert [(record.workload, record.median_sec) for record in tuned.manifest.records] == [(name, 1e-6)]
     assert tuned.manifest.device_model == "it x2"
+    assert (tuned.trials, tuned.tuned, tuned.static, tuned.unmeasured) == (2, 1, 0, tuned.workloads - 1)
     assert tuned.digest != exported.digest
     assert fleet.runtime.load(tuned.path).check().is_right
 

@@ -70,6 +70,14 @@ def test_a_manifest_survives_its_journey_as_json() -> None:
     assert format_manifest(parse_manifest(text, where="it")) == text
 
 
+def test_a_manifest_of_an_earlier_version_is_read() -> None:
+    """Fields that it lacks have their defaults."""
+    found = json.loads(format_manifest(replace(MANIFEST, records=(replace(MANIFEST.records[0], is_static=True),))))
+    del found["records"][0]["is_static"]
+
+    assert parse_manifest(json.dumps(found), where="it") == MANIFEST
+
+
 def test_a_manifest_of_a_newer_format_is_refused() -> None:
     """An old reader says what to do instead of guessing."""
     newer = json.loads(format_manifest(MANIFEST)) | {"format": 99}

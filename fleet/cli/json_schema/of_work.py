@@ -356,6 +356,10 @@ class Export(TypedDict):
     digest: str
     size_bytes: int
     workloads: int
+    trials: int
+    tuned: int
+    static: int
+    unmeasured: int
     loop_nests: list[str]
     manifest: Free
 
