@@ -158,12 +158,11 @@ def make_target(target_json: str) -> Target:
     if isinstance(cores, int) and cores < 1:
         raise ConfigError(f"a target of {cores} cores cannot be built for; num-cores goes from 1")
     _check_triple(triple(target_json))
+    _check_core(target)
     try:
-        found = Target(target)
+        return Target(target)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(f"TVM refuses the target {target_json}: {_first_sentence(error)}") from error
-    _check_core(found, target)
-    return found
 
 
 def _check_triple(triple: str) -> None:
@@ -179,18 +178,20 @@ def _check_triple(triple: str) -> None:
         raise ConfigError(f"LLVM knows no machine {triple!r}; a triple is like 'aarch64-linux-gnu'")
 
 
-def _check_core(made: Target, target: Mapping[str, object]) -> None:
-    """Refuse a core that LLVM does not know: TVM would take a generic one, and only print so."""
-    from tvm.target.codegen import llvm_get_cpu_archlist
+def _check_core(target: Mapping[str, object]) -> None:
+    """Refuse a core that LLVM does not know, also of a host: TVM would print so and take a generic one."""
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_archlist, llvm_is_valid_cpu
 
-    mcpu = str(target.get("mcpu") or "")
-    if target["kind"] != "llvm" or not mcpu:
+    host = target.get("host")
+    if isinstance(host, Mapping):
+        _check_core(host)
+    mcpu, triple = str(target.get("mcpu") or ""), str(target.get("mtriple") or "")
+    if target.get("kind") != "llvm" or not mcpu or llvm_is_valid_cpu(mcpu, triple):
         return
-    known = [str(name) for name in llvm_get_cpu_archlist(made)]
-    if mcpu not in known:
-        raise ConfigError(
-            f"LLVM knows no core {mcpu!r} for {target.get('mtriple') or 'this CPU'}{did_you_mean(mcpu, known)}"
-        )
+    any_core = Target({"kind": "llvm", **({"mtriple": triple} if triple else {})})
+    known = [str(name) for name in llvm_get_cpu_archlist(any_core)]
+    raise ConfigError(f"LLVM knows no core {mcpu!r} for {triple or 'this CPU'}{did_you_mean(mcpu, known)}")
 
 
 def _is_arm32(target: Mapping[str, object]) -> bool:

@@ -18,8 +18,10 @@ from cross.pool.build_pool import BuildPool
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.base.outputs import check_output, put_file
+from fleet.base.quantities import count_text
 from fleet.base.scratch import scratch_dir
 from fleet.cli import options
+from fleet.cli.activity import working
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
@@ -39,6 +41,7 @@ _TASK_TIMEOUT_SEC = 3600.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Say = Callable[[str], None]
 Schedule = Literal["library", "default", "static"]
 
 
@@ -121,16 +124,19 @@ def build(
         shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
     )
-    with options.working(f"building {workload}"):
-        built = run_build(order)
+    with working(f"building {workload}") as say:
+        built = run_build(order, say)
     if options.wants_json(ctx, json_output):
         options.print_json(built_data(built))
     else:
         _say(built)
 
 
-def run_build(order: BuildOrder) -> BuiltArtifact:
+def run_build(order: BuildOrder, say: Say = lambda _: None) -> BuiltArtifact:
     """Build a workload and put it, with its facts beside it, where the order says.
+
+    Args:
+        say: called with the name of each step.
 
     Raises:
         ConfigError: no such workload, or no tools to build for the target.
@@ -140,7 +146,7 @@ def run_build(order: BuildOrder) -> BuiltArtifact:
     check_tools(order.target_json)
     find_linker(order.target_json, order.linker)
     with scratch_dir("build") as scratch:
-        built = _built(order, scratch)
+        built = _built(order, scratch, say)
         artifact = replace(built.artifact, path=order.output.absolute())
         try:
             artifact.save_facts()
@@ -165,20 +171,22 @@ def built_data(built: BuiltArtifact) -> dict[str, object]:
     }
 
 
-def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
+def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     from fleet.models.model import is_model
 
     if is_model(order.workload):
-        return _built_model(order, out_dir)
+        return _built_model(order, out_dir, say)
     from cross.build.library import build as build_module
     from cross.targets.intrinsics import load_intrinsics
     from fleet.workloads.alone import schedule_alone
     from fleet.workloads.workload import module_of
 
+    say(f"reading {order.workload}")
     load_intrinsics(order.target_json)
     workload = _find_workload(order)
     best = None if order.is_untuned else _best_trace(order, workload)
     trace = best.trace_json if best else None
+    say(f"compiling {workload.operator}")
     alone = schedule_alone(module_of(workload.mod_json), order.target_json, trace)
     artifact = build_module(alone.mod, order.target_json, out_dir, args=alone.args, linker=order.linker)
     return BuiltArtifact(
@@ -189,7 +197,7 @@ def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     )
 
 
-def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
+def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     from fleet.models.confined import having, reading
     from fleet.models.model import load_model
     from fleet.workloads.extract import compile_model, extract
@@ -198,10 +206,13 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     path, target_json = Path(order.workload), order.target_json
     with _worker(target_json) as pool:
+        say(f"reading {path.name}")
         loading = reading(load_model, path)
         model = _done(pool, loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        say("finding the operators")
         found = {} if order.is_untuned else _traces(order, _done(pool, having(extract, model), model, target_json))
         traces = {shash: best.trace_json for shash, best in found.items()}
+        say(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library")
         compiling = having(compile_model, model, writable=out_dir)
         artifact = _done(pool, compiling, model, target_json, traces, out_dir)
     return BuiltArtifact(

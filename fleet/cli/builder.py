@@ -73,7 +73,7 @@ def serve(
     ctx: typer.Context,
     dask: Annotated[str, typer.Option(envvar="FLEET_DASK", metavar="URL", help="The scheduler: tls://HOST:PORT.")],
     dask_certs: DaskCertsOption = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    workers: options.WorkersOption = None,
     build_cache: BuildCacheOption = None,
     build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
     host: Annotated[

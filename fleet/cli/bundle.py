@@ -9,6 +9,7 @@ import typer
 
 from fleet.base.outputs import check_output
 from fleet.cli import candidates, options
+from fleet.cli.activity import working
 
 
 def bundle(
@@ -41,8 +42,9 @@ def bundle(
     check_output(output)
     console = options.stderr()
     spec = spec_for(board, python=python, libc=libc, extra=tuple(with_ or ()))
-    made = make_bundle(spec, lambda text: console.print(f"{text} ..."))
-    save(made, output)
+    with working(f"making the bundle for {spec.title}") as say:
+        made = make_bundle(spec, say)
+        save(made, output)
     if options.wants_json(ctx, json):
         options.print_json({"path": str(output), "size_bytes": made.size_bytes, "digest": made.digest})
         return

@@ -44,8 +44,14 @@ _OPTIONAL_PACKAGES = {
 """What a module's distribution may be called, the module's own name first."""
 
 
-def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[Finding]:
-    """Run all checks, or only those that take a moment."""
+def run_checks(
+    tracker_address: str | None, say: Callable[[str], None] = lambda _: None, *, is_quick: bool = False
+) -> list[Finding]:
+    """Run all checks, or only those that take a moment.
+
+    Args:
+        say: called with the name of each step that takes longer.
+    """
     quick: list[Callable[[], list[Finding]]] = [
         configuration,
         python,
@@ -57,11 +63,17 @@ def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[F
         multicast,
         load,
     ]
-    slow: list[Callable[[], list[Finding]]] = [
-        *(tvm_runtime, building, opencl),
-        lambda: tracker(tracker_address),
-    ]
-    return [finding for check in (quick if is_quick else quick + slow) for finding in check()]
+    findings = [finding for check in quick for finding in check()]
+    slow: dict[str, Callable[[], list[Finding]]] = {
+        "loading TVM's runtime": tvm_runtime,
+        "trying linkers and compilers": building,
+        "looking for OpenCL devices": opencl,
+        "connecting to the tracker": lambda: tracker(tracker_address),
+    }
+    for step, check in () if is_quick else slow.items():
+        say(step)
+        findings += check()
+    return findings
 
 
 def python() -> list[Finding]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fleet.base.findings import Finding, State
 from fleet.cli import options
+from fleet.cli.activity import working
 from fleet.cli.checks import run_checks
 from fleet.cli.tables import make_console
 
@@ -29,7 +30,8 @@ def doctor(
 
     Example: fleet doctor --json | jq '.findings[] | select(.state != "ok")'
     """
-    findings = run_checks(tracker or options.settings(ctx).tracker, is_quick=quick)
+    with working("checking this machine") as say:
+        findings = run_checks(tracker or options.settings(ctx).tracker, say, is_quick=quick)
     if options.wants_json(ctx, json_output):
         options.print_json({"findings": [asdict(finding) for finding in findings]})
     else:

@@ -13,6 +13,7 @@ import psutil
 import typer
 
 from fleet.cli import options
+from fleet.cli.activity import working
 from fleet.cli.explain_view import least_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
@@ -76,7 +77,7 @@ def explain(
     """
     target_json = target_of(target)
     shapes = parse_one_shape(shape or ())
-    with options.working(f"lowering {model.name}"):
+    with working(f"lowering {model.name}"):
         found = _lowered(model, target_json, shapes, batch_size)
         roofline = _roofline(target, target_json, peak_gflops, bandwidth_gbs)
     if options.wants_json(ctx, json_output):

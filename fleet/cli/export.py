@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fleet.base.quantities import count_text
 from fleet.cli import options
+from fleet.cli.activity import working
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import make_console
@@ -71,7 +72,7 @@ def export(
         threads=threads,
         affinity=affinity,
     )
-    with options.working(f"exporting {model.name}") as say:
+    with working(f"exporting {model.name}") as say:
         exported = options.run(run_export(wanted, say))
     if options.wants_json(ctx, json_output):
         options.print_json(result(exported))

@@ -12,6 +12,7 @@ import typer
 
 from cross.targets.boards import load_boards
 from fleet.cli import candidates, options
+from fleet.cli.activity import working
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library, naming
@@ -123,7 +124,7 @@ def export_(
     Example: fleet library export tuned/ --device-model 'Cortex-A72 x4'
     """
     within = ScopeFilter(target_json=target, device_model=device_model)
-    with existing_library(library) as opened:
+    with working(f"writing records to {directory}"), existing_library(library) as opened:
         scopes = opened.scopes([workload.shash for workload in opened.find_workloads(pattern)], within)
         versions = {scope.tvm_version for scope in _of_version(scopes, tvm_version)}
         if not versions:
@@ -160,7 +161,7 @@ def import_(
     if version is None:
         raise LibraryError("TVM is not installed here; name what the records were built with, --tvm-version")
     scope = RecordScope(target_json=target, device_model=device_model, tvm_version=version)
-    with Library.open(library) as opened:
+    with working(f"reading the records of {directory}"), Library.open(library) as opened:
         done = import_json(opened, directory, scope)
     if options.wants_json(ctx, json_output):
         options.print_json(asdict(done))

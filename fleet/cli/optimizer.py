@@ -36,7 +36,7 @@ def serve(
     tracker: TrackerOption = None,
     library: LibraryOption = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that run at the same time.")] = 2,
-    workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    workers: options.WorkersOption = None,
     dask: DaskOption = None,
     dask_certs: DaskCertsOption = None,
     build_cache: BuildCacheOption = None,

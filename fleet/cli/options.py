@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
+import psutil
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from fleet.base.config import at_home
 from fleet.base.network import is_answered
@@ -32,6 +31,11 @@ if TYPE_CHECKING:
     from cross.build.cache import BuildCache
 
 T = TypeVar("T")
+
+_WORKERS_PER_CORE = 4
+_LEAST_BOUND = 16
+_WORKER_BYTES = 256 * 1024**2
+"""Memory of a worker that compiles a large program; 62 idle ones took 8 s to start on two cores."""
 
 
 def seconds(text: str | float) -> float:
@@ -90,6 +94,18 @@ def _device_name(given: str) -> str:
     return f"devices/{given.removeprefix('devices/')}"
 
 
+def _bounded_workers(count: int | None) -> int | None:
+    """Refuse numbers of build processes that only take memory and turns from each other."""
+    cores, free_bytes = os.cpu_count() or 1, psutil.virtual_memory().available
+    most = max(1, min(max(_LEAST_BOUND, _WORKERS_PER_CORE * cores), free_bytes // _WORKER_BYTES))
+    if count is not None and count > most:
+        raise typer.BadParameter(
+            f"{count} build processes are too many for {cores} cores and {free_bytes / 1e9:.1f} GB of free memory; "
+            f"give {most} at most, or leave it out for one per core"
+        )
+    return count
+
+
 def _library(given: str | None) -> str | None:
     return None if given is None else look_up("library", given).value
 
@@ -102,6 +118,10 @@ ConnectTimeoutOption = Annotated[
     ),
 ]
 
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=1, callback=_bounded_workers, metavar="N", help="Build processes. Default: one per core."),
+]
 LibraryOption = Annotated[
     str | None,
     typer.Option(
@@ -283,21 +303,6 @@ def print_json(value: Mapping[str, object]) -> None:
 def stderr() -> Console:
     """Return the console for messages to people; data goes to stdout."""
     return CleanConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done while it is; what this yields says what comes next, also to a pipe."""
-    console = stderr()
-    with console.status(Text(text)) as status:
-
-        def say(said: str) -> None:
-            if console.is_terminal:
-                status.update(Text(said))
-            else:
-                console.print(said)
-
-        yield say
 
 
 def waiting_printer(what: str) -> Callable[[PendingRequest], None]:

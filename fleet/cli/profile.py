@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fleet.cli import options, stepping
+from fleet.cli.activity import working
 from fleet.cli.profile_view import render_profile
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
@@ -86,7 +87,7 @@ def profile(
     )
 
     async def work() -> ModelProfile:
-        with options.working(f"profiling {model.name}") as say:
+        with working(f"profiling {model.name}") as say:
             await stepping.check_device(on, tracker=address, connect_timeout_sec=connect_timeout)
             return await profile_model(wanted, holding, say)
 

@@ -9,6 +9,7 @@ import typer
 
 from fleet.base.text import printable
 from fleet.cli import candidates, options
+from fleet.cli.activity import working
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library
 from fleet.errors import ConfigError
@@ -48,7 +49,7 @@ def report(
 
     has_page = output is not None or format_ is not None
     chosen = format_ or _format_of(output)
-    with existing_library(library) as opened:
+    with working("reading the job's records"), existing_library(library) as opened:
         found = Report.of(opened, job)
     if json_output and (output is not None or format_ is None):
         options.print_json(as_data(found.figures))

@@ -14,6 +14,7 @@ from rich.table import Table
 from fleet.artifacts.artifact import Artifact
 from fleet.base.outputs import check_output
 from fleet.cli import options, stepping
+from fleet.cli.activity import working
 from fleet.cli.tables import make_console
 from fleet.client.arrays import numpy_dtype
 from fleet.domain.measuring import ModuleKind, TensorSpec
@@ -85,7 +86,8 @@ def run(
         async with holding as device:
             return stepping.describe(device), await device.call(loaded, sent, timeout_sec=timeout)
 
-    where, outputs = options.run(work())
+    with working(f"running {artifact.name}"):
+        where, outputs = options.run(work())
     if output is not None:
         _write(output, outputs)
     if options.wants_json(ctx, json_output):

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from fleet.cli import options, stepping
+from fleet.cli.activity import working
 from fleet.cli.tables import duration, make_console
 from fleet.dashboard.words import engine_name
 from fleet.domain.measuring import MOST_RUNS, Evaluator, disturbances_in, spread
@@ -55,7 +56,8 @@ def serve_check(
         async with holding as device:
             return stepping.describe(device), await run_check(model, device, evaluator=evaluator, timeout_sec=timeout)
 
-    where, report = options.run(work())
+    with working(f"checking {model.name}"):
+        where, report = options.run(work())
     if options.wants_json(ctx, json_output):
         options.print_json(result(model, where, report))
     else:

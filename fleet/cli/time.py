@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
+from fleet.cli.activity import working
 from fleet.cli.tables import duration, make_console
 from fleet.client.device import Device
 from fleet.domain.measuring import MOST_RUNS, TIMING, Measurement, disturbances_in, spread
@@ -102,7 +103,8 @@ def time(
         async with holding as device:
             return device, await device.load(loaded).time(None, given, timeout_sec=timeout, **evaluator)
 
-    device, measurement = options.run(work())
+    with working(f"timing {artifact.name}"):
+        device, measurement = options.run(work())
     arguments = [str(arg) for arg in given or loaded.args]
     if options.wants_json(ctx, json_output):
         options.print_json(result(loaded, arguments, device, measurement))

@@ -23,6 +23,7 @@ from fleet.cli.options import (
     LibraryOption,
     PrivateOption,
     ShapeOption,
+    WorkersOption,
     running_fleet,
     seconds,
     selector_or_default,
@@ -173,7 +174,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
                 metavar="MS", help="Stop once the tuned workloads, as the model calls them, take this together."
             ),
         ] = None,
-        workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+        workers: WorkersOption = None,
         dask: DaskOption = None,
         dask_certs: DaskCertsOption = None,
         build_cache: BuildCacheOption = None,

@@ -58,6 +58,8 @@ def test_a_named_workload_is_built_for_a_board(board: str, machine: str | None, 
     done = fleet("build", "matmul-32", "--target", board, "-o", str(output), "--json")
 
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("reading matmul-32\n")
+    assert "\ncompiling matmul" in done.stderr
     said = json.loads(done.stdout)
     artifact = Artifact.of_file(output)
     assert said["digest"] == artifact.digest

@@ -46,6 +46,9 @@ USAGE = [
     (("tune", "nowhere.onnx", "--devices", "0"), "Invalid value for '--devices'"),
     (("tune", "nowhere.onnx", "--enough", "-1"), "Invalid value for '--enough'"),
     (("tune", "nowhere.onnx", "--workers", "0"), "Invalid value for '--workers'"),
+    (("tune", "nowhere.onnx", "--workers", "1000000"), "1000000 build processes are too many for "),
+    (("optimizer", "serve", "--workers", "1000000"), "leave it out for one per core"),
+    (("builder", "serve", "--dask", "tls://127.0.0.1:1", "--workers", "1000000"), "leave it out for one per core"),
     (("tune", "nowhere.onnx", "--deadline", "soon"), "Invalid value for '--deadline': 'soon' is no time; write 2026"),
     (("tune", "nowhere.onnx", "--cooldown-ms", "-1"), "Invalid value for '--cooldown-ms'"),
     (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,13 @@ def test_the_command_prints_findings_and_fails_on_problems(monkeypatch: pytest.M
     bad = CliRunner().invoke(app, ["doctor", "--quick"])
     assert bad.exit_code == 1
     assert "problem" in bad.stdout
+
+
+@pytest.mark.slow
+def test_a_piped_doctor_names_its_slow_checks() -> None:
+    """It was silent for half a minute on a busy machine."""
+    done = subprocess.run([sys.executable, "-m", "fleet", "doctor"], capture_output=True, text=True, check=False)
+
+    steps = ["loading TVM's runtime", "trying linkers and compilers", "looking for OpenCL devices"]
+    assert [step for step in steps if step not in done.stderr.splitlines()] == []
+    assert "python" in done.stdout

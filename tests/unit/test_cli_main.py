@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import fleet
 from cross.build.cache import DEFAULT_MAX_BYTES
-from fleet.cli import options
+from fleet.cli.activity import working
 from fleet.cli.main import _COMMANDS, app, load_command
 from fleet.cli.options import DEFAULT_CACHE_GB
 from fleet.cli.tables import line, make_console, make_table
@@ -105,7 +105,7 @@ def test_words_in_brackets_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
     shown.add_row("A PC [rev 2]")
     out = StringIO()
 
-    with contextlib.redirect_stdout(out), options.working("building [/x]"):
+    with contextlib.redirect_stdout(out), working("building [/x]"):
         make_console(is_wide=False).print(shown)
 
     assert all(word in out.getvalue() for word in ("[red]", "main[/b](x[1])", "A PC [rev 2]"))

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from cross.build.toolchains import Linker, find_linker, link
-from cross.targets.target import architecture, family, host_target_json, parse_target, resolve_target, triple
+from cross.targets.target import (
+    architecture,
+    family,
+    host_target_json,
+    make_target,
+    parse_target,
+    resolve_target,
+    triple,
+)
 from device_agents.machine.host import read_host
 from fleet.errors import BuildError, ConfigError
 
@@ -124,3 +132,21 @@ def test_linker_that_cannot_run_is_a_build_error(tmp_path: Path) -> None:
     """A linker that vanished after it was found fails the build, not the process."""
     with pytest.raises(BuildError, match="cannot run"):
         link(Linker(name="gone", command=(str(tmp_path / "gone"),)), [], tmp_path / "out.so")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"kind": "llvm", "mcpu": "nope"},
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "nope"},
+        {"kind": "cuda", "arch": "sm_90", "host": {"kind": "llvm", "mcpu": "nope"}},
+    ],
+)
+def test_a_core_that_is_unknown_is_refused_by_one_line(
+    target: dict[str, object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TVM printed a line of its own before ours; a GPU's host got code for a generic core without an error."""
+    with pytest.raises(ConfigError, match="LLVM knows no core 'nope'"):
+        make_target(json.dumps(target))
+
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,68 @@
+"""Progress of commands where stderr is a pipe."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+
+from fleet.cli import activity
+from fleet.cli.activity import working
+
+
+def wait_for(text: str, capsys: pytest.CaptureFixture[str], seen: list[str]) -> None:
+    """Collect what is printed until it has the text."""
+    limit = time.monotonic() + 30
+    while text not in "".join(seen):
+        assert time.monotonic() < limit, seen
+        seen.append(capsys.readouterr().err)
+        time.sleep(0.01)
+
+
+def test_a_quick_command_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for what took a moment is noise."""
+    with working("reading"):
+        pass
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_steps_are_lines_and_silence_has_a_heartbeat(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piped build of a large model was silent for minutes."""
+    monkeypatch.setattr(activity, "_PATIENCE_SEC", 0.01)
+    monkeypatch.setattr(activity, "LONGEST_SILENCE_SEC", 0.02)
+    seen: list[str] = []
+
+    with working("building it") as say:
+        wait_for("building it\nbuilding it (0 s)\n", capsys, seen)
+        say("compiling [/x]")
+        wait_for("compiling [/x]\ncompiling [/x] (0 s)\n", capsys, seen)
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+
+
+def test_a_reader_that_is_gone_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fleet build ... 2>&1 | head -1` builds on."""
+
+    class Broken:
+        encoding = "utf-8"
+
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr(activity, "_PATIENCE_SEC", 0.0)
+    monkeypatch.setattr(sys, "stderr", Broken())
+
+    with working("building it") as say:
+        say("compiling")
+        time.sleep(0.2)
