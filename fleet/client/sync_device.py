@@ -18,6 +18,7 @@ from fleet.client.event_thread import EventThread
 from fleet.domain.devices import Inventory
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import Evaluator, Measurement, Trial
+from fleet.domain.proving import Proof, ProofArgument
 from fleet.errors import FleetError
 
 if TYPE_CHECKING:
@@ -129,18 +130,42 @@ class Device:
         return self._thread.run(timing)
 
     def call(
-        self, artifact: Artifact, args: Sequence[object], *, function: str | None = None, timeout_sec: float = 60.0
+        self,
+        artifact: Artifact,
+        args: Sequence[object],
+        *,
+        function: str | None = None,
+        timeout_sec: float = 60.0,
+        is_apart: bool = False,
     ) -> list[Array]:
         """Run a function once and return its outputs: the arguments marked as outputs, or all arrays if none is marked.
 
         Args:
             args: arrays, TensorSpecs, (shape, dtype) pairs or numbers, as the function takes them.
+            is_apart: run it in a worker that has run nothing else, which takes a few milliseconds more.
 
         Raises:
             MeasurementError: the function failed there; `kind` says how.
             InvalidRequest: an argument that cannot be sent.
         """
-        return self._thread.run(self._inner.call(artifact, args, function=function, timeout_sec=timeout_sec))
+        calling = self._inner.call(artifact, args, function=function, timeout_sec=timeout_sec, is_apart=is_apart)
+        return self._thread.run(calling)
+
+    def prove(
+        self, artifact: Artifact, args: Sequence[ProofArgument], claimed_sec: float, *, answers: int = 2
+    ) -> Proof:
+        """Prove the time of a function by the agent's own clock: see `fleet.domain.proving`.
+
+        Compare its answers with those of a reference: the agent only says that they are the ones that were timed.
+
+        Args:
+            claimed_sec: what one call takes, as it was measured.
+            answers: how many of the calls come back with their outputs.
+
+        Raises:
+            InvalidRequest: the arguments do not fit one message, or the claim is no time.
+        """
+        return self._thread.run(self._inner.prove(artifact, args, claimed_sec, answers=answers))
 
     def program(
         self,
