@@ -42,7 +42,7 @@ from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, De
 from fleet.identity.certificates import own_key_id
 from fleet.identity.join_tokens import JoinToken
 from fleet.wire.peers import Guard, server_security
-from fleet.wire.rpc import bind, make_server
+from fleet.wire.rpc import bind, make_agent_server
 from fleet.wire.stubs import add_session_service
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Agent:
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._server = make_server()
+        self._server = make_agent_server()
         self._sessions: SessionTable | None = None
         self._link: TrackerLink | None = None
         self._link_task: asyncio.Task[None] | None = None

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from device_agents.agent import Agent, Home
 from device_agents.config import AgentConfig, make_drivers, parse_config
+from device_agents.machine.heap import keep_heap_small
 from device_agents.serving.membership import Membership, has_joined
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
@@ -93,6 +94,7 @@ def run_agent(options: AgentOptions) -> int:
     forbid_inspection()
     raise_file_limit()
     try:
+        keep_heap_small()
         return asyncio.run(_serve(_told(options)))
     except KeyboardInterrupt:
         return 0

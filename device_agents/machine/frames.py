@@ -6,7 +6,7 @@ import struct
 
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 257 * 1024 * 1024
-"""Room for a gRPC message (fleet.wire.rpc.MAX_MESSAGE_BYTES) and a path; more means a candidate wrote to the socket."""
+"""Room for the largest request in pieces and a path; more means that a candidate wrote to the socket."""
 
 
 class BrokenFrame(Exception):

@@ -25,6 +25,6 @@ def cleaned_measurement(measurement: measurement_pb2.Measurement) -> measurement
 
 
 def cleaned_call(response: session_service_pb2.CallResponse) -> session_service_pb2.CallResponse:
-    """Clean a worker's answer to a call in place, and return it."""
+    """Clean a worker's answer to a call in place, and return it. Outputs need none: they are numbers."""
     response.error_message = shown_lines(response.error_message)
     return response

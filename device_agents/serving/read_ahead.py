@@ -8,15 +8,15 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_LARGE_BYTES = 256 * 1024
-"""Larger messages are taken one at a time, or a holder could fill the agent's memory."""
+_MOST_BYTES = 256 * 1024
+"""Of all messages ahead together; a larger one is taken alone. A holder could fill the agent's memory otherwise."""
 
 
 class ReadAhead(Generic[T]):
     """Some messages of a stream, before they are asked for.
 
     Args:
-        most: so many are taken ahead; more wait at their sender.
+        most: so many are taken ahead, or fewer of some size; more wait at their sender.
         size_of: how large a message is [bytes].
     """
 
@@ -26,6 +26,7 @@ class ReadAhead(Generic[T]):
 
         self._size_of = size_of
         self._queue: asyncio.Queue[T | None] = asyncio.Queue(most)
+        self._ahead_bytes = 0
         self._taken = asyncio.Event()
         self._broke: Exception | None = None
         self._reader = asyncio.create_task(self._read(messages), name="read ahead")
@@ -38,6 +39,8 @@ class ReadAhead(Generic[T]):
     async def next(self) -> T | None:
         """Return the next one, None at the end of the stream. Raises what broke it."""
         self.in_hand = await self._queue.get()
+        if self.in_hand is not None:
+            self._ahead_bytes -= self._size_of(self.in_hand)
         self._taken.set()
         if self.in_hand is None and self._broke is not None:
             raise self._broke
@@ -58,9 +61,11 @@ class ReadAhead(Generic[T]):
     async def _read(self, messages: AsyncIterator[T]) -> None:
         try:
             async for message in messages:
-                while self._size_of(message) > _LARGE_BYTES and not self._queue.empty():
+                size = self._size_of(message)
+                while self._ahead_bytes + size > _MOST_BYTES and not self._queue.empty():
                     self._taken.clear()
                     await self._taken.wait()
+                self._ahead_bytes += size
                 await self._queue.put(message)
         except Exception as error:  # noqa: BLE001 - whoever asks for the next one gets it
             self._broke = error

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 
+from google.protobuf.message import DecodeError
+
+from device_agents.serving.arrivals import Arrivals
 from device_agents.serving.read_ahead import ReadAhead
 from device_agents.serving.receiving import receive
 from device_agents.serving.session import Session
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
-from device_agents.workers.answers import check_arguments
-from fleet.errors import FleetError, Unauthenticated
+from device_agents.workers.contents import CALL_CONTENT, PROOF_CONTENT, TRIAL_CONTENT, CallAnswer, check_structure
+from fleet.errors import FleetError, InvalidRequest, Unauthenticated
 from fleet.v1 import measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
+from fleet.wire.options import MAX_WHOLE_BYTES
 from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.pieces import cut, join
+from fleet.wire.rpc import encoded
 from fleet.wire.tokens import TICKET_HEADER, TOKEN_HEADER, read_claims
 
-logger = logging.getLogger(__name__)
-
-
 _READ_AHEAD = 256
-_ARGS = {
-    "Call": pb.CallRequest.ARGS_FIELD_NUMBER,
-    "Measure": measurement_pb2.MeasureRequest.ARGS_FIELD_NUMBER,
+_NO_STRUCTURE: Mapping[str, Sequence[Sequence[int]]] = {
+    "FindMissing": (),
+    "Call": (CALL_CONTENT,),
+    "Measure": (TRIAL_CONTENT, (measurement_pb2.MeasureRequest.PIECE_FIELD_NUMBER,)),
+    "Prove": (PROOF_CONTENT,),
 }
-"""Fields with arguments of functions, by method."""
+"""By method, the fields that parsing makes no larger. All other bytes are structure, and bounded."""
+
+_UPLOADS = frozenset({"FindMissing", "PutArtifact"})
+"""Methods that take a ticket in place of a token."""
 
 
 class SessionService:
@@ -47,18 +53,31 @@ class SessionService:
             self._sessions.check_signature(_token(context))
 
     def check_message(self, method: str, content: bytes) -> None:
-        """Refuse arguments whose structure would take far more memory than their bytes.
+        """Refuse requests whose structure would take far more memory than their bytes.
 
         Raises:
             InvalidRequest: there is more than arrays' contents explain.
         """
-        field = _ARGS.get(method)
-        if field is not None:
-            check_arguments(content, field)
+        if method in _NO_STRUCTURE:
+            check_structure(content, *_NO_STRUCTURE[method])
+
+    @contextlib.asynccontextmanager
+    async def place(self, method: str, context: CallContext) -> AsyncIterator[None]:
+        """Hold a place of the caller's session, from before its request is read.
+
+        Raises:
+            LimitReached: too many calls of the session are under way.
+            FleetError: its lease is over.
+        """
+        enter = self._enter_to_upload if method in _UPLOADS else self._enter
+        session = await enter(context)
+        async with contextlib.AsyncExitStack() as stack:
+            await session.until_ended(stack.enter_async_context(session.intake.place(method)))
+            yield
 
     async def open_session(self, request: pb.OpenSessionRequest, context: CallContext) -> pb.OpenSessionResponse:
         session = await self._enter(context)
-        return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()))
+        return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()), takes_pieces=True)
 
     async def find_missing(self, request: pb.FindMissingRequest, context: CallContext) -> pb.FindMissingResponse:
         session = await self._enter_to_upload(context)
@@ -81,17 +100,20 @@ class SessionService:
         self, requests: AsyncIterator[measurement_pb2.MeasureRequest], context: CallContext
     ) -> AsyncIterator[measurement_pb2.MeasureResponse]:
         session = await self._enter(context)
-        ahead = ReadAhead(_with_arrival(requests), most=_READ_AHEAD, size_of=lambda item: item[0].ByteSize())
+        arrivals = Arrivals(requests, session.intake)
+        ahead = ReadAhead(arrivals.each(), most=_READ_AHEAD, size_of=lambda arrival: arrival.size_bytes)
         try:
-            while (item := await session.until_ended(ahead.next())) is not None:
-                measurement = await session.until_ended(session.measure(*item))
+            while (arrival := await session.until_ended(ahead.next())) is not None:
+                measuring = session.measure(arrival.request, arrival.arrived_sec, arrival.content)
+                measurement = await session.until_ended(measuring)
                 ahead.in_hand = None
+                arrivals.finish(arrival)
                 yield measurement_pb2.MeasureResponse(measurement=measurement)
         except FleetError as error:
-            for request, _ in ahead.rest():
+            for arrival in ahead.rest():
                 yield measurement_pb2.MeasureResponse(
                     measurement=measurement_pb2.Measurement(
-                        candidate_id=request.candidate_id,
+                        candidate_id=arrival.request.candidate_id,
                         error=measurement_pb2.ERROR_KIND_LEASE_ENDED,
                         error_message=str(error),
                     )
@@ -99,14 +121,41 @@ class SessionService:
             raise
         finally:
             await ahead.aclose()
+            arrivals.close()
 
     async def call(self, request: pb.CallRequest, context: CallContext) -> pb.CallResponse:
         session = await self._enter(context)
-        return await session.until_ended(session.call(request))
+        answer = await session.until_ended(session.call(request.SerializeToString()))
+        if answer.size_bytes > MAX_WHOLE_BYTES:
+            raise InvalidRequest(
+                f"the outputs are {answer.size_bytes} bytes, and this client takes {MAX_WHOLE_BYTES}; "
+                "update it: newer ones take them in pieces"
+            )
+        return encoded(pb.CallResponse, b"".join(answer.parts))
+
+    async def call_in_pieces(
+        self, requests: AsyncIterator[pb.CallInPiecesRequest], context: CallContext
+    ) -> AsyncIterator[pb.CallInPiecesResponse]:
+        session = await self._enter(context)
+        async with _carrying(session):
+            answer = await session.until_ended(_call(session, requests))
+            with session.answering():
+                for piece in cut(answer.parts, _piece_of_call):
+                    yield piece
 
     async def prove(self, request: pb.ProveRequest, context: CallContext) -> pb.ProveResponse:
         session = await self._enter(context)
         return await session.until_ended(session.prove(request))
+
+    async def prove_in_pieces(
+        self, requests: AsyncIterator[pb.ProveInPiecesRequest], context: CallContext
+    ) -> AsyncIterator[pb.ProveInPiecesResponse]:
+        session = await self._enter(context)
+        async with _carrying(session):
+            answer = await session.until_ended(_prove(session, requests))
+            with session.answering():
+                for piece in cut([answer], _piece_of_proof):
+                    yield piece
 
     async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
         session = await self._enter(context)
@@ -148,18 +197,32 @@ def _header(context: CallContext, name: str) -> str | bytes | None:
     return next((value for key, value in context.invocation_metadata() or () if key == name), None)
 
 
-async def _with_arrival(
-    requests: AsyncIterator[measurement_pb2.MeasureRequest],
-) -> AsyncIterator[tuple[measurement_pb2.MeasureRequest, float]]:
-    """Yield each request and when it came, since its waiting time counts from then.
+@contextlib.asynccontextmanager
+async def _carrying(session: Session) -> AsyncIterator[None]:
+    """Be the one call of the session that has something large in memory."""
+    async with contextlib.AsyncExitStack() as stack:
+        await session.until_ended(stack.enter_async_context(session.intake.carrying))
+        yield
 
-    Raises:
-        FleetError: what came is no request.
-    """
+
+async def _call(session: Session, requests: AsyncIterator[pb.CallInPiecesRequest]) -> CallAnswer:
+    return await session.call(await join(requests, session.intake.most_bytes))
+
+
+async def _prove(session: Session, requests: AsyncIterator[pb.ProveInPiecesRequest]) -> bytes:
+    content = await join(requests, session.intake.most_bytes)
+    check_structure(content, PROOF_CONTENT)
     try:
-        async for request in requests:
-            yield request, time.monotonic()
-    except FleetError:
-        raise
-    except Exception:  # the outermost loop: serve what came before the stream broke
-        logger.exception("request stream broke")
+        request = pb.ProveRequest.FromString(content)  # type: ignore[arg-type] # any buffer will do
+    except DecodeError as error:
+        raise InvalidRequest(f"a request that cannot be read: {error}") from None
+    del content
+    return (await session.prove(request)).SerializeToString()
+
+
+def _piece_of_call(size_bytes: int, piece: bytes) -> pb.CallInPiecesResponse:
+    return pb.CallInPiecesResponse(size_bytes=size_bytes, piece=piece)
+
+
+def _piece_of_proof(size_bytes: int, piece: bytes) -> pb.ProveInPiecesResponse:
+    return pb.ProveInPiecesResponse(size_bytes=size_bytes, piece=piece)

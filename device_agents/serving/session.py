@@ -7,22 +7,26 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from device_agents.driver import ProgramOrder
 from device_agents.measuring.cooldown import cool_down
 from device_agents.serving.cleaning import cleaned_call, cleaned_measurement
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.intake import Intake
 from device_agents.serving.observation import Observation
 from device_agents.serving.proving import prove
 from device_agents.serving.referee import Referee
 from device_agents.serving.store import ArtifactStore, Incoming
 from device_agents.serving.worker_slot import WorkerSlot
 from device_agents.workers.answers import bound_of_call, bound_of_trial
+from device_agents.workers.contents import CALL_CONTENT, Buffer, CallAnswer, order_of, without_contents
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
@@ -55,8 +59,10 @@ class Session:
         device: ServedDevice,
         pool: WorkerPool,
         store: ArtifactStore,
+        intake: Intake | None = None,
     ) -> None:
         self.claims = claims
+        self.intake = intake or Intake()
         self.upload_ticket = secrets.token_bytes(32)
         """Who has it may put artifacts for this session."""
 
@@ -155,6 +161,23 @@ class Session:
             raise self._ended.result()
         return result
 
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Cancel the current task when the session ends, while it writes an answer for a holder who may not read it.
+
+        Raises:
+            FleetError: the session has ended.
+        """
+        self._check_live()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a session is used from asyncio tasks only")
+        self._under_way.add(task)
+        try:
+            yield
+        finally:
+            self._under_way.discard(task)
+
     async def find_missing(self, digests: list[str]) -> list[str]:
         """Return the digests that have to be uploaded; the other artifacts are kept for this session."""
         return [digest for digest in digests if await self._store.find(digest, self) is None]
@@ -165,8 +188,15 @@ class Session:
             raise self._ended.result()
         incoming.finish(self)
 
-    async def measure(self, request: measurement_pb2.MeasureRequest, arrived_sec: float) -> measurement_pb2.Measurement:
-        """Time one candidate. `arrived_sec`: when it came, on the monotonic clock."""
+    async def measure(
+        self, request: measurement_pb2.MeasureRequest, arrived_sec: float, content: Buffer | None = None
+    ) -> measurement_pb2.Measurement:
+        """Time one candidate.
+
+        Args:
+            arrived_sec: when it came, on the monotonic clock.
+            content: the serialised request, if `request` lacks the contents of its arrays.
+        """
         path = await self._store.find(request.artifact_digest, self)
         if path is None:
             return _failed(
@@ -191,10 +221,11 @@ class Session:
                     worker = await self._usable_worker()
                 except DeviceError as error:
                     return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, str(error))
-                order = worker_pb2.WorkerRequest(measure=request, artifact_path=worker.give(path))
+                raw = request.SerializeToString() if content is None else content
+                order = order_of(worker_pb2.WorkerRequest.MEASURE_FIELD_NUMBER, raw, worker.give(path))
                 wait_sec = time.monotonic() - arrived_sec
                 observation = await Observation.start(self.device, worker.pid)
-                measurement = await self._measure_in(worker, order, timeout_sec)
+                measurement = await self._measure_in(worker, request, order, timeout_sec)
                 self.device.learn(error_kind_from_proto(measurement.error), measurement.error_message)
                 await observation.stop()
                 if worker.is_usable:
@@ -210,19 +241,28 @@ class Session:
         measurement.provenance.bitstream_digest = self.device.bitstream_digest
         return measurement
 
-    async def call(self, request: session_service_pb2.CallRequest) -> session_service_pb2.CallResponse:
-        """Run a function once."""
+    async def call(self, content: Buffer) -> CallAnswer:
+        """Run a function once.
+
+        Args:
+            content: a serialised CallRequest.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        try:
+            request = session_service_pb2.CallRequest.FromString(without_contents(content, CALL_CONTENT))
+        except DecodeError as error:
+            raise InvalidRequest(f"a call that cannot be read: {error}") from None
         path = await self._store.find(request.artifact_digest, self)
         if path is None:
-            return session_service_pb2.CallResponse(
-                error=measurement_pb2.ERROR_KIND_ARTIFACT_MISSING,
-                error_message=f"{request.artifact_digest} is not on this agent; put it first",
-            )
+            message = f"{request.artifact_digest} is not on this agent; put it first"
+            return _failed_call(ErrorKind.ARTIFACT_MISSING, message)
         async with self.device.turn:
             if not request.is_apart:
-                return await self._call_in(await self._usable_worker(), request, path)
+                return await self._call_in(await self._usable_worker(), request, content, path)
             async with self._worker_apart() as worker:
-                return await self._call_in(worker, request, path)
+                return await self._call_in(worker, request, content, path)
 
     async def prove(self, request: session_service_pb2.ProveRequest) -> session_service_pb2.ProveResponse:
         """Prove a time in a worker that runs nothing else, see `device_agents.serving.proving`.
@@ -270,14 +310,17 @@ class Session:
         )
 
     async def _measure_in(
-        self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float
+        self,
+        worker: WorkerHandle,
+        request: measurement_pb2.MeasureRequest,
+        order: Sequence[Buffer],
+        timeout_sec: float,
     ) -> measurement_pb2.Measurement:
         started = time.monotonic()
         try:
-            bound = bound_of_trial(order.measure)
-            response = await worker.exchange(order.SerializeToString(), timeout_sec, bound)
+            response = await worker.exchange(order, timeout_sec, bound_of_trial(request))
         except WorkerLost as lost:
-            measurement = _failed(order.measure.candidate_id, lost.kind, str(lost))
+            measurement = _failed(request.candidate_id, lost.kind, str(lost))
             measurement.signal = lost.signal_number
             measurement.clocks.run.CopyFrom(duration(time.monotonic() - started))
             return measurement
@@ -288,16 +331,15 @@ class Session:
         return cleaned_measurement(response.measurement)
 
     async def _call_in(
-        self, worker: WorkerHandle, request: session_service_pb2.CallRequest, path: Path
-    ) -> session_service_pb2.CallResponse:
-        order = worker_pb2.WorkerRequest(call=request, artifact_path=worker.give(path)).SerializeToString()
+        self, worker: WorkerHandle, request: session_service_pb2.CallRequest, content: Buffer, path: Path
+    ) -> CallAnswer:
+        order = order_of(worker_pb2.WorkerRequest.CALL_FIELD_NUMBER, content, worker.give(path))
+        bound = bound_of_call(request).within(self.intake.most_bytes)
         try:
-            response = await worker.exchange(order, call_timeout_sec(request), bound_of_call(request))
+            head, outputs = await worker.exchange_call(order, call_timeout_sec(request), bound)
         except WorkerLost as lost:
-            return session_service_pb2.CallResponse(
-                error=error_kind_to_proto(lost.kind), error_message=str(lost), signal=lost.signal_number
-            )
-        return cleaned_call(response.call)
+            return _failed_call(lost.kind, str(lost), lost.signal_number)
+        return CallAnswer(cleaned_call(head), outputs)
 
     @asynccontextmanager
     async def _worker_apart(self) -> AsyncIterator[WorkerHandle]:
@@ -347,6 +389,11 @@ class Session:
 def superseded(claims: Claims) -> LeaseRevoked:
     """Return the error for the holder of a lease that a newer one replaced."""
     return LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
+
+
+def _failed_call(kind: ErrorKind, message: str, signal: int = 0) -> CallAnswer:
+    head = session_service_pb2.CallResponse(error=error_kind_to_proto(kind), error_message=message, signal=signal)
+    return CallAnswer(head)
 
 
 def _failed(candidate_id: str, kind: ErrorKind, message: str) -> measurement_pb2.Measurement:

@@ -11,6 +11,7 @@ from typing import Any
 
 from device_agents.serving.admission import Admission, Fence
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.intake import Intake, share_bytes
 from device_agents.serving.session import Session, superseded
 from device_agents.serving.store import ArtifactStore
 from device_agents.workers.pool import WorkerPool
@@ -162,7 +163,8 @@ class SessionTable:
                 self._extend(older, claims)
                 return older
             await older.end(superseded(older.claims))
-        session = Session(claims, self._devices[claims.device_name], self._pool, self._store)
+        intake = Intake(share_bytes(len(self._devices), self._pool.limits.memory_bytes))
+        session = Session(claims, self._devices[claims.device_name], self._pool, self._store, intake)
         await session.reset()
         self._sessions[claims.device_name] = session
         self._arm(session)

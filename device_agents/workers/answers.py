@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
+from device_agents.workers.walk import Walk
 from fleet.domain.measuring import MOST_RUNS
-from fleet.errors import InvalidRequest
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 
 _STRUCTURE_BYTES = 64 * 1024
 """Messages for people, clocks, names and shapes."""
-
-_STRUCTURE_OF_REQUEST_BYTES = 256 * 1024
-"""Thousands of arguments with their shapes."""
 
 _STRUCTURE_OF_OPERATORS_BYTES = 1024 * 1024
 """Ten thousand calls of a model, each with its name."""
@@ -39,9 +36,7 @@ _OUTPUTS = {
 }
 """Number of the field with outputs, by that of the answer that has one."""
 
-_TENSOR = tensor_pb2.Argument.TENSOR_FIELD_NUMBER
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BITS = re.compile(r"[a-z_]+(?P<bits>\d+)?[a-z0-9_]*?(x(?P<lanes>\d+))?")
 _LARGEST_BITS = 128
 
@@ -64,7 +59,16 @@ class AnswerBound:
         """The longest frame that can hold it."""
         return min(self.structure_bytes + self.content_bytes, MAX_FRAME_BYTES)
 
-    def check(self, frame: bytes) -> None:
+    @property
+    def most_fields(self) -> int:
+        """The most fields that it can have."""
+        return self.structure_bytes // _LEAST_FIELD_BYTES
+
+    def within(self, content_bytes: int) -> AnswerBound:
+        """Return the same with no more content than this."""
+        return replace(self, content_bytes=min(self.content_bytes, content_bytes))
+
+    def check(self, frame: bytes | bytearray) -> None:
         """Refuse a frame that could not be an answer.
 
         Raises:
@@ -72,7 +76,7 @@ class AnswerBound:
         """
         structure = len(frame)
         if self.outputs or structure > self.structure_bytes:
-            walk = _Walk(frame, self.structure_bytes // _LEAST_FIELD_BYTES)
+            walk = Walk(frame, self.most_fields)
             for count, size in enumerate(_content_sizes(walk), 1):
                 if count > self.outputs:
                     raise BrokenFrame(f"more than {self.outputs} outputs came")
@@ -83,30 +87,6 @@ class AnswerBound:
 
 LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
 """For those who ask for anything."""
-
-
-def check_arguments(frame: bytes, args_field: int) -> None:
-    """Refuse a request with more structure than a call needs, before it is parsed.
-
-    A megabyte of empty arguments takes a hundred in memory.
-
-    Args:
-        args_field: number of the field with the arguments.
-
-    Raises:
-        InvalidRequest: it has more, or is no message.
-    """
-    if len(frame) <= _STRUCTURE_OF_REQUEST_BYTES:
-        return
-    try:
-        walk = _Walk(frame, _STRUCTURE_OF_REQUEST_BYTES // _LEAST_FIELD_BYTES)
-        structure = len(frame) - sum(_argument_sizes(walk, args_field))
-    except BrokenFrame as broken:
-        raise InvalidRequest(f"a request that cannot be read: {broken}") from broken
-    if structure > _STRUCTURE_OF_REQUEST_BYTES:
-        raise InvalidRequest(
-            f"a request with {structure} bytes beside its arrays' contents; at most {_STRUCTURE_OF_REQUEST_BYTES}"
-        )
 
 
 def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
@@ -167,17 +147,7 @@ def _size_bytes(spec: tensor_pb2.TensorSpec) -> int:
     return size
 
 
-def _argument_sizes(walk: _Walk, args_field: int) -> Iterator[int]:
-    """Yield the size of the content of each argument that is an array [bytes]."""
-    for number, start, end in walk.fields(0, len(walk.frame)):
-        if number != args_field:
-            continue
-        for kind, tensor_start, tensor_end in walk.fields(start, end):
-            if kind == _TENSOR:
-                yield sum(stop - begin for n, begin, stop in walk.fields(tensor_start, tensor_end) if n == _CONTENT)
-
-
-def _content_sizes(walk: _Walk) -> Iterator[int]:
+def _content_sizes(walk: Walk) -> Iterator[int]:
     """Yield the size of each output's content [bytes]; 0 for an output without."""
     for number, start, end in walk.fields(0, len(walk.frame)):
         if number not in _OUTPUTS:
@@ -186,50 +156,3 @@ def _content_sizes(walk: _Walk) -> Iterator[int]:
             if inner == _OUTPUTS[number]:
                 contents = (stop - begin for n, begin, stop in walk.fields(output_start, output_end) if n == _CONTENT)
                 yield max(contents, default=0)
-
-
-class _Walk:
-    """Goes through the fields of a frame, within and beside each other, up to a number of them."""
-
-    def __init__(self, frame: bytes, most_fields: int) -> None:
-        self.frame = frame
-        self._left = most_fields
-
-    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield number, start and end of the content of each field of a message that lies in a part of the frame.
-
-        Raises:
-            BrokenFrame: it is no message, or there are too many.
-        """
-        while start < end:
-            self._left -= 1
-            if self._left < 0:
-                raise BrokenFrame("more fields than an answer has")
-            key, start = _varint(self.frame, start, end)
-            kind = key & 7
-            begin = start
-            if kind == _VARINT:
-                _, start = _varint(self.frame, start, end)
-            elif kind == _BYTES:
-                size, begin = _varint(self.frame, start, end)
-                start = begin + size
-            elif kind in (_FIXED64, _FIXED32):
-                start += 8 if kind == _FIXED64 else 4
-            else:
-                raise BrokenFrame("a field of no known kind")
-            if start > end:
-                raise BrokenFrame("a field is longer than its message")
-            yield key >> 3, begin, start
-
-
-def _varint(frame: bytes, start: int, end: int) -> tuple[int, int]:
-    """Return a number and where it ends."""
-    value = shift = 0
-    while start < end and shift < 70:
-        byte = frame[start]
-        start += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, start
-        shift += 7
-    raise BrokenFrame("a number is cut off")

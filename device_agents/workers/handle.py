@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -16,6 +18,7 @@ from device_agents.machine.frames import BrokenFrame
 from device_agents.machine.linux import resident_bytes
 from device_agents.runtimes.contract import DeviceLost, WorkerEnd
 from device_agents.workers.answers import LARGEST, AnswerBound
+from device_agents.workers.contents import Buffer, split_answer
 from device_agents.workers.family import Exit, Family
 from device_agents.workers.limits import MAX_PROCESSES, SAMPLE_SEC, Excess, WorkerLimits, find_excess
 from device_agents.workers.link import WorkerLink
@@ -23,9 +26,11 @@ from device_agents.workers.output import OutputPipe
 from device_agents.workers.room import Room
 from fleet.base.text import shown_lines
 from fleet.domain.measuring import ErrorKind
-from fleet.v1 import worker_pb2
+from fleet.v1 import session_service_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)
+
+_Parse: TypeAlias = Callable[[bytearray], worker_pb2.WorkerResponse]
 
 _EXIT_GRACE_SEC = 0.5
 """How long a worker whose socket closed may take to end by itself, so that its own signal is what gets reported."""
@@ -113,18 +118,43 @@ class WorkerHandle:
         return str(self._room.give(artifact))
 
     async def exchange(
-        self, request: bytes, timeout_sec: float, bound: AnswerBound = LARGEST
+        self, request: bytes | Sequence[Buffer], timeout_sec: float, bound: AnswerBound = LARGEST
     ) -> worker_pb2.WorkerResponse:
         """Send a request and return the response. A worker that announced it as its last has ended by then.
 
         The worker is dead and gone whenever this raises, also when it is cancelled.
 
+        Args:
+            request: also in parts that follow each other.
+
         Raises:
             WorkerLost: it crashed, hung, or used more than it may.
         """
+        return await self._exchange(request, timeout_sec, bound, _parse_whole)
+
+    async def exchange_call(
+        self, request: Sequence[Buffer], timeout_sec: float, bound: AnswerBound
+    ) -> tuple[session_service_pb2.CallResponse, tuple[Buffer, ...]]:
+        """Do the same for a call, and return its outputs apart, unparsed; see `split_answer`.
+
+        Raises:
+            WorkerLost: see `exchange`.
+        """
+        outputs: list[Buffer] = []
+
+        def parse(frame: bytearray) -> worker_pb2.WorkerResponse:
+            response, outputs[:] = split_answer(frame, bound.most_fields)
+            return response
+
+        response = await self._exchange(request, timeout_sec, bound, parse)
+        return response.call, tuple(outputs)
+
+    async def _exchange(
+        self, request: bytes | Sequence[Buffer], timeout_sec: float, bound: AnswerBound, parse: _Parse
+    ) -> worker_pb2.WorkerResponse:
         answer = self._link.ask(request, bound.frame_bytes)
         try:
-            response = await self._supervise(answer, timeout_sec, bound)
+            response = await self._supervise(answer, timeout_sec, bound, parse)
             if response.is_last:
                 await self.kill()
             return response
@@ -158,7 +188,7 @@ class WorkerHandle:
         return self._end
 
     async def _supervise(
-        self, answer: asyncio.Future[bytes], timeout_sec: float, bound: AnswerBound
+        self, answer: asyncio.Future[bytearray], timeout_sec: float, bound: AnswerBound, parse: _Parse
     ) -> worker_pb2.WorkerResponse:
         await asyncio.wait((answer, self._excess), timeout=timeout_sec, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -169,7 +199,7 @@ class WorkerHandle:
         try:
             content = answer.result()
             bound.check(content)
-            return worker_pb2.WorkerResponse.FromString(content)
+            return parse(content)
         except ConnectionError:
             raise await self._explain() from None
         except (BrokenFrame, DecodeError) as broken:
@@ -241,6 +271,10 @@ class WorkerHandle:
         self._output.close()
         self._link.close()
         await asyncio.to_thread(self._room.remove)
+
+
+def _parse_whole(frame: bytearray) -> worker_pb2.WorkerResponse:
+    return worker_pb2.WorkerResponse.FromString(frame)  # type: ignore[arg-type] # any buffer will do
 
 
 def _signal_name(number: int) -> str:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
+from collections.abc import Sequence
 
-from device_agents.machine.frames import HEADER, MAX_FRAME_BYTES, BrokenFrame, format_frame, parse_header
+from device_agents.machine.frames import HEADER, MAX_FRAME_BYTES, BrokenFrame, parse_header
+
+_WRITE_BYTES = 1024 * 1024
+"""Largest write: the transport copies the part that the socket does not take at once."""
 
 
 class WorkerLink(asyncio.Protocol):
@@ -18,7 +23,9 @@ class WorkerLink(asyncio.Protocol):
         """Size of the response under way; None until its header has arrived."""
 
         self._most_bytes = MAX_FRAME_BYTES
-        self._answer: asyncio.Future[bytes] | None = None
+        self._answer: asyncio.Future[bytearray] | None = None
+        self._unsent: deque[memoryview] = deque()
+        self._is_paused = False
 
     @classmethod
     async def connect(cls, connection: socket.socket) -> WorkerLink:
@@ -31,15 +38,26 @@ class WorkerLink(asyncio.Protocol):
         """True while requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, request: bytes, most_bytes: int = MAX_FRAME_BYTES) -> asyncio.Future[bytes]:
+    def ask(
+        self, request: bytes | Sequence[bytes | bytearray | memoryview], most_bytes: int = MAX_FRAME_BYTES
+    ) -> asyncio.Future[bytearray]:
         """Send a request; the future gets its response, or ConnectionError or BrokenFrame, as above `most_bytes`.
 
         One at a time: the next only after the response to the one before.
+
+        Args:
+            request: also in parts that follow each other.
         """
         self._most_bytes = most_bytes
         answer = self._answer = asyncio.get_running_loop().create_future()
         if self._transport is not None and self.is_open:
-            self._transport.write(format_frame(request))
+            parts = [request] if isinstance(request, bytes) else request
+            head = HEADER.pack(sum(map(len, parts)))
+            if sum(map(len, parts)) <= _WRITE_BYTES:
+                self._transport.write(b"".join((head, *parts)))
+            else:
+                self._unsent.extend(_slices([head, *parts]))
+                self._send_on()
         else:
             answer.set_exception(ConnectionResetError("the worker closed its connection"))
         return answer
@@ -48,6 +66,13 @@ class WorkerLink(asyncio.Protocol):
         """Close the socket. Idempotent."""
         if self._transport is not None:
             self._transport.close()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._send_on()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -66,7 +91,11 @@ class WorkerLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionResetError("the worker closed its connection"))
 
-    def _take_answer(self, answer: asyncio.Future[bytes]) -> None:
+    def _send_on(self) -> None:
+        while self._unsent and not self._is_paused and self._transport is not None:
+            self._transport.write(self._unsent.popleft())
+
+    def _take_answer(self, answer: asyncio.Future[bytearray]) -> None:
         if self._wanted_bytes is None:
             if len(self._received) < HEADER.size:
                 return
@@ -80,12 +109,20 @@ class WorkerLink(asyncio.Protocol):
         if len(self._received) > end:
             # A candidate wrote to the socket: what would be read as the answer for the next one is not the worker's.
             raise BrokenFrame("the worker answered more than it was asked")
-        answer.set_result(bytes(memoryview(self._received)[HEADER.size :]))
-        self._received.clear()
+        received, self._received = self._received, bytearray()
+        del received[: HEADER.size]
+        answer.set_result(received)
         self._wanted_bytes = None
 
     def _fail(self, error: Exception) -> None:
+        self._unsent.clear()
         if self._transport is not None:
             self._transport.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
+
+
+def _slices(parts: Sequence[bytes | bytearray | memoryview]) -> list[memoryview]:
+    return [
+        memoryview(part)[start : start + _WRITE_BYTES] for part in parts for start in range(0, len(part), _WRITE_BYTES)
+    ]

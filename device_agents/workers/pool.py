@@ -82,7 +82,7 @@ class WorkerPool:
         self._is_ours = False
         """Whether the directory is known to hold nothing of anybody else."""
         self._preloads = sorted(set(preloads))
-        self._limits = limits
+        self.limits = limits
         self._restarts = restarts
         self._patience = patience
         self._warm_module = warm_module
@@ -193,15 +193,15 @@ class WorkerPool:
         """Have a worker forked; None when the warm process did not do it."""
         worker_id = next(self._ids)
         room = Room.make(self._directory / f"worker-{worker_id}")
-        group = self._groups.make(f"worker-{worker_id}", self._limits.memory_bytes) if self._groups else None
+        group = self._groups.make(f"worker-{worker_id}", self.limits.memory_bytes) if self._groups else None
         cell = self._cell(spec, room, group)
         order = WorkerOrder(
             runtime=spec.runtime,
             settings=spec.settings,
             environment=spec.environment,
             directory=str(room.home),
-            memory_limit_bytes=self._limits.memory_bytes,
-            disk_limit_bytes=self._limits.disk_bytes,
+            memory_limit_bytes=self.limits.memory_bytes,
+            disk_limit_bytes=self.limits.disk_bytes,
             cpus=spec.cpus or self.default_cpus,
             limits_address_space=spec.limits_address_space,
             cell=cell,
@@ -234,7 +234,7 @@ class WorkerPool:
         return WorkerHandle(
             family=family,
             room=room,
-            limits=self._limits,
+            limits=self.limits,
             output=OutputPipe(log_reader, sink),
             link=await WorkerLink.connect(ours),
             patience=self._patience,
@@ -269,7 +269,7 @@ class WorkerPool:
             if jail.has(Layer.MOUNT) or jail.has(Layer.LANDLOCK)
             else [],
             devices=devices,
-            shared_memory_bytes=self._limits.memory_bytes // 4,
+            shared_memory_bytes=self.limits.memory_bytes // 4,
             has_network=spec.needs_network,
             uid=uid,
             groups=groups or [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 import grpc.aio
@@ -12,6 +12,8 @@ from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import DeviceUnreachable
 from fleet.v1 import measurement_pb2
 from fleet.wire.measurements import measurement_from_proto, trial_to_proto
+from fleet.wire.options import MAX_REQUEST_BYTES
+from fleet.wire.pieces import cut
 from fleet.wire.rpc import read_next
 
 _AHEAD = 256
@@ -23,8 +25,19 @@ _Call: TypeAlias = "grpc.aio.StreamStreamCall[measurement_pb2.MeasureRequest, me
 class MeasureStream:
     """Feeds trials into one Measure call and hands out its results."""
 
-    def __init__(self, call: _Call, trials: Iterable[Trial] | AsyncIterable[Trial]) -> None:
+    def __init__(
+        self,
+        call: _Call,
+        trials: Iterable[Trial] | AsyncIterable[Trial],
+        takes_pieces: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Send nothing yet.
+
+        Args:
+            takes_pieces: tells whether the agent takes requests in pieces. Only used for large ones.
+        """
         self._call = call
+        self._takes_pieces = takes_pieces
         self._trials = trials
         self._slots = asyncio.Semaphore(_AHEAD)
         self._sent_count = 0
@@ -72,5 +85,14 @@ class MeasureStream:
 
     async def _send(self, trial: Trial) -> None:
         await self._slots.acquire()
-        await self._call.write(trial_to_proto(trial))
+        request = trial_to_proto(trial)
+        if request.ByteSize() > MAX_REQUEST_BYTES and await self._takes_pieces():
+            for piece in cut([request.SerializeToString()], _piece):
+                await self._call.write(piece)
+        else:
+            await self._call.write(request)
         self._sent_count += 1
+
+
+def _piece(size_bytes: int, piece: bytes) -> measurement_pb2.MeasureRequest:
+    return measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=piece)

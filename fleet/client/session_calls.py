@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from fleet.base.text import printable
 from fleet.client.measure_stream import MeasureStream
+from fleet.client.pieces import exchange
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
@@ -31,10 +33,14 @@ from fleet.wire.stubs import session_service_stub
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER
 
+P = TypeVar("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
 _CLOSE_TIMEOUT_SEC = 2.0
+_MOST_DIGESTS = 1_000
+"""Of one request: an agent takes 256 KiB."""
+
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 """Statuses that, without a fleet error inside, mean that the call was cut off."""
 
@@ -72,6 +78,9 @@ class SessionCalls:
         self._holder = holder
         self._name, self._address = holder.device.name, holder.device.address
         self._under_way: set[grpc.aio.Call] = set()
+        self._takes_pieces = True
+        """False once the agent turned out to be too old for calls in pieces."""
+
         self._channel = make_channel(self._address, proof, agent_name(holder.device.agent_key_id))
         self._stub = session_service_stub(self._channel)
 
@@ -102,9 +111,11 @@ class SessionCalls:
 
     async def find_missing(self, digests: Sequence[str]) -> set[str]:
         """Return those artifacts that the agent does not have yet."""
-        request = session_service_pb2.FindMissingRequest(digests=digests)
-        answer = await self._answer(self._stub.find_missing(request, metadata=self._metadata()))
-        return set(answer.digests)
+        missing: set[str] = set()
+        for start in range(0, len(digests), _MOST_DIGESTS) or (0,):
+            request = session_service_pb2.FindMissingRequest(digests=digests[start : start + _MOST_DIGESTS])
+            missing.update((await self._answer(self._stub.find_missing(request, metadata=self._metadata()))).digests)
+        return missing
 
     async def make_upload_ticket(self) -> bytes:
         """Return what others may put artifacts with.
@@ -137,7 +148,7 @@ class SessionCalls:
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
         """Yield one measurement per trial, in order. Trials are sent ahead."""
         call = self._stub.measure(None, metadata=self._metadata())
-        stream = MeasureStream(call, trials)
+        stream = MeasureStream(call, trials, self._takes_trials_in_pieces)
         with self._watched(call):
             try:
                 async with contextlib.aclosing(stream.results()) as results:
@@ -153,7 +164,13 @@ class SessionCalls:
         Raises:
             MeasurementError: it failed there.
         """
-        answer = await self._answer(self._stub.call(call_to_proto(call), metadata=self._metadata()))
+        request = call_to_proto(call)
+        content = await self._in_pieces(self._stub.call_in_pieces, session_service_pb2.CallInPiecesRequest, request)
+        if content is None:
+            answer = await self._answer(self._stub.call(request, metadata=self._metadata()))
+        else:
+            answer = session_service_pb2.CallResponse.FromString(content)
+            del content
         kind = error_kind_from_proto(answer.error)
         if kind is not None:
             raise failure(kind, printable(answer.error_message), answer.signal, self._name)
@@ -161,7 +178,11 @@ class SessionCalls:
 
     async def prove(self, order: ProofOrder) -> Proof:
         """Have the agent prove a time. One that is too old for it proves nothing."""
-        call = self._stub.prove(proof_order_to_proto(order), metadata=self._metadata())
+        request = proof_order_to_proto(order)
+        content = await self._in_pieces(self._stub.prove_in_pieces, session_service_pb2.ProveInPiecesRequest, request)
+        if content is not None:
+            return proof_from_proto(session_service_pb2.ProveResponse.FromString(content), order.claimed_sec)
+        call = self._stub.prove(request, metadata=self._metadata())
         with self._watched(call):
             try:
                 return proof_from_proto(await call, order.claimed_sec)
@@ -204,6 +225,34 @@ class SessionCalls:
             raise self._holder.ended
         if self.is_closed:
             raise DeviceClosed(f"{self._name} was given back ({self._holder.lease.name}); acquire it again to go on")
+
+    async def _in_pieces(
+        self, rpc: grpc.aio.StreamStreamMultiCallable[P, Any], make: Callable[..., P], request: Message
+    ) -> bytes | None:
+        """Return the serialised answer of a call in pieces; None if the agent is too old for it.
+
+        Args:
+            make: the class of the request's pieces.
+        """
+        metadata = self._metadata()
+        if not self._takes_pieces:
+            return None
+        call = rpc(None, metadata=metadata)
+        with self._watched(call) as ending:
+            try:
+                return bytes(await exchange(call, request.SerializeToString(), make))
+            except grpc.aio.AioRpcError as error:
+                await ending.settle()
+                if ending.error(error).code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+            finally:
+                call.cancel()
+        self._takes_pieces = False
+        return None
+
+    async def _takes_trials_in_pieces(self) -> bool:
+        request = session_service_pb2.OpenSessionRequest()
+        return (await self._answer(self._stub.open_session(request, metadata=self._metadata()))).takes_pieces
 
     async def _answer(self, call: grpc.aio.UnaryUnaryCall[S, T]) -> T:
         with self._watched(call):

@@ -123,7 +123,7 @@ class Evaluator(_message.Message):
     def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ..., f_preproc: _Optional[str] = ..., look_runs: _Optional[int] = ..., hopeless_above_sec: _Optional[float] = ..., behind_above_sec: _Optional[float] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
-    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch", "operator_runs")
+    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch", "operator_runs", "piece", "size_bytes")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,8 @@ class MeasureRequest(_message.Message):
     MODULE_KIND_FIELD_NUMBER: _ClassVar[int]
     ENDS_BATCH_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_RUNS_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     artifact_digest: str
     function: str
@@ -142,7 +144,9 @@ class MeasureRequest(_message.Message):
     module_kind: ModuleKind
     ends_batch: bool
     operator_runs: int
-    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ..., operator_runs: _Optional[int] = ...) -> None: ...
+    piece: bytes
+    size_bytes: int
+    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ..., operator_runs: _Optional[int] = ..., piece: _Optional[bytes] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class MeasureResponse(_message.Message):
     __slots__ = ("measurement",)

@@ -39,10 +39,12 @@ class OpenSessionRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenSessionResponse(_message.Message):
-    __slots__ = ("worker_pid",)
+    __slots__ = ("worker_pid", "takes_pieces")
     WORKER_PID_FIELD_NUMBER: _ClassVar[int]
+    TAKES_PIECES_FIELD_NUMBER: _ClassVar[int]
     worker_pid: int
-    def __init__(self, worker_pid: _Optional[int] = ...) -> None: ...
+    takes_pieces: bool
+    def __init__(self, worker_pid: _Optional[int] = ..., takes_pieces: _Optional[bool] = ...) -> None: ...
 
 class FindMissingRequest(_message.Message):
     __slots__ = ("digests",)
@@ -113,6 +115,38 @@ class CallResponse(_message.Message):
     error_message: str
     signal: int
     def __init__(self, outputs: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ..., error: _Optional[_Union[_measurement_pb2.ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class CallInPiecesRequest(_message.Message):
+    __slots__ = ("size_bytes", "piece")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    piece: bytes
+    def __init__(self, size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ...) -> None: ...
+
+class CallInPiecesResponse(_message.Message):
+    __slots__ = ("size_bytes", "piece")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    piece: bytes
+    def __init__(self, size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ...) -> None: ...
+
+class ProveInPiecesRequest(_message.Message):
+    __slots__ = ("size_bytes", "piece")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    piece: bytes
+    def __init__(self, size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ...) -> None: ...
+
+class ProveInPiecesResponse(_message.Message):
+    __slots__ = ("size_bytes", "piece")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    piece: bytes
+    def __init__(self, size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ...) -> None: ...
 
 class ProofArgument(_message.Message):
     __slots__ = ("spec", "bank", "is_fixed")

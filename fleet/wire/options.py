@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from fleet.base.open_files import file_limit
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""Bound on one message: the largest tensor of a Call."""
+"""Bound on one message: the arrays of a Call together. Larger than 4 MiB, it travels in pieces."""
+
+MAX_WHOLE_BYTES = 4 * 1024 * 1024
+"""Bound on one message with arrays that does not travel in pieces, as clients of earlier releases send them."""
 
 MAX_REQUEST_BYTES = 1024 * 1024
 """Bound on one request without arrays or artifacts."""
@@ -21,9 +24,11 @@ MAX_PIECE_MESSAGE_BYTES = MAX_REQUEST_BYTES + 64 * 1024
 
 _MAX_BYTES: Mapping[str, int] = {
     "fleet.v1.SessionService.PutArtifact": MAX_PIECE_MESSAGE_BYTES,
-    "fleet.v1.SessionService.Call": MAX_MESSAGE_BYTES,
-    "fleet.v1.SessionService.Measure": MAX_MESSAGE_BYTES,
-    "fleet.v1.SessionService.Prove": MAX_MESSAGE_BYTES,
+    "fleet.v1.SessionService.Call": MAX_WHOLE_BYTES,
+    "fleet.v1.SessionService.CallInPieces": MAX_PIECE_MESSAGE_BYTES,
+    "fleet.v1.SessionService.Measure": MAX_WHOLE_BYTES,
+    "fleet.v1.SessionService.Prove": MAX_WHOLE_BYTES,
+    "fleet.v1.SessionService.ProveInPieces": MAX_PIECE_MESSAGE_BYTES,
 }
 """Of the requests that carry arrays or artifacts, by the rpc's full name."""
 
@@ -62,6 +67,16 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # In tests one process talks to many trackers, so a channel must not borrow another's connection.
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+
+AGENT_OPTIONS: Mapping[str, int] = {
+    "grpc.max_receive_message_length": MAX_WHOLE_BYTES,
+    "grpc.max_concurrent_streams": 100,
+    # The window of a stream that nobody reads from: by default it grows to megabytes on a fast link.
+    "grpc.http2.bdp_probe": 0,
+    "grpc.http2.lookahead_bytes": 256 * 1024,
+}
+"""Bounds on gRPC's own buffers of unread requests in an agent."""
 
 
 def server_options(max_request_bytes: int) -> list[tuple[str, int]]:

@@ -13,6 +13,7 @@ import inspect
 import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, cast
 
@@ -52,7 +53,7 @@ from fleet.errors import (
 from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
 from fleet.wire import sturdy
 from fleet.wire.fair_timeout import fair_timeout
-from fleet.wire.options import CHANNEL_OPTIONS, is_large, max_bytes_of, server_options
+from fleet.wire.options import AGENT_OPTIONS, CHANNEL_OPTIONS, is_large, max_bytes_of, server_options
 from fleet.wire.options import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from fleet.wire.options import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from fleet.wire.peers import SECRET_HEADER, Guard, channel_security
@@ -124,6 +125,12 @@ def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     return sturdy.make_server(server_options(max_request_bytes))
 
 
+def make_agent_server() -> grpc.aio.Server:
+    """Make a server for an agent, with small messages and windows: large requests come in pieces."""
+    options = {**dict(server_options(MAX_REQUEST_BYTES)), **AGENT_OPTIONS}
+    return sturdy.make_server(list(options.items()))
+
+
 def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCredentials | None, *, what: str) -> int:
     """Bind `server` and return its port; 0 asks for any free one.
 
@@ -150,7 +157,8 @@ def add_service(
 
     A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
     that it raises reaches the client as the same class, see `from_rpc_error`. Nothing is taken in, far less parsed, of
-    a caller whom the guard refuses, or the servicer's own `check_call(context)`, if it has one.
+    a caller whom the guard refuses, or the servicer's own `check_call(context)`, if it has one; nor before its
+    `place(method, context)`, an async context manager, is entered. It is left when the method is done.
 
     Args:
         guard: None: one that asks for TLS and the policy's roles.
@@ -169,6 +177,7 @@ def add_service(
             check_call=check_call,
             most_bytes=most_bytes,
             check_message=getattr(servicer, "check_message", _check_nothing),
+            place=getattr(servicer, "place", _no_place),
         )
         handlers[method.name] = make_handler(
             _guarded(getattr(servicer, _snake(method.name)), admission),
@@ -268,8 +277,10 @@ class _Parsed:
 
     async def let_go(self) -> None:
         """Take no more: gRPC's iterator keeps the last message, of many megabytes, until garbage is collected."""
+        self._first = None
         if isinstance(self._iterator, AsyncGenerator):
-            await self._iterator.aclose()
+            with suppress(RuntimeError):  # somebody still waits for its next message, which will not come
+                await self._iterator.aclose()
 
     def take_first(self) -> object | None:
         """Return the first message, once; None before it came."""
@@ -291,13 +302,26 @@ class _Admission:
     check_message: Callable[[str, bytes], None]
     """Of the servicer: refuses a message before it is parsed."""
 
+    place: Callable[[str, Any], AbstractAsyncContextManager[None]]
+    """Of the servicer: entered before a message is read, by the name of the method."""
+
+    @asynccontextmanager
+    async def admitted(self, context: Any) -> AsyncIterator[None]:
+        """Admit an authorised caller once there is a place.
+
+        Raises:
+            FleetError: the caller may not, or there is none.
+        """
+        self._admit(context)
+        async with self.place(self.method.name, context):
+            yield
+
     async def request(self, contents: AsyncIterable[bytes], context: Any) -> object:
-        """Return the request, or the stream of them, of a caller who may call.
+        """Return the request of an admitted caller, or the stream of requests.
 
         Raises:
             FleetError: the caller may not, or says nothing, or what cannot be read.
         """
-        self._admit(context)
         messages = _Parsed(contents, self._parse)
         if self.method.client_streaming:
             return messages
@@ -342,6 +366,10 @@ def _check_nothing(*_: object) -> None:
     pass
 
 
+def _no_place(*_: object) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
 def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[Any, Any], object]:
     """Wrap a servicer method: who calls is checked first, and what it raises becomes a status for `from_rpc_error`."""
     method, guard = admission.method, admission.guard
@@ -350,19 +378,24 @@ def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[A
     def noted(request: object) -> object:
         return request.take_first() if isinstance(request, _Parsed) else request
 
+    async def let_go(request: object) -> None:
+        if isinstance(request, _Parsed):
+            await request.let_go()
+
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
         async def stream(content: Any, context: Any) -> AsyncIterator[object]:
             request, is_noted, serving = None, False, None
             try:
-                request = await admission.request(content, context)
-                with guard.serving(context) as serving:
-                    async for response in function(request, context):
-                        if not is_noted:
-                            guard.note(rpc, context, noted(request), None)
-                            is_noted = True
-                        yield response
+                async with admission.admitted(context):
+                    request = await admission.request(content, context)
+                    with guard.serving(context) as serving:
+                        async for response in function(request, context):
+                            if not is_noted:
+                                guard.note(rpc, context, noted(request), None)
+                                is_noted = True
+                            yield response
             except asyncio.CancelledError:
                 if serving is None or serving.error is None or not serving.is_cancelled_by_me():
                     raise
@@ -372,6 +405,8 @@ def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[A
                 if not is_noted:
                     guard.note(rpc, context, noted(request), error)
                 await _abort(context, error, rpc)
+            finally:
+                await let_go(request)
 
         return stream
 
@@ -379,12 +414,15 @@ def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[A
     async def unary(content: Any, context: Any) -> object:
         request = None
         try:
-            request = await admission.request(content, context)
-            answer = await function(request, context)
+            async with admission.admitted(context):
+                request = await admission.request(content, context)
+                answer = await function(request, context)
         except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
             guard.note(rpc, context, noted(request), error)
+            await let_go(request)
             await _abort(context, error, rpc)
         guard.note(rpc, context, noted(request), None)
+        await let_go(request)
         return answer
 
     return unary

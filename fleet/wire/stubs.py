@@ -343,9 +343,17 @@ class SessionServiceStub(Protocol):
         session_service_pb2.CallRequest,
         session_service_pb2.CallResponse,
     ]
+    call_in_pieces: grpc.aio.StreamStreamMultiCallable[
+        session_service_pb2.CallInPiecesRequest,
+        session_service_pb2.CallInPiecesResponse,
+    ]
     prove: grpc.aio.UnaryUnaryMultiCallable[
         session_service_pb2.ProveRequest,
         session_service_pb2.ProveResponse,
+    ]
+    prove_in_pieces: grpc.aio.StreamStreamMultiCallable[
+        session_service_pb2.ProveInPiecesRequest,
+        session_service_pb2.ProveInPiecesResponse,
     ]
     program: grpc.aio.UnaryUnaryMultiCallable[
         session_service_pb2.ProgramRequest,
@@ -406,12 +414,26 @@ class SessionServiceServicer(Protocol):
         /,
     ) -> session_service_pb2.CallResponse: ...
 
+    def call_in_pieces(
+        self,
+        request: AsyncIterator[session_service_pb2.CallInPiecesRequest],
+        context: rpc.CallContext,
+        /,
+    ) -> AsyncIterator[session_service_pb2.CallInPiecesResponse]: ...
+
     async def prove(
         self,
         request: session_service_pb2.ProveRequest,
         context: rpc.CallContext,
         /,
     ) -> session_service_pb2.ProveResponse: ...
+
+    def prove_in_pieces(
+        self,
+        request: AsyncIterator[session_service_pb2.ProveInPiecesRequest],
+        context: rpc.CallContext,
+        /,
+    ) -> AsyncIterator[session_service_pb2.ProveInPiecesResponse]: ...
 
     async def program(
         self,

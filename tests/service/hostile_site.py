@@ -99,9 +99,17 @@ class Site:
         return [process.pid for process in alive(hostile)]
 
     def peak_mib(self) -> int:
+        """Return the most memory that the agent has had so far."""
+        return self._mib("VmHWM:")
+
+    def resident_mib(self) -> int:
+        """Return the memory that the agent has."""
+        return self._mib("VmRSS:")
+
+    def _mib(self, field: str) -> int:
         assert self.agent is not None
         status = Path(f"/proc/{self.agent.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+        return int(status.partition(field)[2].split()[0]) // 1024
 
 
 async def outlive(site: Site) -> dict[str, object]:

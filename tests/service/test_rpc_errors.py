@@ -152,6 +152,9 @@ class Refusing:
 
     def check_call(self, context: object) -> None: ...
 
+    def place(self, *_: object) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
     def __getattr__(self, name: str) -> object:
         return self.put_artifact
 

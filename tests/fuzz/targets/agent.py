@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from device_agents.config import make_drivers, parse_config
 from device_agents.serving.admission import Admission
@@ -41,7 +42,7 @@ _ARTIFACT = b"latency_us:1 pretends to be an artifact"
 _DIGEST = f"sha256:{hashlib.sha256(_ARTIFACT).hexdigest()}"
 AGENT_RPCS = (
     *("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession"),
-    *("CloseSession", "WatchLogs"),
+    *("CloseSession", "WatchLogs", "Prove", "CallInPieces", "ProveInPieces"),
 )
 """What the first byte of an input counts: new ones come last, or the corpus changes its meaning."""
 _ENDLESS, _WAIT_SEC = ("WatchLogs",), 0.02
@@ -122,6 +123,12 @@ def _of(rpc: str, *messages: bytes) -> bytes:
     return bytes([AGENT_RPCS.index(rpc)]) + BETWEEN.join(messages)
 
 
+def _pieces(make: Callable[..., Message], content: bytes) -> list[bytes]:
+    middle = len(content) // 2
+    first = make(size_bytes=len(content), piece=content[:middle])
+    return [first.SerializeToString(), make(piece=content[middle:]).SerializeToString()]
+
+
 def _calls() -> list[bytes]:
     put = pb.PutArtifactRequest(digest=_DIGEST, size_bytes=len(_ARTIFACT), chunk=_ARTIFACT)
     spec = tensor_pb2.TensorSpec(shape=[2, 2], dtype="float32")
@@ -138,6 +145,9 @@ def _calls() -> list[bytes]:
         args=[tensor_pb2.Argument(tensor=tensor), tensor_pb2.Argument(output=spec)],
         timeout=duration(2.0),
     )
+    proof = pb.ProveRequest(
+        artifact_digest=_DIGEST, args=[pb.ProofArgument(spec=spec, bank=bytes(16))], claimed_sec=1e-3
+    )
     return [
         _of("PutArtifact", put.SerializeToString()),
         _of("PutArtifact", put.SerializeToString(), put.SerializeToString()),
@@ -149,6 +159,10 @@ def _calls() -> list[bytes]:
         _of("OpenSession", b""),
         _of("CloseSession", b""),
         _of("WatchLogs", b""),
+        _of("Prove", proof.SerializeToString()),
+        _of("CallInPieces", *_pieces(pb.CallInPiecesRequest, call.SerializeToString())),
+        _of("ProveInPieces", *_pieces(pb.ProveInPiecesRequest, proof.SerializeToString())),
+        _of("Measure", *_pieces(measurement_pb2.MeasureRequest, trial.SerializeToString())),
     ]
 
 

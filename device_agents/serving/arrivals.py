@@ -1,0 +1,88 @@
+"""Requests of a Measure stream as they arrive: whole, or in pieces that are joined here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from device_agents.serving.intake import Intake
+from device_agents.workers.contents import TRIAL_CONTENT, without_contents
+from fleet.errors import FleetError, InvalidRequest
+from fleet.v1.measurement_pb2 import MeasureRequest
+from fleet.wire.pieces import Joining
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request."""
+
+    request: MeasureRequest
+    arrived_sec: float
+    """On the monotonic clock; its waiting time counts from here."""
+
+    size_bytes: int
+    content: bytearray | None = None
+    """The serialised request, if it came in pieces; `request` lacks the contents of its arrays then."""
+
+
+class Arrivals:
+    """The requests of one stream. One that came in pieces holds its session's `carrying` until it is finished."""
+
+    def __init__(self, requests: AsyncIterator[MeasureRequest], intake: Intake) -> None:
+        self._requests = requests
+        self._intake = intake
+        self._is_carrying = False
+
+    async def each(self) -> AsyncIterator[Arrival]:
+        """Yield the requests.
+
+        Raises:
+            FleetError: one that is none.
+        """
+        try:
+            async for request in self._requests:
+                if request.size_bytes:
+                    yield await self._joined(request)
+                else:
+                    yield Arrival(request=request, arrived_sec=time.monotonic(), size_bytes=request.ByteSize())
+        except FleetError:
+            raise
+        except Exception:  # the outermost loop: serve what came before the stream broke
+            logger.exception("request stream broke")
+
+    def finish(self, arrival: Arrival) -> None:
+        """Let the next large request of the session come."""
+        if arrival.content is not None:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of everything. Idempotent."""
+        if self._is_carrying:
+            self._is_carrying = False
+            self._intake.carrying.release()
+
+    async def _joined(self, first: MeasureRequest) -> Arrival:
+        await self._intake.carrying.acquire()
+        self._is_carrying = True
+        joining = Joining(first, self._intake.most_bytes)
+        while not joining.is_whole:
+            try:
+                joining.take(await anext(self._requests))
+            except StopAsyncIteration:
+                raise InvalidRequest("a request in pieces ended before its last piece") from None
+        try:
+            request = MeasureRequest.FromString(without_contents(joining.content, TRIAL_CONTENT))
+        except DecodeError as error:
+            raise InvalidRequest(f"a request that cannot be read: {error}") from None
+        return Arrival(
+            request=request,
+            arrived_sec=time.monotonic(),
+            size_bytes=len(joining.content),
+            content=joining.content,
+        )

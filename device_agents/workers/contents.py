@@ -1,0 +1,114 @@
+"""Arrays stay the bytes that they came as: a message is parsed without them, and passed on with them.
+
+Parsed and serialised again, a call with 256 MiB of arrays would take five times as much of the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from device_agents.machine.frames import BrokenFrame
+from device_agents.workers.walk import Walk, field_of
+from fleet.errors import InvalidRequest
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_LEAST_FIELD_BYTES = 2
+_STRUCTURE_OF_REQUEST_BYTES = 256 * 1024
+"""Thousands of arguments with their shapes."""
+
+_ARRAY = (tensor_pb2.Argument.TENSOR_FIELD_NUMBER, tensor_pb2.Tensor.CONTENT_FIELD_NUMBER)
+CALL_CONTENT = (session_service_pb2.CallRequest.ARGS_FIELD_NUMBER, *_ARRAY)
+TRIAL_CONTENT = (measurement_pb2.MeasureRequest.ARGS_FIELD_NUMBER, *_ARRAY)
+PROOF_CONTENT = (
+    session_service_pb2.ProveRequest.ARGS_FIELD_NUMBER,
+    session_service_pb2.ProofArgument.BANK_FIELD_NUMBER,
+)
+"""The fields, from the outermost, that lead to the contents of arrays."""
+
+_OUTPUTS = (worker_pb2.WorkerResponse.CALL_FIELD_NUMBER, session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER)
+
+
+def check_structure(request: Buffer, *paths: Sequence[int]) -> None:
+    """Refuse a request with more structure than a call needs, before it is parsed.
+
+    A megabyte of empty arguments takes a hundred in memory.
+
+    Args:
+        paths: to its bytes that are no structure, as the contents of its arrays.
+
+    Raises:
+        InvalidRequest: it has more, or is no message.
+    """
+    if len(request) <= _STRUCTURE_OF_REQUEST_BYTES:
+        return
+    try:
+        most_fields = _STRUCTURE_OF_REQUEST_BYTES // _LEAST_FIELD_BYTES
+        structure = len(request) - sum(Walk(request, most_fields).size_of(path) for path in paths)
+    except BrokenFrame as broken:
+        raise InvalidRequest(f"a request that cannot be read: {broken}") from broken
+    if structure > _STRUCTURE_OF_REQUEST_BYTES:
+        raise InvalidRequest(
+            f"a request with {structure} bytes beside its arrays' contents; at most {_STRUCTURE_OF_REQUEST_BYTES}"
+        )
+
+
+def without_contents(request: Buffer, path: Sequence[int]) -> bytes:
+    """Return a request with its arrays empty.
+
+    Raises:
+        InvalidRequest: it has more structure than a call needs, or is no message.
+    """
+    check_structure(request, path)
+    try:
+        return Walk(request, _STRUCTURE_OF_REQUEST_BYTES // _LEAST_FIELD_BYTES).without(path)
+    except BrokenFrame as broken:
+        raise InvalidRequest(f"a request that cannot be read: {broken}") from broken
+
+
+def order_of(kind_field: int, request: Buffer, artifact_path: str) -> list[Buffer]:
+    """Return a serialised WorkerRequest in parts, with a serialised request in it as it is.
+
+    Args:
+        kind_field: number of the field of a WorkerRequest that the request is.
+    """
+    rest = worker_pb2.WorkerRequest(artifact_path=artifact_path).SerializeToString()
+    return [field_of(kind_field, len(request)), request, rest]
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswer:
+    """What came of a call."""
+
+    head: session_service_pb2.CallResponse
+    """All of the answer but the outputs."""
+
+    outputs: tuple[Buffer, ...] = ()
+    """Each the serialised field of a CallResponse."""
+
+    @property
+    def parts(self) -> list[Buffer]:
+        """The serialised CallResponse, in parts that follow each other."""
+        return [self.head.SerializeToString(), *self.outputs]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all parts together."""
+        return sum(map(len, self.parts))
+
+
+def split_answer(frame: Buffer, most_fields: int) -> tuple[worker_pb2.WorkerResponse, tuple[Buffer, ...]]:
+    """Return a worker's answer to a call without outputs, and these as they came.
+
+    Raises:
+        BrokenFrame: it is no answer.
+        DecodeError: it is none.
+    """
+    content = (*_OUTPUTS, tensor_pb2.Tensor.CONTENT_FIELD_NUMBER)
+    response = worker_pb2.WorkerResponse.FromString(Walk(frame, most_fields).without(content))
+    response.call.ClearField("outputs")
+    view = memoryview(frame)
+    return response, tuple(view[start:end] for start, end in Walk(frame, most_fields).places(_OUTPUTS))

@@ -1,0 +1,38 @@
+"""Calls whose request and answer travel in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from fleet.wire.options import MAX_MESSAGE_BYTES
+from fleet.wire.pieces import Piece, cut, join
+from fleet.wire.rpc import read_next
+
+P = TypeVar("P")
+
+
+async def exchange(call: grpc.aio.StreamStreamCall[P, Any], request: bytes, make: Callable[..., P]) -> bytearray:
+    """Send a serialised request and return the serialised answer.
+
+    Args:
+        make: the class of the pieces.
+
+    Raises:
+        grpc.aio.AioRpcError: the call failed. See `fleet.wire.ending` for the error that counts.
+    """
+    try:
+        for piece in cut([request], lambda size_bytes, piece: make(size_bytes=size_bytes, piece=piece)):
+            await call.write(piece)
+        await call.done_writing()
+    except asyncio.InvalidStateError:
+        pass  # the agent ended the call early; its error is read below
+    return await join(_pieces_of(call), MAX_MESSAGE_BYTES)
+
+
+async def _pieces_of(call: grpc.aio.StreamStreamCall[Any, Any]) -> AsyncIterator[Piece]:
+    while (piece := await read_next(call)) is not None:
+        yield piece
