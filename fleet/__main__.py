@@ -14,7 +14,9 @@ import signal
 import sys
 from types import FrameType
 
+_HUNG_UP_EXIT_CODE = 129
 _INTERRUPTED_EXIT_CODE = 130
+_TERMINATED_EXIT_CODE = 143
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE)
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
@@ -87,7 +89,7 @@ def _leave_at_once(_number: int, _frame: FrameType | None) -> None:
 
 
 def _leave_orderly(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    sys.exit(_HUNG_UP_EXIT_CODE if number == signal.SIGHUP else _TERMINATED_EXIT_CODE)
 
 
 def _open_closed_streams() -> None:

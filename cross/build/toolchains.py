@@ -119,9 +119,18 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
     """Link objects to the shared library `output`.
 
     Raises:
-        BuildError: the linker failed; the message carries the command and its last lines.
+        BuildError: the linker failed, hung or made nothing; the message names it, with the command and its last lines.
     """
-    run_tool([*linker.command, "-o", str(output), *map(str, objects), *linker.libraries], _LINK_TIMEOUT_SEC)
+    command = [*linker.command, "-o", str(output), *map(str, objects), *linker.libraries]
+    try:
+        run_tool(command, _LINK_TIMEOUT_SEC)
+    except BuildError as error:
+        raise BuildError(f"the linker {linker.name} failed: {error}", error.kind) from error
+    if not output.is_file() or not output.stat().st_size:
+        raise BuildError(
+            f"the linker {linker.name} ended without an error and made no library; name another with --linker: "
+            f"{shlex.join(command)}"
+        )
 
 
 def _check_android_symbols(undefined: frozenset[str]) -> None:

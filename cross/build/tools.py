@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
 
 from fleet.errors import BuildError, ErrorKind
 
@@ -28,6 +32,8 @@ def debian_triple(arch: str) -> str:
 def run_tool(command: Sequence[str], timeout_sec: float, *, complaint: str = "") -> None:
     """Run a compiler or linker.
 
+    After the time limit it is ended together with the processes that it started.
+
     Args:
         complaint: what to say when it fails, in front of its last lines, instead of the command.
 
@@ -35,18 +41,34 @@ def run_tool(command: Sequence[str], timeout_sec: float, *, complaint: str = "")
         BuildError: it cannot be run, fails, or takes too long.
     """
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_sec, check=False
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
         )
     except OSError as error:
         raise BuildError(f"cannot run {shlex.join(command)}: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(
-            f"{shlex.join(command)} ran longer than {timeout_sec:.0f} s", ErrorKind.BUILD_TIMEOUT
-        ) from error
-    if done.returncode != 0:
-        complaint = complaint or f"{shlex.join(command)} exited with {done.returncode}"
-        raise BuildError(f"{complaint}:\n{last_lines(done.stderr)}")
+    with process:
+        try:
+            _, messages = process.communicate(timeout=timeout_sec)
+        except subprocess.TimeoutExpired as error:
+            _kill_all(process)
+            name = Path(command[0]).name
+            problem = f"{name} did not end within {timeout_sec:.0f} s and was stopped: {shlex.join(command)}"
+            raise BuildError(problem, ErrorKind.BUILD_TIMEOUT) from error
+        except BaseException:
+            _kill_all(process)
+            raise
+    if process.returncode != 0:
+        complaint = complaint or f"{shlex.join(command)} exited with {process.returncode}"
+        raise BuildError(f"{complaint}:\n{last_lines(messages)}")
+
+
+def _kill_all(process: subprocess.Popen[str]) -> None:
+    """Kill a process and its descendants: one that stays would keep our pipe open, and run for ever."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
 
 
 def last_lines(text: str) -> str:

@@ -19,10 +19,6 @@ class NotProvable(Exception):
     """This runtime has no means to prove a time; the text says why."""
 
 
-def _nothing() -> None:
-    """Do nothing: what is to be done around a call where kernels and inputs share their memory."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofParts:
     """The arguments of a function, in memory that this process reaches, and what calls it."""
@@ -35,12 +31,6 @@ class ProofParts:
 
     call_nothing: Callable[[], object]
     """Call a function that does nothing, with these arguments."""
-
-    send: Callable[[], object] = _nothing
-    """Bring inputs to the device, before a call."""
-
-    fetch: Callable[[], object] = _nothing
-    """Wait for the device and bring outputs from there, after a call."""
 
 
 class ProofRows:
@@ -62,22 +52,17 @@ class ProofRows:
 
     def load(self, path: str) -> None:
         """Load the artifact and call it once: what it makes at its first call is no part of a row."""
-        call = self._parts.load(path)
-        self._parts.send()
-        call()
-        self._parts.fetch()
-        self._call = call
+        self._call = self._parts.load(path)
+        self._call()
 
     def row(self, seed: bytes, calls: int) -> bytes:
         """Make calls in a row; return the digests of their outputs, one after the other."""
-        call, send, fetch, outputs = self._call, self._parts.send, self._parts.fetch, self._outputs
+        call, outputs = self._call, self._outputs
         sha256, found = hashlib.sha256, bytearray()
         changes = vary(seed, self._inputs)
         for _ in range(calls):
             next(changes)
-            send()
             call()
-            fetch()
             digest = sha256()
             for output in outputs:
                 digest.update(output)
@@ -89,9 +74,7 @@ class ProofRows:
         changes = vary(seed, self._inputs)
         for _ in range(call + 1):
             next(changes)
-        self._parts.send()
         self._call()
-        self._parts.fetch()
         outputs = [arg.spec for arg in self._order.args if arg.spec.is_output]
         return [Tensor(spec, bytes(content)) for spec, content in zip(outputs, self._outputs, strict=True)]
 

@@ -17,7 +17,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,7 +28,7 @@ from device_agents.runtimes.filling import make_tile, random_content
 from device_agents.runtimes.instrument import MOST_RUNS, profile_calls
 from device_agents.runtimes.kept_modules import KeptModules
 from device_agents.runtimes.pool_cores import cores_apart, move_to
-from device_agents.runtimes.proving import ProofParts, check_banks, view
+from device_agents.runtimes.proving import NotProvable, ProofParts, check_banks, view
 from device_agents.runtimes.reference_kernels import CopyReferenceKernel, CpuReferenceKernel
 from fleet.domain.measuring import (
     Argument,
@@ -44,7 +43,7 @@ from fleet.domain.measuring import (
     TensorSpec,
     Trial,
 )
-from fleet.domain.proving import ProofOrder, is_varying
+from fleet.domain.proving import ProofOrder
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -164,6 +163,10 @@ class TvmRuntime:
         return self._reference()
 
     def prepare_proof(self, order: ProofOrder) -> ProofParts:
+        if self._host_device() is not None:
+            raise NotProvable(
+                "its times are of the device's own events, which leave out the launch that other clocks see"
+            )
         made = [self._allocate(arg.spec, index) for index, arg in enumerate(order.args)]
         check_banks(order, [size for _, size in made])
         tensors = [tensor for tensor, _ in made]
@@ -174,41 +177,12 @@ class TvmRuntime:
             function = self._module(call, path).get_function(order.function)
             return partial(function, *tensors)
 
-        is_here = self._host_device() is None
-        parts = ProofParts(
-            contents=[view(tensor.data_ptr(), size) for tensor, size in made] if is_here else [],
+        self._settle()
+        return ProofParts(
+            contents=[view(tensor.data_ptr(), size) for tensor, size in made],
             load=load,
             call_nothing=(lambda: None) if nothing is None else partial(nothing, *tensors),
         )
-        self._settle()
-        return parts if is_here else self._apart(parts, order, made)
-
-    def _apart(self, parts: ProofParts, order: ProofOrder, made: Sequence[tuple[tvm_ffi.Tensor, int]]) -> ProofParts:
-        """Return parts whose contents lie in this process while the tensors lie on a device."""
-        kept = [bytearray(size) for _, size in made]
-        synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
-        given = [arg for arg in order.args if arg.spec.size_bytes]
-        places = [
-            (tensor, ctypes.cast((ctypes.c_char * size).from_buffer(content), ctypes.c_void_p), size)
-            for (tensor, size), content in zip(made, kept, strict=True)
-            if size
-        ]
-        outputs = [place for place, arg in zip(places, given, strict=True) if arg.spec.is_output]
-
-        changing = [place for place, arg in zip(places, given, strict=True) if is_varying(arg)]
-        constant = [place for place, arg in zip(places, given, strict=True) if arg.is_fixed]
-
-        def send() -> None:
-            for tensor, address, size in (*constant, *changing):
-                self._copy_from(tensor, address, size)
-            constant.clear()
-
-        def fetch() -> None:
-            synchronize(self._device, 0)
-            for tensor, address, size in outputs:
-                self._copy_to(tensor, address, size)
-
-        return replace(parts, contents=[memoryview(one) for one in kept], send=send, fetch=fetch)
 
     def _prepare(self, libraries: Sequence[str]) -> None:
         """Load what the device needs besides TVM's runtime."""

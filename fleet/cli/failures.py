@@ -20,7 +20,7 @@ from fleet.base.extras import advice_for
 from fleet.base.settings import look_up
 from fleet.base.text import printable
 from fleet.cli.groups import UsageError
-from fleet.cli.json_out import print_document
+from fleet.cli.json_out import is_printed, print_document
 from fleet.errors import ConfigError, FleetError
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def tell(failure: Failure, error: BaseException, *, as_json: bool) -> None:
     if isinstance(error, OSError) and error.errno in _FULL:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
     print(f"error: {failure.message}", file=sys.stderr)
-    if as_json:
+    if as_json and not is_printed():
         with contextlib.suppress(OSError):
             print_document(failure.as_data())
             sys.stdout.flush()

@@ -10,6 +10,7 @@ import enum
 import json
 import math
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 SCHEMA = 1
@@ -20,8 +21,22 @@ _KEEPS_UNITS = frozenset({"model", "model_runs", "spec"})
 """Keys whose objects keep milliseconds: of whole models since the first version, of options as they were given."""
 
 
+_is_printed: ContextVar[bool] = ContextVar("fleet_document_printed", default=False)
+
+
+def begin() -> None:
+    """Begin a command: it has printed no document."""
+    _is_printed.set(False)
+
+
+def is_printed() -> bool:
+    """Whether this command has printed its document; an error after it, as of a wrong answer, is in that document."""
+    return _is_printed.get()
+
+
 def print_document(value: Mapping[str, object], *, indent: int | None = 2) -> None:
     """Print one object on stdout."""
+    _is_printed.set(True)
     print(json.dumps({"schema": SCHEMA, **in_seconds(value)}, indent=indent, allow_nan=False))
 
 

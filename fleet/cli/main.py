@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fleet.base import logs
 from fleet.base.imports import no_collection
 from fleet.base.version import package_version
+from fleet.cli import json_out
 from fleet.cli.failures import failure_of, tell, wants_json
 from fleet.cli.groups import UsageError
 from fleet.cli.options import Settings
@@ -111,6 +112,7 @@ class LazyGroup(TyperGroup):
         return name, load_command(name) if name in _COMMANDS else command, rest
 
     def invoke(self, ctx: Any) -> Any:
+        json_out.begin()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()  # here a full disk can be said in a sentence; at exit it cannot

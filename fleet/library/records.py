@@ -29,7 +29,7 @@ class Selection:
     within: ScopeFilter = ANY_SCOPE
     job_name: str | None = None
     known_by: datetime | None = None
-    """With `job_name`: what anybody had stored by then counts as well."""
+    """What anybody had stored by then; with `job_name`, that and the records of the job."""
 
     kinds: Sequence[RecordKind] = SCHEDULED
 
@@ -42,9 +42,9 @@ class Selection:
             (records.c.tvm_version, within.tvm_version),
         ]
         found = [column == value for column, value in given if value is not None]
-        if self.job_name is not None:
-            own = jobs.c.name == self.job_name
-            found.append(own if self.known_by is None else own | (records.c.created_at < self.known_by))
+        sources = [] if self.job_name is None else [jobs.c.name == self.job_name]
+        sources += [] if self.known_by is None else [records.c.created_at < self.known_by]
+        found += [sa.or_(*sources)] if sources else []
         found.append(records.c.kind.in_([kind.value for kind in self.kinds]))
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
 

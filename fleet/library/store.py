@@ -357,9 +357,8 @@ def _summaries(
     found = []
     for shash, weight in weight_by_shash.items():
         candidates = replace(known, workloads=[shash])
-        fastest = records.best(connection, candidates, k=1, checked_only=True)
-        if not fastest:  # nothing was checked, as on boards that return no numbers
-            fastest = records.best(connection, candidates, k=1, checked_only=False)
+        fastest = _fastest(connection, candidates)
+        earlier = _fastest(connection, replace(candidates, job_name=None)) if scope is not None else []
         untuned = records.baseline(connection, replace(candidates, kinds=[RecordKind.BASELINE]))
         found.append(
             WorkloadSummary(
@@ -371,6 +370,13 @@ def _summaries(
                 untuned_sec=untuned.median_sec if untuned else None,
                 best_sec=fastest[0].median_sec if fastest else None,
                 best_record_id=fastest[0].id if fastest else None,
+                known_sec=earlier[0].median_sec if earlier else None,
             )
         )
     return found
+
+
+def _fastest(connection: sa.Connection, selection: Selection) -> list[Record]:
+    """Return the fastest candidate that was checked, else, as on boards that return no numbers, the fastest one."""
+    checked = records.best(connection, selection, k=1, checked_only=True)
+    return checked or records.best(connection, selection, k=1, checked_only=False)

@@ -349,6 +349,8 @@ class WorkloadSummary:
     """Of its own trials, and of what was known of this scope when it began, as `Library.best` chooses [s]."""
 
     best_record_id: int | None
+    known_sec: float | None = None
+    """The best time that the library knew of this scope when the job began [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,12 +68,12 @@ class Recurrence:
 
     @property
     def directions(self) -> int:
-        """How many there are."""
+        """Number of directions."""
         return len(self.is_reverse)
 
     @property
     def gates(self) -> int:
-        """How many numbers a column gets from the products."""
+        """Numbers that a column gets from the products."""
         return GATES[self.cell]
 
     @property

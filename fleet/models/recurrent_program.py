@@ -32,7 +32,7 @@ _OPAQUE = 8
 CHAIN, STEP, PRODUCT, SECOND = "chain", "step", "product", "candidate_product"
 """The blocks around everything and around one step, and those that multiply the state."""
 WEIGHTS = 1
-"""Which parameter holds the weights of the state."""
+"""Place of the parameter that holds the weights of the state."""
 
 
 def recurrence_program(layer: Recurrence) -> PrimFunc:

@@ -17,10 +17,14 @@ _TIME_POINTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The best time so far of one workload, or of the whole model."""
+    """The best time so far of one workload, or of the whole model.
+
+    It starts from what was known without a trial of the job: earlier records, the static schedule, or, without these,
+    the unscheduled program.
+    """
 
     by_trial: tuple[float, ...]
-    """After 1, 2, ... trials of the job [s]; inf before the first right one."""
+    """After 0, 1, 2, ... trials of the job [s]; inf where no time is known."""
 
     by_time: tuple[float, ...]
     """At equal distances from the job's start to its last record [s]."""
@@ -102,14 +106,18 @@ def _on_device(
     weights = {entry.workload.shash: entry.weight for entry in entries}
     counted = [record for record in records if record.workload in names]
     moments = [began + (ended - began) * (at + 1) / _TIME_POINTS for at in range(_TIME_POINTS)]
-    curves = {shash: _curve([r for r in counted if r.workload == shash], moments) for shash in names}
+    static_sec = _static_sec(counted)
+    starts = {entry.workload.shash: _start_sec(entry, static_sec) for entry in entries}
+    curves = {
+        shash: _curve([r for r in counted if r.workload == shash], moments, start) for shash, start in starts.items()
+    }
     return DeviceFigures(
         device_model=model,
         devices=tuple(sorted({record.device_name for record in counted} - {""})),
         workloads=tuple(entries),
         curves={_unique(names, shash): curve for shash, curve in curves.items()},
-        model_curve=_model_curve(counted, weights, [curve.by_time for curve in curves.values()]),
-        static_sec=_static_sec(counted),
+        model_curve=_model_curve(counted, weights, starts, [curve.by_time for curve in curves.values()]),
+        static_sec=static_sec,
         device_sec=_device_sec(counted),
         disturbances=Counter(found.kind.value for record in counted for found in disturbances_in(record.provenance)),
     )
@@ -134,38 +142,52 @@ def _first_times() -> Callable[[Record], bool]:
     return is_first
 
 
-def _curve(records: Sequence[Record], moments: Sequence[datetime]) -> Curve:
-    best, by_trial, seen = math.inf, [], []
+def _start_sec(entry: WorkloadSummary, static_sec: Mapping[str, float]) -> float:
+    """Return the best time of a workload that is known without a trial of the job; inf without any."""
+    known = [sec for sec in (entry.known_sec, static_sec.get(entry.workload.shash)) if sec is not None]
+    if not known and entry.untuned_sec is not None:
+        return entry.untuned_sec
+    return min(known, default=math.inf)
+
+
+def _curve(records: Sequence[Record], moments: Sequence[datetime], start: float) -> Curve:
+    best, by_trial = start, [start]
+    seen: list[tuple[datetime, float]] = []
     is_new = _first_times()
     for record in records:
         best = min(best, record.median_sec)
         seen.append((record.created_at, best))
         if is_new(record):
             by_trial.append(best)
-    return Curve(by_trial=tuple(by_trial), by_time=tuple(_at(seen, moment) for moment in moments))
+    return Curve(by_trial=tuple(by_trial), by_time=tuple(_at(seen, moment, start) for moment in moments))
 
 
-def _at(seen: Sequence[tuple[datetime, float]], moment: datetime) -> float:
-    return min((best for when, best in seen if when <= moment), default=math.inf)
+def _at(seen: Sequence[tuple[datetime, float]], moment: datetime, start: float) -> float:
+    return min((best for when, best in seen if when <= moment), default=start)
 
 
 def _model_curve(
     records: Sequence[Record],
     weights: Mapping[str, float],
+    starts: Mapping[str, float],
     by_time: Sequence[Sequence[float]],
 ) -> Curve:
-    best = dict.fromkeys(weights, math.inf)
-    by_trial = []
+    best = dict(starts)
+    by_trial = [_together(weights, best)]
     is_new = _first_times()
     for record in records:
         best[record.workload] = min(best[record.workload], record.median_sec)
         if is_new(record):
-            by_trial.append(sum(weight * best[shash] for shash, weight in weights.items()))
+            by_trial.append(_together(weights, best))
     shares = list(weights.values())
     over_time = [
         sum(w * value for w, value in zip(shares, column, strict=True)) for column in zip(*by_time, strict=True)
     ]
     return Curve(by_trial=tuple(by_trial), by_time=tuple(over_time))
+
+
+def _together(weights: Mapping[str, float], secs: Mapping[str, float]) -> float:
+    return sum(weight * secs[shash] for shash, weight in weights.items())
 
 
 def _static_sec(records: Sequence[Record]) -> dict[str, float]:

@@ -54,8 +54,12 @@ class Panel:
     """Values stay as they are until the next, and 0 is none yet; else points are joined."""
 
 
-def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float]) -> str:
-    """Draw curves over 1, 2, ... with the first letter of their names, and level lines with a mark of their own."""
+def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float], *, first: int = 1) -> str:
+    """Draw curves with the first letter of their names, and level lines with a mark of their own.
+
+    Args:
+        first: number of trials that the curves' first values belong to.
+    """
     top = _top(curves, lines)
     rows = [[" "] * _WIDTH for _ in range(_HEIGHT)]
     marks = {name: _MARKS[number % len(_MARKS)] for number, name in enumerate(lines)}
@@ -67,10 +71,10 @@ def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float])
             if 0 < value < math.inf:
                 rows[_row(value, top)][column] = name[0]
     shown = [f"{top * (_HEIGHT - number) / _HEIGHT:5.2f} |{''.join(row)}" for number, row in enumerate(rows)]
-    count = max((len(values) for values in curves.values()), default=0)
+    last = max((len(values) for values in curves.values()), default=0) + first - 1
     legend = [f"{name[0]} {name}" for name in curves] + [f"{mark} {name}" for name, mark in marks.items()]
     return "\n".join(
-        [*shown, f"      +{'-' * _WIDTH}", f"       1{f'{count} trials':>{_WIDTH - 1}}", "  ".join(legend)]
+        [*shown, f"      +{'-' * _WIDTH}", f"       {first}{f'{last} trials':>{_WIDTH - 1}}", "  ".join(legend)]
     )
 
 

@@ -27,6 +27,9 @@ _HOW_COUNTED = (
     "Curves show the least time that was measured so far; the table shows the times that count: the newest undisturbed "
     "one of the best candidate that was checked."
 )
+_MOST_NAMED = 3
+"""Of operators without a time."""
+
 _MOST_PANELS = 12
 """Of single workloads: those that the model spends most time in."""
 
@@ -70,10 +73,10 @@ class Report:
         """Return the model's curve for a terminal, a plot for each device model, and what the whole model takes."""
         parts = [
             f"{one.device_model}: the model's operators together, {_unit(one.model_curve.by_trial)[1]}\n"
-            + text_plot({"best so far": _scaled(one.model_curve.by_trial)}, {})
+            + text_plot({"best so far": _scaled(one.model_curve.by_trial)}, {}, first=0)
             for one in self.figures.by_device
             if _finite(one.model_curve.by_trial)
-        ] or [f"{self.figures.job.name} has no curve: none of its trials has a time for every operator"]
+        ] or [f"{self.figures.job.name} has no curve: {_why_no_curve(self.figures)}"]
         return "\n\n".join([*parts, *map(times_line, times_of(self.figures))])
 
     def plot(self) -> Svg:
@@ -160,7 +163,8 @@ def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
     panels = []
     if _finite(curve.by_trial):
         title = f"{name} [{_unit(curve.by_trial)[1]}]"
-        panels.append(Panel(title=title, curves={"best so far": _scaled(curve.by_trial)}, lines={}))
+        values, last = {"best so far": _scaled(curve.by_trial)}, f"{len(curve.by_trial) - 1} trials"
+        panels.append(Panel(title=title, curves=values, lines={}, first="0", last=last))
     if _finite(curve.by_time):
         title = f"{name} [{_unit(curve.by_time)[1]}]"
         values = {"best so far": _scaled(curve.by_time)}
@@ -234,6 +238,14 @@ def _command(figures: JobFigures) -> str:
 
 def _repeated(option: str, values: object) -> list[str]:
     return [word for value in values for word in (option, str(value))] if isinstance(values, list) else []
+
+
+def _why_no_curve(figures: JobFigures) -> str:
+    unknown = [name for one in figures.by_device for name, curve in one.curves.items() if not _finite(curve.by_trial)]
+    if not unknown:
+        return "it measured nothing"
+    rest = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+    return f"no time is known of {', '.join(map(shown, unknown[:_MOST_NAMED]))}{rest}"
 
 
 def _finite(values: Sequence[float]) -> bool:

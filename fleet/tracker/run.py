@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir
@@ -62,10 +63,24 @@ class TrackerOptions:
         return argv
 
 
-def parse_options(argv: Sequence[str]) -> TrackerOptions:
-    """Read the command line of `python -m fleet.tracker`; exit if it cannot be read."""
+class _Parser(argparse.ArgumentParser):
+    """Raises an error of ours where argparse prints its usage and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see: {self.prog} -h")
+
+
+def parse_options(argv: Sequence[str], *, command: str = "python -m fleet.tracker") -> TrackerOptions:
+    """Read the command line of a tracker.
+
+    Args:
+        command: the command that has these options, for error messages.
+
+    Raises:
+        ConfigError: the command line cannot be read.
+    """
     defaults = TrackerOptions()
-    parser = argparse.ArgumentParser(prog="python -m fleet.tracker", description="Grants the fleet's devices.")
+    parser = _Parser(prog=command, description="Grants the fleet's devices.")
     parser.add_argument("--host", help="address to listen on (127.0.0.1; with --allow-network all of this machine's)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0: any free one (default %(default)s)")
     parser.add_argument("--state-dir", type=Path, help=f"journal and key (default {default_state_dir()})")

@@ -16,9 +16,10 @@ import logging
 import os
 import socket
 import stat
+import struct
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -36,6 +37,10 @@ _STRANGER_SEC = 15.0
 _LEAST_OF_ADDRESS, _MOST_OF_ADDRESS = 64, 2_048
 _SHARE_OF_ADDRESS = 8
 """An address may have this fraction of all connections, within the bounds above."""
+_FRAGMENT_SEC = 0.5
+_TLS_HEADER_BYTES = 5
+_RECEIVED_AT = 128
+"""Place of `tcpi_bytes_received` in Linux's `struct tcp_info`."""
 _PORTION = 256
 """So many sockets are looked at before other threads get their turn."""
 
@@ -65,13 +70,19 @@ class Strangers:
     limits: StrangerLimits
     _since_sec: dict[int, float] = field(default_factory=dict)
 
-    def to_close(self, found: Mapping[int, Peer], now: float) -> list[int]:
-        """Take a look's findings; return the connections to close, the oldest first."""
+    def to_close(self, found: Mapping[int, Peer], now: float, fragments: Set[int] = frozenset()) -> list[int]:
+        """Take a look's findings; return the connections to close, the oldest first.
+
+        Args:
+            fragments: connections with less than the header of a TLS record, such as those of TVM's own clients. They
+                go at the next look: the server's library waits for the rest until its handshake times out.
+        """
         self._since_sec = {number: self._since_sec.get(number, now) for number in found}
         oldest_first = sorted(found, key=lambda number: (self._since_sec[number], number))
         surplus = len(oldest_first) - self.limits.of_all
         closed = dict.fromkeys(oldest_first[: max(surplus, 0)])
         closed |= dict.fromkeys(n for n in oldest_first if now - self._since_sec[n] >= self.limits.stranger_sec)
+        closed |= dict.fromkeys(n for n in oldest_first if n in fragments and now - self._since_sec[n] >= _FRAGMENT_SEC)
         by_address: defaultdict[str, list[int]] = defaultdict(list)
         for number in oldest_first:
             by_address[_network(found[number][0])].append(number)
@@ -120,7 +131,8 @@ class Connections:
             else:
                 self._members[peer] = present
                 peers.pop(present)
-        closed = strangers.to_close(peers, time.monotonic())
+        fragments = {number for number in peers if 0 < _received_bytes(files[number]) < _TLS_HEADER_BYTES}
+        closed = strangers.to_close(peers, time.monotonic(), fragments)
         if closed:
             logger.warning("connections of strangers closed", extra={"count": len(closed), "port": port})
         for number in closed:
@@ -166,6 +178,14 @@ def _peer_at(descriptor: int, port: int) -> tuple[int, Peer | None]:
         except OSError:  # it listens, or has ended
             return number, None
         return number, (_plain_host(host), peer_port)
+
+
+def _received_bytes(descriptor: int) -> int:
+    """Return how much a connection has received; 0 where the kernel does not tell."""
+    with contextlib.suppress(OSError, struct.error), socket.socket(fileno=_copy_of(descriptor)) as connection:
+        facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
+        return int(struct.unpack_from("Q", facts, _RECEIVED_AT)[0])
+    return 0
 
 
 def _copy_of(descriptor: int) -> int:

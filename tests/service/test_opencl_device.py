@@ -68,6 +68,18 @@ async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, 
     np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
 
 
+async def test_times_of_events_are_not_proven_and_say_so(holder: Holder, models: Path) -> None:
+    """They leave out the launch of a kernel, which a clock outside of the device cannot."""
+    digest = await holder.put((models / "tuned.so").read_bytes())
+    output = session_service_pb2.ProofArgument(spec=MATMUL_ARGS[2].output)
+    request = session_service_pb2.ProveRequest(artifact_digest=digest, args=[output], claimed_sec=1e-3)
+
+    proof = await holder.prove(request)
+
+    assert proof.verdict == session_service_pb2.PROOF_VERDICT_IMPOSSIBLE
+    assert "events" in proof.message
+
+
 async def test_it_works_in_the_jail_and_says_so(bench: Bench, holder: Holder, models: Path) -> None:
     """The driver of the GPU is seen and compiles kernels, though the home of the agent's user is not there."""
     result = await holder.run((models / "tuned.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -68,6 +70,20 @@ def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: 
             _connect(stack, tracker.address, source).send(b"\x16")
 
         print(f"newcomer served after {_newcomer_sec(tracker.address):.1f} s")
+
+
+@pytest.mark.measures
+def test_tvms_own_client_is_hung_up_on_at_once(tracker: Server) -> None:
+    """`tvm.exec.query_rpc_tracker` printed nothing for 8 s: it waits for an echo of its 4 bytes."""
+    host, _, port = tracker.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20.0) as connection:
+        connection.sendall(struct.pack("<i", 0x2F271))
+        began = time.monotonic()
+
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+    assert time.monotonic() - began < 4.0, "the handshake times out after 5 s"
 
 
 def test_an_agents_port_is_as_sturdy(tmp_path: Path) -> None:

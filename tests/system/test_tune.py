@@ -295,3 +295,14 @@ def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, t
     assert len(some["workloads"]) == 1
     assert none.returncode == 2
     assert "did you mean 'matmul" in none.stderr
+
+
+def test_a_simulated_device_is_tuned_on_as_any_other(model: Path, tmp_path: Path) -> None:
+    """With the default options: the whole model, which it only pretends to run, is left out with a sentence."""
+    with running_fleet(tmp_path, "devices: [{driver: simulated, name: sim}]\n") as fleet:
+        done = tune(model, tmp_path / "l.sqlite", "--on", "simulated", "--tracker", fleet.address)
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["device"], report["trials"], report["model"]) == ("devices/sim", 16, None)
+    assert "the whole model is not compared: devices/sim only pretends to run programs" in done.stderr

@@ -48,3 +48,11 @@ def test_many_addresses_have_a_bound_together() -> None:
     found = {number: (f"10.0.0.{number}", 4_000) for number in range(8)}
 
     assert Strangers(LIMITS).to_close(found, 0.0) == [0, 1]
+
+
+def test_a_fragment_of_a_tls_header_is_closed_at_the_second_look() -> None:
+    """TVM's clients send 4 bytes and wait, while TLS waits for 5; the rest of a slow header may be on its way."""
+    strangers = Strangers(LIMITS)
+
+    assert strangers.to_close(_peers("10.0.0.1", range(2)), 0.0, {0}) == []
+    assert strangers.to_close(_peers("10.0.0.1", range(2)), 1.0, {0}) == [0]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cross.build.library import build
@@ -16,7 +17,7 @@ from cross.build.link_check import BOARDS
 from cross.build.toolchains import Linker, check_linked, find_linker, find_linkers, link
 from cross.targets.boards import find_board
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
-from fleet.errors import BuildError, ConfigError
+from fleet.errors import BuildError, ConfigError, ErrorKind
 
 TARGETS = {name: find_board(board).target_json for name, board in BOARDS.items()}
 TARGETS["riscv64"] = '{"kind": "llvm", "mtriple": "riscv64-linux-gnu", "mcpu": "generic-rv64", "mattr": ["+m", "+d"]}'
@@ -173,3 +174,30 @@ def test_a_linker_that_is_not_there_is_named_with_its_origin(monkeypatch: pytest
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(tmp_path / "missing.yaml"))
     with pytest.raises(ConfigError, match=r"cannot read .*missing\.yaml"):
         find_linker(TARGETS["aarch64"])
+
+
+def script(path: Path, text: str) -> Linker:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return Linker(name=path.name, command=(str(path),))
+
+
+def test_a_linker_that_makes_nothing_is_named(tmp_path: Path) -> None:
+    """The error was that of the next step: artifacts cannot be written, no such file or directory."""
+    with pytest.raises(BuildError, match=r"the linker nothing ended without an error and made no library; .*--linker"):
+        link(script(tmp_path / "nothing", "exit 0"), [], tmp_path / "a.so")
+
+
+@pytest.mark.slow
+def test_a_linker_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrapper script was killed, and the linker that it had started stayed for ever."""
+    monkeypatch.setattr("cross.build.toolchains._LINK_TIMEOUT_SEC", 1.0)
+    linker = script(tmp_path / "hanging", f"sleep 1000 &\necho $! > {tmp_path}/child\nwait")
+
+    with pytest.raises(BuildError, match=r"the linker hanging failed: hanging did not end within 1 s") as caught:
+        link(linker, [], tmp_path / "a.so")
+
+    assert caught.value.kind is ErrorKind.BUILD_TIMEOUT
+    child = int((tmp_path / "child").read_text())
+    _, alive = psutil.wait_procs([psutil.Process(child)] if psutil.pid_exists(child) else [], timeout=10)
+    assert not alive or all(one.status() == psutil.STATUS_ZOMBIE for one in alive)

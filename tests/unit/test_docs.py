@@ -14,6 +14,7 @@ import yaml
 from device_agents.config import known_keys, parse_config
 from device_agents.given import Given
 from fleet.base.config import keys_of
+from fleet.cli.man import _CODES
 
 _MULTILINE = re.MULTILINE | re.DOTALL
 _ROOT = Path(__file__).parents[2]
@@ -104,6 +105,7 @@ def test_the_exit_codes_are_those_of_the_command_line() -> None:
     found = {code for tree in trees for node in ast.walk(tree) for code in exit_codes(node)}
 
     assert {0} | found == {int(code) for cell in said for code in cell.split(", ")}
+    assert set(_CODES) - {"others"} == set(said), "the manual page has other codes"
 
 
 def exit_codes(node: ast.AST) -> set[int]:

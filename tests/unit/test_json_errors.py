@@ -11,8 +11,11 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
+from fleet.cli import json_out
+from fleet.cli.failures import Failure, tell
 from fleet.cli.json_schema.of_errors import Failed
 from fleet.cli.main import _COMMANDS, app, load_command
+from fleet.errors import FleetError
 
 
 def _with_json(words: tuple[str, ...], command: Any) -> Iterator[tuple[str, ...]]:
@@ -85,3 +88,14 @@ def test_a_commands_own_json_option_asks_for_nothing() -> None:
     ):
         done = CliRunner().invoke(app, words)
         assert (True, "") == (done.exit_code != 0, done.stdout)
+
+
+def test_an_error_behind_a_document_prints_no_second_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a wrong answer, which the document tells of: stdout holds one object."""
+    json_out.begin()
+    json_out.print_document({"is_right": False})
+    error = FleetError("an answer is wrong")
+
+    tell(Failure(kind="FleetError", message=str(error), exit_code=1), error, as_json=True)
+
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "is_right": False}

@@ -77,9 +77,51 @@ def test_a_candidate_that_is_measured_twice_is_one_trial(job: tuple[Library, str
     (one,) = figures_of(library.job(name), library.records(job_name=name, kinds=tuple(RecordKind))).by_device
 
     assert list(one.curves) == ["w1", "w2"]
-    assert one.curves["w1"].by_trial == (4e-3, 3e-3)
-    assert one.model_curve.by_trial == pytest.approx((2 * 4e-3 + 5e-3, 2 * 4e-3 + 3e-3, 2 * 3e-3 + 3e-3))
+    assert one.curves["w1"].by_trial == (9e-3, 4e-3, 3e-3)
+    assert one.model_curve.by_trial == pytest.approx((23e-3, 2 * 4e-3 + 5e-3, 2 * 4e-3 + 3e-3, 2 * 3e-3 + 3e-3))
     assert one.model_curve.by_time[-1] == pytest.approx(9e-3)
+
+
+def test_a_curve_starts_from_what_is_known_without_a_trial(job: tuple[Library, str]) -> None:
+    """A second run of the same command measures no static schedule again, and not every operator."""
+    library, first = job
+    library.finish_job(first, JobState.FINISHED)
+    second = library.start_job(title="again.onnx", trials_total=1).name
+    library.add_job_workloads(second, {"1": 2.0, "2": 1.0})
+
+    def add(trace: int, sec: float, kind: RecordKind) -> None:
+        library.add_record(
+            NewRecord(
+                workload="1", scope=SCOPE, trace_json=f"[[{trace}],[]]", run_secs=(sec,), job_name=second, kind=kind
+            )
+        )  # fmt: skip
+
+    add(8, 2e-3, RecordKind.STATIC)
+    add(9, 1e-3, RecordKind.CANDIDATE)
+    (one,) = figures_of(library.job(second), library.records(job_name=second, kinds=tuple(RecordKind))).by_device
+
+    assert one.model_curve.by_trial == pytest.approx((2 * 2e-3 + 3e-3, 2 * 1e-3 + 3e-3))
+    assert one.model_curve.by_time[0] == pytest.approx(2 * 2e-3 + 3e-3)
+    text = Report.of(library, second).text()
+    assert "no curve" not in text
+    assert re.search(r"^ +0 +1 trials$", text, re.MULTILINE)
+
+
+def test_a_static_schedule_alone_has_a_curve(path: str) -> None:
+    """So does a run of `--trials 0`; an operator without a time is named instead."""
+    with Library.open(path) as library:
+        library.add_workload(StoredWorkload(shash="1", name="w1", mod_json="{}"))
+        library.add_workload(StoredWorkload(shash="2", name="w2", mod_json="{}"))
+        name = library.start_job(title="a.onnx").name
+        library.add_job_workloads(name, {"1": 1.0})
+        static = NewRecord(
+            workload="1", scope=SCOPE, trace_json="[[1],[]]", run_secs=(1e-3,), job_name=name, kind=RecordKind.STATIC
+        )
+        library.add_record(static)
+        assert "best so far" in Report.of(library, name).text()
+
+        library.add_job_workloads(name, {"2": 1.0})
+        assert Report.of(library, name).text().startswith(f"{name} has no curve: no time is known of w2")
 
 
 def test_device_seconds_are_told_by_what_they_went_to(job: tuple[Library, str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.errors import ConfigError
 from fleet.tracker.run import TrackerOptions, parse_options
 
 
@@ -38,3 +39,21 @@ def test_who_allows_the_network_is_reached_on_every_address() -> None:
 def test_without_words_a_tracker_keeps_to_this_machine() -> None:
     """The defaults of the command line are those of the value."""
     assert parse_options([]) == TrackerOptions()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--nope"], "unrecognized arguments: --nope; see: fleet tracker serve -h"),
+        (["--port", "x"], "argument --port: invalid int value: 'x'; see: fleet tracker serve -h"),
+    ],
+)
+def test_unknown_options_are_refused_in_the_words_of_the_command(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fleet tracker unit -- --nope` printed the usage of another program, python -m fleet.tracker."""
+    with pytest.raises(ConfigError) as caught:
+        parse_options(words, command="fleet tracker serve")
+
+    assert str(caught.value) == complaint
+    assert capsys.readouterr() == ("", "")

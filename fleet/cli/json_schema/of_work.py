@@ -19,6 +19,7 @@ class Build(TypedDict):
     file: str
     workload: str
     schedule: str
+    unchecked_schedules: int
     size_bytes: int
     digest: str
     function: str
@@ -464,7 +465,7 @@ class Migrated(TypedDict):
 
 
 class CurveData(TypedDict):
-    """The best time so far, after each trial and at equal distances of time; null before the first right one."""
+    """The best time so far, after 0, 1, 2, ... trials and at equal distances of time; null where no time is known."""
 
     by_trial_secs: list[float | None]
     by_time_secs: list[float | None]

@@ -48,7 +48,7 @@ class RecurrentNode:
 
     @property
     def gates(self) -> int:
-        """How many numbers a column gets from the products."""
+        """Numbers that a column gets from the products."""
         return GATES[self.kind]
 
     def activations_of(self, direction: int) -> tuple[str, ...]:
