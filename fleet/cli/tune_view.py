@@ -173,6 +173,7 @@ def _notes(item: WorkloadReport) -> list[str]:
     kept = item.best_us is not None and not item.uses_schedule
     return [
         *([item.note] if item.note else []),
+        *(["its unscheduled program takes longer than that, and was stopped"] if item.is_untuned_above else []),
         *(["no schedule is faster than the unscheduled program, which is kept"] if kept else []),
         *([f"its check says little: {item.weakness.text}"] if item.weakness else []),
     ]

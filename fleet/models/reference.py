@@ -53,6 +53,11 @@ def reference_outputs(model: Model, inputs: Sequence[NDArray[np.generic]], *, th
     return ReferenceRun(by=by, outputs=outputs)
 
 
+def engine_of(model_format: ModelFormat) -> str:
+    """Return the engine of a format; empty: none."""
+    return ENGINES[model_format][0] if model_format in ENGINES else ""
+
+
 def is_refused(model: Model, inputs: Sequence[NDArray[np.generic]]) -> bool:
     """Tell whether the engine of a model's format does not run it on some inputs; False where it is not installed."""
     by, prepare = ENGINES[model.format]

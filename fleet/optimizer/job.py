@@ -164,6 +164,8 @@ class WorkloadReport:
 
     trials_before: int
     untuned_us: float | None
+    """Time of the unscheduled program [us]; None: not known."""
+
     static_us: float | None
     """With the schedule that is chosen without a trial; None: it was not measured in this job."""
 
@@ -183,6 +185,9 @@ class WorkloadReport:
     errors: dict[str, int]
     note: str
     """Why it got no (more) trials, or empty."""
+
+    is_untuned_above: bool = False
+    """The unscheduled program takes longer than `untuned_us`, and was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +442,7 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
         weakness=item.weakness,
         errors={kind.value: count for kind, count in sorted(item.errors.items())},
         note=item.closed_because,
+        is_untuned_above=item.is_untuned_above,
     )
 
 

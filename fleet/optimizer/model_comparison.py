@@ -19,7 +19,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.errors import BuildError, MeasurementError
 from fleet.models.confined import having
 from fleet.models.model import Model
-from fleet.models.reference import ReferenceRun, reference_outputs
+from fleet.models.reference import ReferenceRun, engine_of, reference_outputs
 from fleet.optimizer.comparing.engine import Engine, engine_ready
 from fleet.optimizer.comparing.intervals import RatioInterval
 from fleet.optimizer.comparing.rounds import Rounds
@@ -47,7 +47,7 @@ _ONNX_RUNTIME = "onnxruntime"
 _SLOWER = 1.01
 """A smaller difference is not worth a word, however certain it is."""
 
-_TURNS_SEC, _TURNS_SHARE = 8.0, 0.1
+_TURNS_SEC, _TURNS_SHARE = 5.0, 0.1
 """Time for the turns of a model [s], and the share of the job's time so far, if that is longer."""
 
 _OTHER_SEED = 1_000
@@ -225,7 +225,7 @@ class ModelComparison:
             yield engine
 
     def _title(self, name: str) -> str:
-        return f"the engine of {self.model.format} files" if name == ENGINE else name
+        return engine_of(self.model.format) if name == ENGINE else name
 
     def _inputs(self, variant: Model, largest: int, seed: int = 0, style: InputStyle = InputStyle.NORMAL) -> Inputs:
         return make_inputs(variant.inputs, self.core.conditions.seed + seed, style, largest_index=largest)

@@ -379,6 +379,41 @@ def test_a_baseline_is_timed_again_when_the_device_went_away(losses: int, is_tim
     assert bool(item.closed_because) is not is_timed
 
 
+def test_an_unscheduled_program_is_stopped_at_ten_times_the_best_one() -> None:
+    """It has a bound instead of a time then, and the search goes on; without a best one, it has its usual limit."""
+    job = Script(known(right={"a": 0.5}), known("v"))
+    job.answer = lambda number, trial: Measurement(candidate_id=trial.candidate_id, error=ErrorKind.TIMEOUT)
+    for shash in "wv":
+        job.build_baseline(shash)
+
+    job.run(ev.BaselinesWanted(["w", "v"]))
+
+    bounded, unknown = job.core.workload("w"), job.core.workload("v")
+    assert (bounded.untuned_sec, bounded.is_untuned_above, bounded.closed_because) == (5.0, True, "")
+    assert bounded.uses_schedule
+    assert unknown.closed_because.startswith("its unscheduled program failed: TIMEOUT")
+    [measure] = find(job.log, ev.Measure)
+    assert [trial.timeout_sec for trial in measure.trials] == [15.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("untuned_sec", "is_disturbed", "rounds"), [(1.2, False, 1), (1.5, False, 0), (1.5, True, 1), (2.5, True, 0)]
+)
+def test_a_static_schedule_runs_off_against_a_baseline_that_is_close_only(
+    untuned_sec: float, is_disturbed: bool, rounds: int
+) -> None:
+    """Both were timed a moment before: a factor of 1.5 is no matter of luck, unless something disturbed it."""
+    job = Script(known(untuned_sec=untuned_sec, is_untuned_disturbed=is_disturbed))
+    job.build_baseline()
+    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.BatchWanted("w", ("s",)))
+    before = len(job.rounds)
+
+    job.run(ev.RunOffWanted("w"))
+
+    assert len(job.rounds) - before == rounds
+
+
 def test_broken_rules_are_found() -> None:
     """The check of the invariants is one that can fail."""
     job = Script()

@@ -99,6 +99,7 @@ class TunedWorkload(TypedDict):
     weakness: str | None
     errors: dict[str, int]
     note: str
+    is_untuned_above: bool
 
 
 class Repeats(TypedDict):

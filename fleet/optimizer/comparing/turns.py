@@ -16,14 +16,12 @@ from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, ModuleKind
 from fleet.errors import BuildError
 from fleet.optimizer.comparing.engine import Engine
 from fleet.optimizer.comparing.rounds import Rounds
+from fleet.optimizer.core.progress import UNTUNED_BOUND
 
 logger = logging.getLogger(__name__)
 
 ENGINE = "engine"
 """Name of the engine among the programs that take turns."""
-
-UNTUNED_BOUND = 10.0
-"""An unscheduled model is stopped at this many times the time of the one with static schedules."""
 
 _MIN_REPEAT_MS = 8
 _REST_SEC = 0.15

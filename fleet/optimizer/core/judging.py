@@ -23,6 +23,9 @@ _REACH = 1.3
 _BASELINE_REACH = 2.0
 """The unscheduled program does not take part if it was slower than the best by this factor."""
 
+_BASELINE_REACH_OF_STATIC = 1.3
+"""The same if only the static schedule is left: it is no lucky one of many, and was timed a moment before."""
+
 _CHECKED_PER_BATCH = 3
 """How many candidates of a batch are compared before giving up on finding a right one."""
 
@@ -158,7 +161,9 @@ class Judging(Measuring):
         artifacts = [artifact_of(candidate) for candidate in runners]
         trials = [self._trial(candidate, evaluator) for candidate in runners]
         baseline = self.baselines.get(shash)
-        if baseline is not None and item.untuned_sec <= _BASELINE_REACH * runners[0].median_sec:
+        is_sure = len(runners) == 1 and runners[0].is_static and not item.is_untuned_disturbed
+        reach = _BASELINE_REACH_OF_STATIC if is_sure else _BASELINE_REACH
+        if baseline is not None and item.untuned_sec <= reach * runners[0].median_sec:
             artifacts.append(baseline)
             trials.append(self._baseline_trial(shash, BASELINE, evaluator))
         if len(trials) == 1:  # nobody to run against

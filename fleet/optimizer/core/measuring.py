@@ -13,7 +13,7 @@ from fleet.domain.measuring import Evaluator, Trial
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import UNTUNED_BOUND, JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
 from fleet.optimizer.core.searching import Searching
 
@@ -21,6 +21,8 @@ _BASELINE_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5)
 """For unscheduled programs: slow ones run a few times, no more."""
 
 _BASELINE_TIMEOUT_SEC = 60.0
+_BASELINE_LOAD_SEC = 5.0
+"""To load an unscheduled program, beside the time that it may run."""
 
 CAREFUL_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
 """For run-offs."""
@@ -55,7 +57,7 @@ class Measuring(Searching):
     def _begin_baselines(self, event: ev.BaselinesWanted) -> None:
         self._say(f"timing {count_text(len(event.workloads), 'unscheduled program')}")
         trials = [
-            self._baseline_trial(shash, shash, self._unless_slower(shash, _BASELINE_EVALUATOR))
+            self._bounded(self._baseline_trial(shash, shash, self._unless_slower(shash, _BASELINE_EVALUATOR)))
             for shash in event.workloads
         ]
         self._begin_measuring(Purpose.BASELINES, "", [self.baselines[shash] for shash in event.workloads], trials)
@@ -64,6 +66,13 @@ class Measuring(Searching):
         """Return an evaluator that stops after one repeat where a clearly faster program is known."""
         best_sec = self.workload(shash).best_sec
         return replace(evaluator, give_up_above_sec=_GIVE_UP * best_sec) if math.isfinite(best_sec) else evaluator
+
+    def _bounded(self, trial: Trial) -> Trial:
+        """Return the trial of an unscheduled program with time for two runs of ten times the best one: TVM's evaluator
+        runs once before the run that it times.
+        """
+        timeout_sec = _BASELINE_LOAD_SEC + 2 * UNTUNED_BOUND * self.workload(trial.candidate_id).best_sec
+        return replace(trial, timeout_sec=min(trial.timeout_sec, timeout_sec))
 
     def _begin_batch(self, event: ev.BatchWanted) -> None:
         item = self.workload(event.workload)

@@ -22,6 +22,9 @@ from fleet.workloads.workload import Workload
 
 _KEPT_DECISIONS = 8
 
+UNTUNED_BOUND = 10.0
+"""An unscheduled program is stopped at this many times the time of a scheduled one."""
+
 
 @dataclass(slots=True, kw_only=True)
 class WorkloadProgress:
@@ -37,6 +40,9 @@ class WorkloadProgress:
 
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf
+    is_untuned_above: bool = False
+    """It takes longer than that time, and was stopped."""
+
     is_untuned_disturbed: bool = False
     """Something cast doubt on that time, so that any other counts instead."""
 

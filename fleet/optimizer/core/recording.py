@@ -12,7 +12,7 @@ from fleet.domain.proving import Proof
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Candidate, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, Ledger
-from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.core.progress import UNTUNED_BOUND, WorkloadProgress
 from fleet.optimizer.tasks.propose import SearchRecord
 
 
@@ -99,6 +99,9 @@ class Recording(Ledger):
             del self.candidates[candidate.workload, candidate.digest]
 
     def _book_baseline(self, item: WorkloadProgress, measurement: Measurement, *, may_close: bool) -> None:
+        if measurement.error is ErrorKind.TIMEOUT and may_close and math.isfinite(item.best_sec):
+            item.untuned_sec, item.is_untuned_above = UNTUNED_BOUND * item.best_sec, True
+            return
         if measurement.error is not None:
             if may_close and measurement.error not in NO_VERDICT:
                 item.closed_because = f"its unscheduled program failed: {measurement.error} {measurement.error_message}"
@@ -107,6 +110,7 @@ class Recording(Ledger):
         is_disturbed = bool(measurement.disturbances)
         if not is_disturbed or item.is_untuned_disturbed or math.isinf(item.untuned_sec):
             item.untuned_sec, item.is_untuned_disturbed = measurement.median_sec, is_disturbed
+            item.is_untuned_above = False
 
     def _reject(self, item: WorkloadProgress, candidate: Candidate, fault: str) -> None:
         """Record a candidate as wrong, and forget its time, so that the search does not build on it."""
