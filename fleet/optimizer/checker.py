@@ -20,7 +20,6 @@ from fleet.errors import InvalidRequest, MeasurementError
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import (
     BaselineBuilt,
-    Built,
     Check,
     Checked,
     Prove,
@@ -124,15 +123,19 @@ class Checker:
         verdict = Verdict.NOT_PROVEN if proof.verdict is ProofVerdict.REFUTED else Verdict.RIGHT
         yield Checked(effect.workload, effect.digest, verdict, proof.message, proof)
 
-    async def prepare_proof(self, effect: Prove) -> Built | None:
+    async def prepare_proof(self, effect: Prove) -> Claim | None:
         """Build a schedule of the library and its reference; None if the schedule does not build."""
-        built = await self._searcher.build_again(effect.workload, effect.trace_json)
-        if built is not None:
-            await self.build_baseline(effect.workload)
-        return built
+        artifact, packings = effect.artifact, effect.packings
+        if artifact is None:
+            built = await self._searcher.build_again(effect.workload, effect.trace_json)
+            if built is None:
+                return None
+            artifact, packings = built.artifact, built.packings
+        await self.build_baseline(effect.workload)
+        return Claim(artifact=artifact, packings=packings, claimed_sec=effect.claimed_sec)
 
     async def prove(
-        self, effect: Prove, built: Built
+        self, effect: Prove, claim: Claim
     ) -> AsyncGenerator[ReferenceMade | ReferenceFailed | Proven, None]:
         """Prove the time of a schedule, if its workload has a reference."""
         workload = self._workload_of(effect.workload)
@@ -141,7 +144,6 @@ class Checker:
         expected = self._expected[effect.workload]
         if expected.fault:
             return
-        claim = Claim(artifact=built.artifact, packings=built.packings, claimed_sec=effect.claimed_sec)
         with contextlib.suppress(MeasurementError):  # the device went away: nothing is said of the time
             yield Proven(effect.workload, effect.trace_json, await self._prove(workload, claim, expected))
 

@@ -275,6 +275,20 @@ def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
     assert find(job.log, ev.KeepProof) == []
 
 
+def test_a_candidate_of_this_job_is_not_built_again_for_its_proof() -> None:
+    """One of an earlier job is."""
+    job = Script(known("v", right={"x": 1.0}, untuned_sec=9.0), known(untuned_sec=9.0))
+    job.proofs = {"a": OPEN, "x": OPEN}
+    job.propose("a")
+
+    job.run(ev.ProofWanted("w"))
+    job.run(ev.ProofWanted("v"))
+
+    ours, other = find(job.log, ev.Prove)
+    assert (ours.trace_json, ours.artifact) == ("a", artifact("a"))
+    assert (other.trace_json, other.artifact) == ("x", None)
+
+
 def test_a_newer_time_that_is_shorter_than_the_proven_one_is_proven_again() -> None:
     """As the run-off may find."""
     job = Script(known(right={"x": 0.5}, proven={"x": 0.8}, untuned_sec=9.0))

@@ -455,6 +455,10 @@ class Prove:
     workload: str
     trace_json: str
     claimed_sec: float
+    artifact: Artifact | None = None
+    """It, built in this job; None: to be built."""
+
+    packings: tuple[Packing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,18 @@ class Judging(Measuring):
         if item.best_trace is None or not item.uses_schedule or item.is_proven or item.unprovable:
             return
         self._say("proving the times of the best candidates")
-        self._effects.append(ev.Prove(item.workload.shash, item.best_trace, item.best_sec))
+        shash = item.workload.shash
+        built = (one for one in self._finalists.get(shash, ()) if one.trace_json == item.best_trace)
+        known = next((one for one in built if one.artifact is not None), None)
+        self._effects.append(
+            ev.Prove(
+                workload=shash,
+                trace_json=item.best_trace,
+                claimed_sec=item.best_sec,
+                artifact=known.artifact if known else None,
+                packings=known.packings if known else (),
+            )
+        )
 
     def _prove(self, event: ev.Proven) -> None:
         item, proof = self.workload(event.workload), event.proof
