@@ -14,7 +14,7 @@ import typer
 
 from fleet.cli import options
 from fleet.cli.activity import working
-from fleet.cli.explain_view import least_sec, render_explanation
+from fleet.cli.explain_view import estimated_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
 from fleet.errors import ImportFailed
@@ -67,11 +67,11 @@ def explain(
     wide: WideOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Show what becomes of a model before it is tuned, and how fast a device could run it at best.
+    """Show what becomes of a model before it is tuned, and about how long a device takes for it.
 
     Lists the passes between import and tuning with what each left of the graph (operators, layouts, transposes, bytes
-    moved), and the fused programs that are tuned, with their operations, bytes and least time. What cannot be scheduled
-    is named, and how many concats copy nothing. No device is needed.
+    moved), and the fused programs that are tuned, with their operations, bytes and estimated time. What no schedule
+    fits is named, and how many concats copy nothing. No device is needed.
 
     Example: fleet explain model.onnx --target rpi4-64
     """
@@ -93,7 +93,9 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
         "target": json.loads(target_json),
         "roofline": _roofline_data(roofline),
         "passes": [asdict(stage) for stage in found.stages],
-        "programs": [asdict(program) | {"least_sec": least_sec(program, roofline)} for program in found.programs],
+        "programs": [
+            asdict(program) | {"estimated_sec": estimated_sec(program, roofline)} for program in found.programs
+        ],
         "loop_nests": list(found.scheduled.loop_nests),
         "concats": {
             "in_place": found.scheduled.concats_in_place,

@@ -47,8 +47,11 @@ def render_explanation(found: Explanation, roofline: Roofline, *, title: str, wi
     return Group(*parts)
 
 
-def least_sec(program: Program, roofline: Roofline) -> float | None:
-    """Return the time below which all calls of a program cannot get, None where no limit is known."""
+def estimated_sec(program: Program, roofline: Roofline) -> float | None:
+    """Return the time of all calls of a program with data from memory and arithmetic at its peak; None: not known.
+
+    It is no lower bound: a program whose data a cache holds can be faster.
+    """
     once = roofline.least_sec(program.flop, program.moved_bytes)
     return None if once is None else once * program.calls
 
@@ -88,11 +91,11 @@ def _program_table(found: Explanation, roofline: Roofline, width: int) -> Table:
     has_room, is_wide = width >= ROOMY_COLUMNS, width >= WIDE_COLUMNS
     columns = ["program", "calls", "MFLOP", "moved"]
     columns += ["weights"] if has_room else []
-    columns += ["at best", "bound by", "fused"]
+    columns += ["estimate", "bound by", "fused"]
     columns += ["TVM's name"] if is_wide else []
     table = make_table(*columns, left=frozenset({"program", "fused", "TVM's name"}))
     for item in found.programs:
-        sec = least_sec(item, roofline)
+        sec = estimated_sec(item, roofline)
         table.add_row(
             line(item.operator),
             str(item.calls),
@@ -115,14 +118,15 @@ def _bound(program: Program, roofline: Roofline) -> str:
 
 def _footnotes(found: Explanation, roofline: Roofline) -> list[str]:
     flop = sum(item.flop * item.calls for item in found.programs)
-    times = [least_sec(item, roofline) for item in found.programs]
+    times = [estimated_sec(item, roofline) for item in found.programs]
     known = [sec for sec in times if sec is not None]
     total = f"{flop / 1e9:.4g} GFLOP in {sum(item.calls for item in found.programs)} calls"
     return [
         *concat_lines(found.scheduled),
-        f"{total}; at best {duration(sum(known))}" if known else total,
+        f"{total}; estimate {duration(sum(known))}" if known else total,
         f"limits: {roofline.source}",
-        "moved: what calls read and write, weights included, as if no cache kept anything",
+        "estimate: data from memory, arithmetic at its peak; what a cache holds is faster",
+        "moved: what calls read and write, weights included, as if no cache kept anything; of tables, the rows read",
     ]
 
 

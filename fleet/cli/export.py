@@ -13,10 +13,12 @@ from rich.table import Table
 from fleet.base.quantities import count_text
 from fleet.cli import options
 from fleet.cli.activity import working
+from fleet.cli.answers_view import answers_line
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import make_console
 from fleet.dashboard.words import engine_name
+from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
@@ -71,6 +73,7 @@ def export(
         seed=seed,
         threads=threads,
         affinity=affinity,
+        runs_it=True,
     )
     with working(f"exporting {model.name}") as say:
         exported = options.run(run_export(wanted, say))
@@ -80,6 +83,8 @@ def export(
         make_console(is_wide=False).print(table(exported))
         if exported.loop_nests:
             options.stderr().print(loop_nests_line(exported.loop_nests), style="yellow")
+    if exported.agreement is not None and not exported.agreement.is_right:
+        raise MeasurementError(f"{exported.path} answers wrongly: {exported.agreement.problem}", ErrorKind.WRONG_OUTPUT)
 
 
 def result(exported: Exported) -> dict[str, object]:
@@ -93,6 +98,8 @@ def result(exported: Exported) -> dict[str, object]:
         "tuned": exported.tuned,
         "static": exported.static,
         "unmeasured": exported.unmeasured,
+        "is_right": exported.agreement.is_right if exported.agreement else None,
+        "problem": exported.agreement.problem if exported.agreement else "",
         "loop_nests": list(exported.loop_nests),
         "manifest": asdict(exported.manifest),
     }
@@ -115,7 +122,7 @@ def table(exported: Exported) -> Table:
             for row in (("inputs", _listed(variant.inputs)), ("outputs", _listed(variant.outputs)))
         ),
         ("schedules", schedules_line(exported)),
-        ("answers by", engine_name(manifest.check.reference)),
+        ("answers", _answers(exported)),
         ("not checked", manifest.check.weakness),
     ]
     for name, text in rows:
@@ -132,6 +139,13 @@ def schedules_line(exported: Exported) -> str:
     parts = [f"{count_text(exported.tuned, 'operator')} tuned", *(f"{n} {name}" for name, n in counts.items() if n)]
     where = exported.manifest.device_model
     return f"{count_text(exported.trials, 'trial')}: {', '.join(parts)}; on {where}"
+
+
+def _answers(exported: Exported) -> str:
+    reference = engine_name(exported.manifest.check.reference)
+    if exported.agreement is None:
+        return f"by {reference}; not run here: fleet serve-check runs it on a device"
+    return answers_line(reference, exported.agreement)
 
 
 def _listed(specs: Sequence[TensorType]) -> str:

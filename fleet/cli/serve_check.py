@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fleet.cli import options, stepping
 from fleet.cli.activity import working
+from fleet.cli.answers_view import answers_line
 from fleet.cli.tables import duration, make_console
 from fleet.dashboard.words import engine_name
 from fleet.domain.measuring import MOST_RUNS, Evaluator, disturbances_in, spread
@@ -102,10 +103,9 @@ def _shapes_result(served: ServedShapes) -> dict[str, object]:
 def table(model: Path, where: str, report: ServeReport) -> Table:
     """Return the check as a table for people."""
     check, agreement = report.manifest.check, report.agreement
-    verdict = f"as {engine_name(check.reference)}'s" if agreement.is_right else f"WRONG: {agreement.problem}"
     rows = [
         ("device", where),
-        ("answers", f"{verdict}, off by at most {agreement.max_abs_error:.3g}"),
+        ("answers", answers_line(engine_name(check.reference), agreement)),
         ("proves little", check.weakness),
         *(row for served in report.shapes for row in _times(served, names_shapes=len(report.shapes) > 1)),
     ]

@@ -250,8 +250,6 @@ def _check_line(model: ModelReport) -> Text:
         return Text(f"WRONG: {model.message}", style="bold red")
     if model.weakness is not None:
         return Text(f"not checked: {model.weakness.text}", style="bold yellow")
-    if model.message:
-        return Text(f"DIFFERS from {engine_name(model.reference)}: {model.message}", style="bold yellow")
     found = f"output agrees with {engine_name(model.reference)}: largest difference {model.max_abs_error:.2g}"
     if model.roundings and model.tolerance is not None:
         found += f", {model.tolerance:.2g} allowed: numbers are rounded to 8-bit codes {model.roundings} times"

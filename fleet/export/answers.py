@@ -29,6 +29,9 @@ class Answers:
     seed: int
     """That gave these inputs."""
 
+    style: InputStyle
+    largest_index: int
+
     reference: str
     """Who computed the outputs: "onnxruntime", "torch", "ai_edge_litert", or "onnx" for its implementation in numpy."""
 
@@ -55,6 +58,8 @@ def _answers_for(model: Model, seed: int, style: InputStyle, largest: int) -> An
         outputs=outputs,
         output_names=model.output_names,
         seed=seed,
+        style=style,
+        largest_index=largest,
         reference=reference,
         weakness=find_weakness(outputs, _run(model, others)[0]),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,17 +29,20 @@ from fleet.base.outputs import check_output
 from fleet.base.scratch import scratch_dir
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
-from fleet.errors import InvalidRequest
+from fleet.errors import ArtifactRefused, BuildError, ConfigError, InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
 from fleet.models.confined import having, reading
 from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
-from fleet.optimizer.numerics import Array, tolerance_of
+from fleet.optimizer.numerics import Array, answer_tolerances
 from fleet.optimizer.pool import run_within
+from fleet.optimizer.spread import find_spread
 from fleet.optimizer.turns import Turns
+from fleet.runtime.agreement import Agreement
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Manifest, TensorType, Variant
+from fleet.runtime.model import load
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload, terms_of_model
@@ -84,6 +88,8 @@ class ExportOptions:
     """None: as many as the target has cores."""
 
     affinity: Affinity = Affinity.CORES
+    runs_it: bool = False
+    """Run the stored inputs where the file is for this machine's processor, and compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,9 @@ class Exported:
     """How many operators of the model could have a record."""
 
     manifest: Manifest
+    agreement: Agreement | None = None
+    """Comparison of its answers with those stored; None: it was not run."""
+
     trials: int = 0
     """That the library has of these operators, on the hardware whose records were used."""
 
@@ -155,25 +164,48 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
             target_json, traces = options.target_json, dict(choice.traces)
             compiling = having(compile_model, model, writable=out_dir)
-            finding = (
-                run_within(pool, _TASK_TIMEOUT_SEC, having(find_answers, one), one, options.seed)
-                for one in model.variants
-            )
+            finding = (_answers(pool, one, options.seed) for one in model.variants)
             artifact, answers = await asyncio.gather(
                 run_within(pool, _TASK_TIMEOUT_SEC, compiling, model, target_json, traces, out_dir),
                 asyncio.gather(*finding),
             )
-        say(f"writing {options.output.name}")
-        manifest = await asyncio.to_thread(_write, options, model, artifact, answers, choice, terms_of_model(workloads))
+            say(f"writing {options.output.name}")
+            manifest = await asyncio.to_thread(
+                _write, options, model, artifact, answers, choice, terms_of_model(workloads)
+            )
+            agreement = await _run(pool, options.output) if options.runs_it and manifest.device_type == "cpu" else None
     return Exported(
         path=options.output,
         digest=await asyncio.to_thread(digest_of, options.output),
         size_bytes=options.output.stat().st_size,
         workloads=len(workloads),
         manifest=manifest,
+        agreement=agreement,
         trials=choice.trials,
         loop_nests=artifact.loop_nests,
     )
+
+
+async def _answers(pool: BuildPool, model: Model, seed: int) -> tuple[Answers, tuple[float, ...] | None]:
+    """Return right answers, and how far such are apart if that is known."""
+    found = await run_within(pool, _TASK_TIMEOUT_SEC, having(find_answers, model), model, seed)
+    spread = await find_spread(pool, model, seed=found.seed, style=found.style, largest_index=found.largest_index)
+    return found, spread
+
+
+async def _run(pool: BuildPool, path: Path) -> Agreement | None:
+    """Run an exported model in a worker; None where it is for another machine."""
+    try:
+        return await run_within(pool, _TASK_TIMEOUT_SEC, run_here, path)
+    except (ArtifactRefused, ConfigError):
+        return None
+    except BuildError as error:
+        return Agreement(max_abs_error=math.inf, allowed=0.0, problem=f"it does not run: {error}")
+
+
+def run_here(path: Path) -> Agreement:
+    """Run an exported model in this process, and compare its answers: the verdict of `fleet serve-check`."""
+    return load(path).check()
 
 
 def _check(options: ExportOptions) -> None:
@@ -203,12 +235,17 @@ def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
 
 
 def _write(
-    options: ExportOptions, model: Model, artifact: Artifact, answers: Sequence[Answers], choice: Choice, terms: int
+    options: ExportOptions,
+    model: Model,
+    artifact: Artifact,
+    answers: Sequence[tuple[Answers, tuple[float, ...] | None]],
+    choice: Choice,
+    terms: int,
 ) -> Manifest:
     files: dict[str, Path | bytes] = {_LIBRARY: artifact.path}
     variants = []
-    for index, given in enumerate(answers):
-        variant, arrays = _variant(model, given, terms, f"check/{index}" if index else "check")
+    for index, (given, spread) in enumerate(answers):
+        variant, arrays = _variant(model, given, spread, terms, f"check/{index}" if index else "check")
         variants.append(variant)
         files |= arrays
     target = parse_target(options.target_json)
@@ -237,7 +274,9 @@ def _write(
     return manifest
 
 
-def _variant(model: Model, answers: Answers, terms: int, folder: str) -> tuple[Variant, dict[str, bytes]]:
+def _variant(
+    model: Model, answers: Answers, spread: tuple[float, ...] | None, terms: int, folder: str
+) -> tuple[Variant, dict[str, bytes]]:
     """Return what the manifest says of one set of shapes, and the files with its inputs and answers."""
     inputs = {f"{folder}/input{index}.npy": _npy(array) for index, array in enumerate(answers.inputs)}
     outputs = {f"{folder}/output{index}.npy": _npy(array) for index, array in enumerate(answers.outputs)}
@@ -247,10 +286,8 @@ def _variant(model: Model, answers: Answers, terms: int, folder: str) -> tuple[V
         check=Check(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            tolerances=tuple(
-                tolerance_of(array.dtype.name, reduction_size=terms, roundings=model.roundings)
-                for array in answers.outputs
-            ),
+            tolerances=answer_tolerances(answers.outputs, terms=terms, roundings=model.roundings, spread=spread),
+            tolerances_by="sums" if spread is None else "float64",
             reference=answers.reference,
             seed=answers.seed,
             weakness=answers.weakness.text if answers.weakness else "",

@@ -1,6 +1,6 @@
 """Says what the pipeline makes of a model: the graph before, what each pass left of it, and the programs that come out.
 
-Counts only: no times. Who knows a device's roofline turns operations and bytes into the least time.
+Counts only: no times. Who knows a device's roofline turns operations and bytes into an estimate.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _FREE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "batch_flatten"})
 """Operators that move nothing: the result is another view of the same memory."""
+
+
+_LOOKUPS = frozenset({"take", "gather_elements", "gather_nd"})
+"""Operators that read some rows of a table: no more of it than they write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +189,11 @@ def _is_transpose(call: Call) -> bool:
 def _moved_bytes(call: Call) -> int:
     if _FREE.issuperset(_operators(call)):
         return 0
-    return sum(map(_size_bytes, [*_tensors(call), *_results(call)]))
+    written = sum(map(_size_bytes, _results(call)))
+    read = list(map(_size_bytes, _tensors(call)))
+    if _LOOKUPS.intersection(_operators(call)):
+        read = [min(size, written) for size in read]
+    return sum(read) + written
 
 
 def _tensors(call: Call) -> Iterator[Expr]:

@@ -276,7 +276,11 @@ class ModelReport:
     """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
 
     tolerance: float | None = None
-    """What is allowed where that difference is; it follows from the lengths of sums, the types, and `roundings`."""
+    """Tolerance where that difference is: it follows from the lengths of sums, the types, `roundings`, and from
+    the error of the reference against float64 where that is known."""
+
+    tolerance_by: str = "sums"
+    """ "float64" where that error is known, else "sums"."""
 
     roundings: int = 0
     """How often a number is rounded to a code of 8 bits on its way to an output; 0: the model is not quantized."""
@@ -291,7 +295,7 @@ class ModelReport:
     """Why its answers were compared with nothing; empty: they were compared."""
 
     is_right: bool = True
-    """The tuned model answers as the reference does, or at least as the untuned program of the same import."""
+    """The tuned model answers as the reference does: the verdict that `fleet serve-check` gives, too."""
 
     message: str = ""
     """How its answers differ from the reference's, and why; empty: they agree."""

@@ -61,7 +61,7 @@ from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.turns import Cores, Turns
-from fleet.workloads.workload import Workload
+from fleet.workloads.workload import Workload, terms_of_model
 
 logger = logging.getLogger(__name__)
 
@@ -215,6 +215,7 @@ class JobRun:
             pool=self.pool,
             turns=turns,
             threads=self.inventory.core_count,
+            terms=terms_of_model(self.workloads),
             is_local=self._is_local,
             without_static=failed,
             has_static_only=await patiently(partial(are_static, self.library, found, failed, self._scope)),

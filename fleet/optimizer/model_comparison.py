@@ -31,12 +31,13 @@ from fleet.optimizer.in_place import Placement, Placing
 from fleet.optimizer.index_inputs import largest_index
 from fleet.optimizer.job import ModelReport, RatioReport, report_placed
 from fleet.optimizer.loop import TuningLoop, feed
-from fleet.optimizer.numerics import Array, InputStyle, Mismatch, compare, largest_difference, make_inputs
+from fleet.optimizer.numerics import Array, InputStyle, answer_tolerances, make_inputs
 from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.spread import find_spread
 from fleet.optimizer.turns import Turns
 from fleet.optimizer.weakness import Weakness, find_weakness
+from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.workloads.extract import compile_model
-from fleet.workloads.workload import terms_of_model
 
 UNTUNED, STATIC, TUNED, IN_PLACE = "untuned", "static", "tuned", "in place"
 """Builds of the whole model: the last two with the schedules that are fastest alone, and in the model."""
@@ -66,6 +67,10 @@ class _Expected:
     """ "onnxruntime", "torch" or "untuned"."""
 
     weakness: Weakness | None
+    style: InputStyle
+    attempt: int
+    spread: tuple[float, ...] | None = None
+    """Error of the reference against float64, by output; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,9 @@ class ModelComparison:
     turns: Turns
     threads: int
     """Cores that ONNX Runtime may use: as many as the device if that is a processor, else all."""
+
+    terms: int
+    """Of the sums of all workloads of the model, also those that are not tuned."""
 
     is_local: bool
     """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
@@ -272,37 +280,40 @@ class ModelComparison:
     def _report_answers(self, report: ModelReport, runs: Sequence[_Run]) -> ModelReport:
         """Sum up one run for each set of shapes."""
         by = runs[0].expected.by
-        mismatch = next(filter(None, (self._compare(run.outputs, run.expected.outputs) for run in runs)), None)
-        terms, roundings = terms_of_model(self.core.workloads), self.model.roundings
-        apart, allowed = max(
-            largest_difference(run.outputs, run.expected.outputs, reduction_size=terms, roundings=roundings)
-            for run in runs
-        )
+        agreement = worst([self._agree(run.outputs, run.expected) for run in runs])
         return replace(
             report,
             onnxruntime_ms=report.reference_ms if by == _ONNX_RUNTIME else None,
-            max_abs_error=apart,
-            tolerance=allowed,
-            roundings=roundings,
+            max_abs_error=agreement.max_abs_error,
+            tolerance=agreement.allowed,
+            tolerance_by="sums" if runs[0].expected.spread is None else "float64",
+            roundings=self.model.roundings,
             reference=by,
             weakness=next(filter(None, (run.expected.weakness for run in runs)), None),
-            is_right=mismatch is None,
-            message=mismatch.text if mismatch else "",
+            is_right=agreement.is_right,
+            message=agreement.problem,
         )
 
-    def _compare(self, outputs: Sequence[Array], reference: Sequence[Array]) -> Mismatch | None:
-        terms = terms_of_model(self.core.workloads)
-        return compare(outputs, reference, reduction_size=terms, roundings=self.model.roundings)
+    def _agree(self, outputs: Sequence[Array], expected: _Expected) -> Agreement:
+        """Compare as exported models are compared, with the same tolerances."""
+        tolerances = answer_tolerances(
+            expected.outputs,
+            terms=self.terms,
+            roundings=self.model.roundings,
+            spread=expected.spread,
+        )
+        return agree(outputs, expected.outputs, tolerances)
 
     async def _judge(self, report: ModelReport, runs: Sequence[_Run], untuned: Artifact) -> ModelReport:
-        """Have the untuned program of the same import decide about answers that are not the reference's."""
-        mismatch: Mismatch | None = None
+        """Say whether a schedule or the import makes a wrong answer: both programs have the import in common."""
+        problem = ""
         for run in runs:
             try:
-                mismatch = mismatch or self._compare(run.outputs, await self._call(untuned, run.expected.inputs))
+                outputs = await self._call(untuned, run.expected.inputs)
             except MeasurementError as error:
                 return replace(report, message=f"{report.message}; the untuned program does not run: {error}")
-        return replace(report, is_right=mismatch is None, message=f"{report.message}; {blame(mismatch)}")
+            problem = problem or self._agree(run.outputs, replace(run.expected, outputs=outputs)).problem
+        return replace(report, message=f"{report.message}; {blame(problem)}")
 
     async def _compile(self, schedules: Mapping[str, str], *, is_static: bool = True) -> Artifact:
         core = self.core
@@ -327,8 +338,16 @@ class ModelComparison:
             found = await self._expect_for(model, untuned, attempt, style, largest)
             first = first or found
             if found is None or found.weakness is None:
-                return found
-        return first
+                return await self._with_spread(model, found, largest)
+        return await self._with_spread(model, first, largest)
+
+    async def _with_spread(self, model: Model, expected: _Expected | None, largest: int) -> _Expected | None:
+        if expected is None or expected.by == UNTUNED:
+            return expected
+        seed = self.core.conditions.seed + expected.attempt
+        async with self.turns.building():
+            spread = await find_spread(self.pool, model, seed=seed, style=expected.style, largest_index=largest)
+        return replace(expected, spread=spread)
 
     async def _expect_for(
         self, model: Model, untuned: Artifact | None, seed: int, style: InputStyle, largest: int
@@ -344,7 +363,9 @@ class ModelComparison:
             by = UNTUNED
         else:
             return None
-        return _Expected(inputs=inputs, outputs=outputs, by=by, weakness=find_weakness(outputs, answers))
+        return _Expected(
+            inputs=inputs, outputs=outputs, by=by, weakness=find_weakness(outputs, answers), style=style, attempt=seed
+        )
 
     @property
     def _engine_threads(self) -> int:
@@ -366,11 +387,11 @@ class ModelComparison:
             return await self.device.call(artifact, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
 
 
-def blame(mismatch: Mismatch | None) -> str:
-    """Say why a tuned model answers otherwise, given how it differs from the untuned program of the same import."""
-    if mismatch is None:
+def blame(problem: str) -> str:
+    """Say why a tuned model answers otherwise, given how it differs from the untuned program; empty: it does not."""
+    if not problem:
         return "the untuned program answers the same, so that it is the import, and no schedule"
-    return f"the untuned program answers otherwise, so that it is a schedule: {mismatch.text}"
+    return f"the untuned program answers otherwise, so that it is a schedule: {problem}"
 
 
 def _why_not_run(report: ModelReport) -> str:

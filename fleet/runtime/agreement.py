@@ -20,6 +20,9 @@ class Agreement:
     max_abs_error: float
     """Infinite where shapes differ, or only one side is finite."""
 
+    allowed: float
+    """Tolerance of the element with that error."""
+
     problem: str
     """The first output that is wrong, in a sentence; empty: all are right."""
 
@@ -32,31 +35,47 @@ class Agreement:
 def agree(outputs: Sequence[Array], expected: Sequence[Array], tolerances: Sequence[float]) -> Agreement:
     """Compare outputs with those expected: |output - expected| <= tolerance * (rms of expected + |expected|)."""
     if len(outputs) != len(expected):
-        return Agreement(max_abs_error=math.inf, problem=f"{len(outputs)} outputs where {len(expected)} were expected")
-    largest, problem = 0.0, ""
-    for index, (output, wanted, tolerance) in enumerate(zip(outputs, expected, tolerances, strict=True)):
-        if output.shape != wanted.shape or output.dtype != wanted.dtype:
-            largest = math.inf
-            problem = problem or (
-                f"output {index} is {output.dtype}{list(output.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
-            )
-            continue
-        errors = _errors(output, wanted)
-        largest = max(largest, float(errors.max(initial=0.0)))
-        wrong = int((errors > tolerance * _sizes(wanted)).sum())
-        if wrong:
-            problem = problem or (
-                f"output {index} differs in {wrong} of {errors.size} elements, at most by {errors.max():.3g}"
-            )
-    return Agreement(max_abs_error=largest, problem=problem)
+        problem = f"{len(outputs)} outputs where {len(expected)} were expected"
+        return Agreement(max_abs_error=math.inf, allowed=0.0, problem=problem)
+    found = [_agree(*one) for one in zip(range(len(outputs)), outputs, expected, tolerances, strict=True)]
+    return worst(found) if found else Agreement(max_abs_error=0.0, allowed=0.0, problem="")
 
 
 def worst(found: Sequence[Agreement]) -> Agreement:
     """Return what several comparisons say together: the largest error, and the first problem."""
+    largest = max(found, key=lambda agreement: agreement.max_abs_error)
     return Agreement(
-        max_abs_error=max(agreement.max_abs_error for agreement in found),
+        max_abs_error=largest.max_abs_error,
+        allowed=largest.allowed,
         problem=next((agreement.problem for agreement in found if agreement.problem), ""),
     )
+
+
+def relative_errors(output: Array, wanted: Array) -> NDArray[np.float64]:
+    """Return the error of each element as a share of (rms of wanted + |wanted|); of zeros among zeros 0."""
+    errors, sizes = _errors(output, wanted), _sizes(wanted)
+    return np.divide(errors, sizes, out=np.where(errors > 0, math.inf, 0.0), where=sizes > 0)
+
+
+def _agree(index: int, output: Array, wanted: Array, tolerance: float) -> Agreement:
+    if output.shape != wanted.shape or output.dtype != wanted.dtype:
+        shown = [f"{one.dtype}{list(one.shape)}" for one in (output, wanted)]
+        problem = f"output {index} is {shown[0]}, expected {shown[1]}"
+        return Agreement(max_abs_error=math.inf, allowed=0.0, problem=problem)
+    if not output.size:
+        return Agreement(max_abs_error=0.0, allowed=0.0, problem="")
+    errors, allowed = _errors(output, wanted), tolerance * _sizes(wanted)
+    at = int(errors.argmax())
+    wrong, problem = errors > allowed, ""
+    if wrong.any():
+        most = int(np.where(wrong, errors - allowed, -math.inf).argmax())
+        place = tuple(map(int, np.unravel_index(most, wrong.shape)))
+        problem = (
+            f"output {index} differs in {int(wrong.sum())} of {errors.size} elements; worst at {place}: "
+            f"{output.flat[most]!s} instead of {wanted.flat[most]!s} (off by {errors.flat[most]:.3g}, allowed "
+            f"{allowed.flat[most]:.3g})"
+        )
+    return Agreement(max_abs_error=float(errors.flat[at]), allowed=float(allowed.flat[at]), problem=problem)
 
 
 def _errors(output: Array, wanted: Array) -> NDArray[np.float64]:

@@ -96,6 +96,9 @@ class Check:
     """Who computed the outputs: "onnxruntime" or "onnx", the reference implementation."""
 
     seed: int
+    tolerances_by: str = "sums"
+    """Basis of the tolerances: "float64", the error of the reference against it, or "sums", their lengths."""
+
     weakness: str = ""
     """Why agreeing with these outputs proves little, in words; empty: it proves enough."""
 
@@ -220,6 +223,7 @@ def _variant(found: Mapping[str, Any]) -> Variant:
             tolerances=tuple(map(float, check["tolerances"])),
             reference=str(check["reference"]),
             seed=int(check["seed"]),
+            tolerances_by=str(check.get("tolerances_by", "sums")),
             weakness=str(check.get("weakness", "")),
         ),
     )

@@ -24,9 +24,10 @@ import fleet
 import fleet.runtime
 from fleet.cli.main import app
 from fleet.errors import ArtifactRefused, InvalidRequest
-from fleet.export.service import Exported
+from fleet.export.service import Exported, run_here
 from fleet.runtime import Affinity, LoadedModel
 from fleet.runtime.package import open_package, read_file, read_manifest, write_archive
+from tests.levit_like import write_levit_like
 from tests.system.stored_records import store_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -233,11 +234,27 @@ def test_serve_check_finds_a_wrong_answer(exported: Exported, tmp_path: Path) ->
     code, said, complaint = run_cli("serve-check", str(tmp_path / "wrong.fleet"), "--json")
 
     assert code == 1
+    assert run_here(tmp_path / "wrong.fleet").problem in complaint, "the verdict of fleet export is the same"
     assert "answers wrongly on devices/" in complaint
     report = json.loads(said)
     assert not report["is_right"]
     assert "output 0 differs in 4 of 4 elements" in report["problem"]
     assert report["median_sec"] > 0
+
+
+def test_export_and_serve_check_give_one_verdict(tmp_path: Path) -> None:
+    """Answers whose rounding float64 explains are right for both, by the tolerance in the file."""
+    model = write_levit_like(tmp_path / "levit.onnx")
+    file = str(tmp_path / "levit.fleet")
+
+    code, said, _ = run_cli("export", str(model), "-o", file, "--untuned", "--json")
+    served = run_cli("serve-check", file, "--json")
+
+    exported = json.loads(said)
+    check = exported["manifest"]["check"]
+    assert (code, exported["is_right"], exported["problem"]) == (0, True, "")
+    assert check["tolerances_by"] == "float64"
+    assert (served[0], json.loads(served[1])["is_right"]) == (0, True)
 
 
 def test_the_command_says_what_it_made(two_heads: Path, tmp_path: Path) -> None:

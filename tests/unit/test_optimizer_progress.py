@@ -229,20 +229,24 @@ def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
     assert "SLOWER" not in text
 
 
-def test_a_model_whose_import_differs_is_no_wrong_schedule() -> None:
-    """The untuned program of the same import decides: the difference is shown, and the run does not fail for it."""
+def test_a_model_whose_import_differs_is_wrong_and_no_schedule_is_blamed() -> None:
+    """The verdict is that of `fleet serve-check`; it was called right here, and wrong there."""
     from fleet.cli.tune import check_model
     from fleet.errors import FleetError
+    from fleet.optimizer.model_comparison import blame
 
-    model = ModelReport(tuned_ms=1.0, max_abs_error=0.1, reference="onnxruntime", message="output 0 differs")
+    model = ModelReport(
+        tuned_ms=1.0, max_abs_error=0.1, reference="onnxruntime", is_right=False,
+        message=f"output 0 differs; {blame('')}",
+    )  # fmt: skip
     report = report_of(model)
 
     text = shown(report)
-    check_model(report)
 
-    assert "DIFFERS from ONNX Runtime: output 0 differs" in text
+    assert "WRONG: output 0 differs; the untuned program answers the same, so that it is the import" in text
     with pytest.raises(FleetError, match="output 0 differs"):
-        check_model(replace(report, model=replace(model, is_right=False)))
+        check_model(report)
+    check_model(replace(report, model=replace(model, is_right=True, message="")))
 
 
 def test_a_search_of_some_minutes_is_as_far_as_its_time() -> None:

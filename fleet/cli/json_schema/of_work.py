@@ -137,6 +137,7 @@ class TunedModel(TypedDict):
     is_slower: bool
     max_abs_error: float | None
     tolerance: float | None
+    tolerance_by: str
     roundings: int
     reference: str
     weakness: str | None
@@ -362,6 +363,8 @@ class Export(TypedDict):
     tuned: int
     static: int
     unmeasured: int
+    is_right: bool | None
+    problem: str
     loop_nests: list[str]
     manifest: Free
 
@@ -395,7 +398,7 @@ class ExplainedProgram(TypedDict):
     flop: float
     moved_bytes: int
     constant_bytes: int
-    least_sec: float | None
+    estimated_sec: float | None
 
 
 class Concats(TypedDict):

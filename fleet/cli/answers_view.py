@@ -1,0 +1,12 @@
+"""Words for how a program's answers agree with the reference's: the same after tuning, exporting and serving."""
+
+from __future__ import annotations
+
+from fleet.runtime.agreement import Agreement
+
+
+def answers_line(reference: str, agreement: Agreement) -> str:
+    """Return the verdict in a line, with the largest difference and its tolerance."""
+    if not agreement.is_right:
+        return f"WRONG: {agreement.problem}"
+    return f"as {reference}'s, off by at most {agreement.max_abs_error:.3g}, {agreement.allowed:.3g} allowed"

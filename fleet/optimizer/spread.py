@@ -1,0 +1,61 @@
+"""Measures how far right answers of a model are apart: what float32 loses of float64, in the engine of its format.
+
+Rounding is derived from the lengths of sums (`fleet.optimizer.numerics`), which knows nothing of large terms that
+cancel: attention with activations of some thousands loses more than its sums say. The engine's own error shows it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from fleet.domain.measuring import TensorSpec
+from fleet.errors import BuildError
+from fleet.models.confined import having
+from fleet.models.float64 import evaluate_in_float64
+from fleet.models.model import Model, ModelFormat
+from fleet.models.reference import reference_outputs
+from fleet.optimizer.numerics import InputStyle, make_inputs
+from fleet.optimizer.pool import Pool, run_within
+from fleet.runtime.agreement import relative_errors
+
+_TIMEOUT_SEC = 30.0
+_ENOUGH_ELEMENTS = 64
+"""Of an output, so that their largest error says something."""
+
+_MOST_INPUTS = 16
+_ENOUGH_SEC = 5.0
+"""After so long no further inputs are drawn."""
+
+
+async def find_spread(
+    pool: Pool, model: Model, *, seed: int, style: InputStyle, largest_index: int
+) -> tuple[float, ...] | None:
+    """Measure it in a worker; None where nothing evaluates the model in float64, or that takes too long."""
+    if model.format is not ModelFormat.ONNX or model.roundings:
+        return None
+    try:
+        measuring = having(measure_spread, model)
+        return await run_within(pool, _TIMEOUT_SEC, measuring, model, seed, style, largest_index)
+    except BuildError:
+        return None
+
+
+def measure_spread(model: Model, seed: int, style: InputStyle, largest_index: int) -> tuple[float, ...] | None:
+    """Return for each output the largest error of the engine, as a share of (rms + |element|); None: not known."""
+    began, worst, elements = time.monotonic(), np.zeros(len(model.output_names)), 0
+    for attempt in range(_MOST_INPUTS):
+        made = make_inputs(model.inputs, seed + attempt, style, largest_index=largest_index)
+        inputs = [given for given in made if not isinstance(given, TensorSpec)]
+        narrow, wide = reference_outputs(model, inputs), evaluate_in_float64(model, inputs)
+        if narrow is None or wide is None or len(narrow.outputs) != len(wide):
+            return None
+        if [one.shape for one in narrow.outputs] != [one.shape for one in wide]:
+            return None
+        errors = [relative_errors(one, other) for one, other in zip(narrow.outputs, wide, strict=True)]
+        worst = np.maximum(worst, [float(error.max(initial=0.0)) for error in errors])
+        elements += min((error.size for error in errors), default=0)
+        if elements >= _ENOUGH_ELEMENTS or time.monotonic() - began > _ENOUGH_SEC:
+            break
+    return tuple(map(float, worst))
