@@ -95,11 +95,14 @@ def acquire(
         has_waited = True
         tell(request)
 
+    ending = options.Ending()
+
     async def work() -> int:
+        nonlocal ending
         began_sec = time.monotonic()
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
-            options.cancel_on(signal.SIGTERM, signal.SIGHUP)
+            ending = options.cancel_on(signal.SIGTERM, signal.SIGHUP)
             async with client.acquire(wish, on_queued=on_queued) as device:
                 if has_waited:
                     console.print(f"got {device.name}")
@@ -121,5 +124,5 @@ def acquire(
     try:
         code = options.run(work())
     except asyncio.CancelledError:
-        raise typer.Exit(143) from None
+        raise typer.Exit(ending.exit_code) from None
     raise typer.Exit(code)

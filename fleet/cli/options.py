@@ -321,12 +321,30 @@ def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
     return on_queued
 
 
-def cancel_on(*numbers: signal.Signals) -> None:
-    """Have these signals cancel the current task, so that it gives back what it holds."""
-    task = asyncio.current_task()
-    if task is None:
-        return
-    on_signals(numbers, task.cancel)
+@dataclass(slots=True)
+class Ending:
+    """The signal that ended a command."""
+
+    number: signal.Signals = signal.SIGTERM
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command that this signal ended: 143 for SIGTERM, 129 for SIGHUP."""
+        return 128 + self.number
+
+
+def cancel_on(*numbers: signal.Signals) -> Ending:
+    """Cancel the current task, which then releases its lease, on these signals; return a record of the signal."""
+    ending, task = Ending(), asyncio.current_task()
+
+    def cancel(number: signal.Signals) -> None:
+        ending.number = number
+        if task is not None:
+            task.cancel()
+
+    for number in numbers:
+        on_signals([number], cancel, number)
+    return ending
 
 
 def run(work: Coroutine[object, object, T]) -> T:

@@ -70,8 +70,11 @@ def program(
         raise ConfigError(f"cannot read the bitstream {bitstream}: {error.strerror}") from error
     is_json = options.wants_json(ctx, json_output)
 
+    ending = options.Ending()
+
     async def work() -> int:
-        options.cancel_on(signal.SIGTERM, signal.SIGHUP)
+        nonlocal ending
+        ending = options.cancel_on(signal.SIGTERM, signal.SIGHUP)
         address = options.tracker_address(ctx, tracker)
         async with (
             fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client,
@@ -88,7 +91,7 @@ def program(
     try:
         code = options.run(work())
     except asyncio.CancelledError:
-        raise typer.Exit(143) from None
+        raise typer.Exit(ending.exit_code) from None
     raise typer.Exit(code)
 
 

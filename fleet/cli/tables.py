@@ -73,17 +73,18 @@ def workload_table(rows: Sequence[WorkloadRow], width: int) -> Table:
     """Return one row for each workload, with the columns that a terminal of this width has room for."""
     has_room, is_wide = width >= ROOMY_COLUMNS, width >= WIDE_COLUMNS
     shows_failed = any(row.errors for row in rows)
-    columns = ["workload", "weight", "trials", "untuned", "best", "speed-up"]
+    shows_earlier = any(row.trials_before for row in rows)
+    columns = ["workload", "weight", "trials", *(["earlier"] if shows_earlier else []), "untuned", "best", "speed-up"]
     columns += ["failed"] if shows_failed else []
     columns += ["GFLOP/s"] if has_room else []
     columns += ["TVM's name"] if is_wide else []
     table = make_table(*columns, left=frozenset({"workload", "TVM's name"}))
     for row in rows:
-        known = f" +{row.trials_before}" if row.trials_before else ""
         table.add_row(
             line(row.operator),
             f"{row.weight:g}",
-            f"{row.trials}{known}",
+            str(row.trials),
+            *([str(row.trials_before or "")] if shows_earlier else []),
             duration(row.untuned_sec),
             duration(row.best_sec),
             speed_up(row.untuned_sec, row.best_sec) or "-",

@@ -7,10 +7,11 @@ import signal
 import time
 from collections.abc import Sequence
 
+import typer
+
 from fleet.base.machine import process_age_sec
-from fleet.base.signals import on_signals
 from fleet.cli.json_out import print_document
-from fleet.cli.options import stderr
+from fleet.cli.options import Ending, cancel_on, stderr
 from fleet.cli.tables import make_console
 from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_display import display
@@ -96,17 +97,19 @@ def _run(options: TuneOptions) -> TuneReport:
     started_at = time.monotonic() - process_age_sec()
     console = CleanConsole(stderr=True, markup=False, highlight=False)
     progress = JobProgress()
+    ending = Ending()
+
+    async def until_stopped() -> TuneReport:
+        nonlocal ending
+        ending = cancel_on(signal.SIGTERM, signal.SIGHUP)
+        return await run_tune(options, progress, started_at=started_at)
+
     try:
         with display(console, progress, started_at):
-            return asyncio.run(_until_stopped(options, progress, started_at))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+            return asyncio.run(until_stopped())
+    except KeyboardInterrupt:
         console.print(stopped_line(progress))
-        raise KeyboardInterrupt from None
-
-
-async def _until_stopped(options: TuneOptions, progress: JobProgress, started_at: float) -> TuneReport:
-    """Run the job; SIGTERM stops it as Ctrl-C does."""
-    task = asyncio.current_task()
-    if task is not None:
-        on_signals((signal.SIGTERM, signal.SIGHUP), task.cancel)
-    return await run_tune(options, progress, started_at=started_at)
+        raise
+    except asyncio.CancelledError:
+        console.print(stopped_line(progress))
+        raise typer.Exit(ending.exit_code) from None

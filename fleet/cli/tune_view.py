@@ -44,7 +44,7 @@ def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 
         shown = progress.workloads[:_SHOWN]
         parts.insert(0, workload_table(list(map(_row, shown)), width))
         if len(progress.workloads) > len(shown):
-            parts.insert(1, Text(f"and {len(progress.workloads) - len(shown)} cheaper ones", style="dim"))
+            parts.insert(1, Text(f"and {len(progress.workloads) - len(shown)} cheaper workloads", style="dim"))
     return Group(*parts)
 
 
@@ -175,7 +175,7 @@ def _notes(item: WorkloadReport) -> list[str]:
         *([item.note] if item.note else []),
         *(["its unscheduled program takes longer than that, and was stopped"] if item.is_untuned_above else []),
         *(["no schedule is faster than the unscheduled program, which is kept"] if kept else []),
-        *([f"its check says little: {item.weakness.text}"] if item.weakness else []),
+        *([f"the check of its output is weak: {item.weakness.text}"] if item.weakness else []),
     ]
 
 
@@ -188,14 +188,14 @@ def _seconds(progress: ProgressReport) -> str:
 def _repeats(repeats: RepeatCount) -> str:
     if not repeats.count:
         return ""
-    return f"{repeats.count} again ({repeats.device_sec:.1f} of {repeats.budget_sec:.1f} s)"
+    return f"{repeats.count} repeated ({repeats.device_sec:.1f} of at most {repeats.budget_sec:.1f} s)"
 
 
 def _repeats_line(repeats: RepeatCount) -> str:
-    many = "measurements" if repeats.count > 1 else "measurement"
-    cost = f"{repeats.device_sec:.1f} s of device time; none begins after {repeats.budget_sec:.1f} s"
-    more = "; more were disturbed, and are marked" if repeats.is_spent else ""
-    return f"{repeats.count} {many} made again: the device was disturbed ({cost}){more}"
+    many = "measurements were" if repeats.count > 1 else "measurement was"
+    cost = f"{repeats.device_sec:.1f} s, with a limit of {repeats.budget_sec:.1f} s"
+    more = "; other disturbed ones were kept, with a note" if repeats.is_spent else ""
+    return f"{repeats.count} {many} repeated because the device was disturbed ({cost}){more}"
 
 
 def _model_table(model: ModelReport) -> Table:
@@ -259,7 +259,7 @@ def _check_line(model: ModelReport) -> Text:
 def _static_line(model: ModelReport) -> str:
     """Say why a tuned model has static schedules."""
     alone = f" ({duration(model.alone_ms / 1e3)})" if model.alone_ms is not None else ""
-    return f"the schedules that are fastest alone make a slower model{alone}: it keeps its static ones"
+    return f"the schedules that are fastest alone make the model slower{alone}, so it keeps its static schedules"
 
 
 def _in_place_line(model: ModelReport) -> str:
@@ -268,13 +268,13 @@ def _in_place_line(model: ModelReport) -> str:
     changed = sum(not item.options[0].is_chosen for item in model.in_place)
     slower = sum(item.is_slower_in_place for item in model.in_place)
     found = (
-        f"{changed} {'keep' if changed > 1 else 'keeps'} another one than the fastest alone"
+        f"{changed} {'use' if changed > 1 else 'uses'} another schedule than the fastest alone"
         if changed
-        else "the fastest alone is kept"
+        else "the fastest alone is the fastest there as well"
     )
-    cold = f"; {slower} {'take' if slower > 1 else 'takes'} clearly longer in it than alone" if slower else ""
+    cold = f"; {slower} {'are' if slower > 1 else 'is'} clearly slower there than alone" if slower else ""
     many = f"{count} workloads" if count > 1 else "1 workload"
-    return f"the best few schedules of {many} ran in the model: {found}{cold}"
+    return f"timed the best schedules of {many} inside the model: {found}{cold}"
 
 
 def _sec(time_us: float | None) -> float | None:

@@ -326,9 +326,9 @@ class JobRun:
         ends = [_End(at_sec=math.inf)]
         if deadline is not None:
             left_sec = (deadline - datetime.now(UTC)).total_seconds()
-            ends.append(_End(at_sec=now_sec + left_sec, why="the job's deadline has come"))
+            ends.append(_End(at_sec=now_sec + left_sec, why="the job's deadline is reached"))
         if minutes is not None:
-            ends.append(_End(at_sec=now_sec + 60 * minutes, why=f"its {minutes:g} min are over"))
+            ends.append(_End(at_sec=now_sec + 60 * minutes, why=f"the {minutes:g} min of --minutes are over"))
         return min(ends, key=lambda end: end.at_sec)
 
     async def _end_at_deadline(self, end: _End) -> None:

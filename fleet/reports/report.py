@@ -209,7 +209,7 @@ def _disturbed(one: DeviceFigures) -> str:
     if not one.disturbances:
         return "Nothing disturbed the measurements."
     kinds = ", ".join(f"{count} by {kind.lower().replace('_', ' ')}" for kind, count in one.disturbances.items())
-    return f"Disturbed measurements, which are marked and count only where there are no others: {kinds}."
+    return f"Disturbed measurements, used only where there is no undisturbed one: {kinds}."
 
 
 def _condition_table(figures: JobFigures) -> Table:

@@ -187,7 +187,7 @@ async def test_a_lost_lease_ends_the_command_and_its_children(local: LocalFleet,
     assert not alive(family)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 async def test_signals_reach_the_command(local: LocalFleet, client: Fleet, number: int, code: int) -> None:
     """A signal to us is a signal to the command, and the device is free again."""
     process = await start(local, "acquire", "simulated", "--", "sleep", "300")

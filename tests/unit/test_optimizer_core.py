@@ -130,7 +130,7 @@ def test_a_search_that_finds_nothing_closes_its_workload() -> None:
     job.run(ev.SearchFailed("b", "killed"))
 
     assert [item.closed_because for item in job.core.progress.workloads] == [
-        "nothing new to try",
+        "no new candidates are left to try",
         "its search failed: killed",
     ]
     assert job.notices == ["b gets no more trials: its search failed: killed"]
@@ -166,7 +166,7 @@ def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
     job = Script(known(trials_before=100))
 
     assert job.feed(ev.RoundWanted()) == []
-    assert "has had 100 trials" in job.core.workload("w").closed_because
+    assert "the library has 100 trials of it" in job.core.workload("w").closed_because
 
 
 def test_searches_side_by_side_are_of_different_workloads() -> None:
@@ -205,7 +205,7 @@ def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
     assert job.happened(ev.MarkWrong) == [ev.MarkWrong(1, "off by 3")]
     assert (item.best_trace, item.errors[ErrorKind.WRONG_OUTPUT]) == ("b", 1)
     assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]
-    assert job.notices == ["w: a candidate is wrong and not used: off by 3"]
+    assert job.notices == ["w: a candidate gives wrong results and is discarded: off by 3"]
 
 
 PROVEN = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=1.0, measured_sec=1.0, least_sec=0.8)
@@ -228,8 +228,8 @@ def test_a_time_that_is_not_proven_is_not_the_best() -> None:
     assert (item.best_trace, item.is_proven, item.errors[ErrorKind.TIME_NOT_PROVEN]) == ("b", True, 1)
     assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]
     assert job.notices == [
-        "w: a candidate is not used, since its time is not proven: it claimed 1 s, and took 20 s by the agent's clock; "
-        "it took longer"
+        "w: a candidate is discarded because its time is not proven: it claimed 1 s, and took 20 s by the agent's "
+        "clock; it took longer"
     ]
 
 
@@ -486,7 +486,9 @@ def test_no_batch_is_planned_past_the_deadline() -> None:
         late.run(ev.EndWanted("its 3 minutes are over"))
     assert late.core.workload("w").closed_because == "its 3 minutes are over"
     assert not late.core.has_trials_left, "so nobody waits for a search that still goes on"
-    assert late.notices == ["its 3 minutes are over: nothing more is searched; what was found is compared and kept"]
+    assert late.notices == [
+        "its 3 minutes are over: the search ends; the best schedules so far are compared and stored"
+    ]
 
 
 def test_a_job_says_what_it_measures_and_why() -> None:
@@ -497,7 +499,7 @@ def test_a_job_says_what_it_measures_and_why() -> None:
     job.run(ev.RoundWanted())
 
     [decision] = report_decisions(job.core.progress)
-    assert str(decision).startswith(f"4 candidates of {workload().operator}: its first batch")
+    assert str(decision).startswith(f"4 candidates of {workload().operator}: first batch")
 
 
 def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:

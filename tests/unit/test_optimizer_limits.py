@@ -45,7 +45,7 @@ def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> N
     job.feed(ev.LimitsKnown(ROOFLINE))
     job.feed(ev.RoundWanted())
 
-    assert item.closed_because == ("is as fast as the device can be" if is_done else "")
+    assert item.closed_because == ("within the device's limit: little is left to gain" if is_done else "")
     assert item.is_searched is not is_done
 
 

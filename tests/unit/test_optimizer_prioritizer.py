@@ -437,7 +437,7 @@ def test_the_turn_of_the_least_served_is_said() -> None:
     first = decide(*workloads).batches[0]
 
     assert (first.workload, first.reason.motive) == ("b", Motive.EXPLORATION)
-    assert sentence(first.reason).startswith("its turn")
+    assert sentence(first.reason).startswith("fewest batches so far; expected gain")
 
 
 def test_reasons_are_sentences() -> None:
@@ -446,7 +446,10 @@ def test_reasons_are_sentences() -> None:
 
     text = sentence(replace(reason, gain_sec=2e-3, spread_sec=1e-3, horizon=4, device_sec=0.8))
 
-    assert text == "4 batches should gain 2 ms +- 1 ms, 3 times in the model; 0.8 s of the device each"
+    assert (
+        text
+        == "expected gain of 4 batches: 2 ms +- 1 ms, called 3 times in the model; each takes about 0.8 s on the device"
+    )
     assert finish_sentence(Finish(done=Done.NOTHING_TO_GAIN, expected_share=0.001, trials=64)) == (
-        "another 64 trials should gain 0.10% of its time"
+        "the next 64 trials are expected to gain 0.10% of its time"
     )

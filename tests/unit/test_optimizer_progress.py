@@ -214,7 +214,7 @@ def test_a_report_says_what_running_in_the_model_changed() -> None:
 
     text = shown(report)
 
-    assert "of 2 workloads ran in the model: 2 keep another one than the fastest alone; 1 takes" in text
+    assert "of 2 workloads inside the model: 2 use another schedule than the fastest alone; 1 is" in text
     assert "in_place" in report.to_json()["model"]  # type: ignore[operator]
 
 
@@ -225,7 +225,7 @@ def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
 
     text = shown(report)
 
-    assert "make a slower model (1.5 ms): it keeps its static ones" in text
+    assert "make the model slower (1.5 ms), so it keeps its static schedules" in text
     assert "SLOWER" not in text
 
 

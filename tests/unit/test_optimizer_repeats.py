@@ -62,7 +62,8 @@ def test_only_what_was_disturbed_is_measured_again() -> None:
     assert [record.run_sec for record in job.core.workload("w").records] == [1, 2, 1]
     assert job.core.progress.repeats.count == 1
     assert job.notices == [
-        f"devices/pi is disturbed ({BUSY.text}): measuring 1 again, and from now on whatever is disturbed"
+        f"devices/pi is disturbed ({BUSY.text}); disturbed measurements are repeated, for up to 25% of the measuring "
+        "time"
     ]
 
 
@@ -96,7 +97,8 @@ def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None
 
     assert len(job.rounds) == 6 + 2 + 1 + 2 + 1
     assert [text for text in job.notices if "stays disturbed" in text] == [
-        f"the device stays disturbed ({BUSY.text}): its times are kept and marked, and not taken again until it is calm"
+        f"the device stays disturbed ({BUSY.text}); its times are kept, with a note, and no longer repeated until a "
+        "batch is undisturbed"
     ]
 
 
@@ -111,9 +113,9 @@ def test_repeats_have_a_budget() -> None:
     assert [len(names) for names in job.rounds] == [4, 2, 4]
     assert (repeats.count, repeats.device_sec, repeats.budget_sec) == (2, 2.0, 2.0)
     assert repeats.is_spent
-    assert [text for text in job.notices if "their share" in text] == [
-        f"repeats have had their share, 25% of the job's device time: disturbed times of the device ({BUSY.text}) are "
-        "kept and marked"
+    assert [text for text in job.notices if "their limit" in text] == [
+        f"the device is still disturbed ({BUSY.text}), and repeated measurements have reached their limit of 25% of "
+        "the measuring time; later disturbed times are kept, with a note"
     ]
 
 

@@ -132,23 +132,22 @@ class Measuring(Searching):
         device = event.device_name or "the device"
         if event.is_suspected:
             self._notify(
-                f"{device}: candidate after candidate broke down; it is given back, and measured on again once its "
-                "agent finds it healthy"
+                f"{device}: several candidates in a row failed; releasing the device until its agent reports it healthy"
             )
             self._finish(event.batch, batch)
             return
         again = self._repeats.choose(event.device_name, seen, batch.trials, made=batch.repeats)
         if count.is_spent and not was_spent:
             self._notify(
-                f"repeats have had their share, {BUDGET_SHARE:.0%} of the job's device time: disturbed times of "
-                f"{device} ({main_disturbance(seen)}) are kept and marked"
+                f"{device} is still disturbed ({main_disturbance(seen)}), and repeated measurements have reached their "
+                f"limit of {BUDGET_SHARE:.0%} of the measuring time; later disturbed times are kept, with a note"
             )
         if again is not None:
-            self._say(f"measuring {len(again.trials)} again: {again.reason}")
+            self._say(f"repeating {count_text(len(again.trials), 'measurement')}: {again.reason}")
             if not count.count:
                 self._notify(
-                    f"{device} is disturbed ({again.reason}): measuring {len(again.trials)} again, and from now on "
-                    "whatever is disturbed"
+                    f"{device} is disturbed ({again.reason}); disturbed measurements are repeated, for up to "
+                    f"{BUDGET_SHARE:.0%} of the measuring time"
                 )
             batch.repeats += 1
             batch.seen.clear()
@@ -157,8 +156,8 @@ class Measuring(Searching):
             return
         if self._repeats.has_just_given_up(event.device_name, made=batch.repeats):
             self._notify(
-                f"{device} stays disturbed ({main_disturbance(seen)}): its times are kept and marked, and not "
-                "taken again until it is calm"
+                f"{device} stays disturbed ({main_disturbance(seen)}); its times are kept, with a note, and no longer "
+                "repeated until a batch is undisturbed"
             )
         self._finish(event.batch, batch)
 

@@ -119,7 +119,7 @@ class Recording(Ledger):
         item.errors[ErrorKind.WRONG_OUTPUT] += 1
         item.right.pop(candidate.trace_json, None)
         retime(item, candidate, math.inf)
-        self._notify(f"{item.workload.operator}: a candidate is wrong and not used: {fault}")
+        self._notify(f"{item.workload.operator}: a candidate gives wrong results and is discarded: {fault}")
 
     def _refuse(self, item: WorkloadProgress, candidate: Candidate, proof: Proof) -> None:
         """Record that a candidate does not take the time that it claims, and forget that time."""
@@ -134,7 +134,7 @@ class Recording(Ledger):
         claimed, measured = time_text(proof.claimed_sec), time_text(proof.measured_sec)
         seen = f", and took {measured} by the agent's clock" if proof.measured_sec else ""
         self._notify(
-            f"{item.workload.operator}: a candidate is not used, since its time is not proven: "
+            f"{item.workload.operator}: a candidate is discarded because its time is not proven: "
             f"it claimed {claimed}{seen}; {proof.message}"
         )
 

@@ -59,7 +59,7 @@ class Searching(Recording):
     def _end_search(self, event: ev.EndWanted) -> None:
         """Close what is open, and say so: who set an end may have forgotten it."""
         if any(not item.closed_because for item in self.progress.workloads):
-            self._notify(f"{event.reason}: nothing more is searched; what was found is compared and kept")
+            self._notify(f"{event.reason}: the search ends; the best schedules so far are compared and stored")
         for item in self.progress.workloads:
             close(item, event.reason)
 
@@ -131,7 +131,7 @@ class Searching(Recording):
         item.shelf = Shelf(candidates=event.candidates, made_at=item.search_began_at)
         item.shelf.drop(item.under_way | item.taken | self._measured(item))  # while it was searched
         if not event.candidates:
-            close(item, "nothing new to try")
+            close(item, "no new candidates are left to try")
 
     def _measured(self, item: WorkloadProgress) -> set[str]:
         return {digest for workload, digest in self.counted if workload == item.workload.shash}
@@ -184,7 +184,7 @@ class Searching(Recording):
         for item in self.progress.workloads:
             had = item.trials_before + item.trials + len(item.under_way)
             if had >= self.conditions.enough:
-                close(item, f"has had {had} trials; enough is {self.conditions.enough} (see --enough)")
+                close(item, f"the library has {had} trials of it; {self.conditions.enough} are enough (--enough)")
 
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)

@@ -1,0 +1,58 @@
+"""Commands that a signal ends: their exit codes, and that no temporary folder stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.base.scratch import remove_abandoned
+from fleet.models.model import bundled_model
+from fleet.testing import eventually_sync
+
+pytestmark = pytest.mark.slow
+
+COMMANDS = {
+    "export": (("export", "{model}", "-o", "{out}/m.fleet"), "compiling "),
+    "tune": (("tune", "{model}", "--private", "--trials", "64", "--library", "{out}/lib"), "static schedule"),
+}
+"""By name: the words of the command, and a step that it prints while it has temporary folders."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_temporary_folder_stays(command: str, number: signal.Signals, tmp_path: Path) -> None:
+    """After kill -9 the next command removes them; a tune that SIGTERM ended had the exit code of Ctrl-C."""
+    temporary, out, log = tmp_path / "tmp", tmp_path / "out", tmp_path / "log"
+    temporary.mkdir()
+    out.mkdir()
+    words, step = COMMANDS[command]
+    given = [word.format(model=bundled_model(), out=out) for word in words]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fleet", *given],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        eventually_sync(lambda: step in log.read_text(), 120.0)
+
+        process.send_signal(number)
+
+        assert process.wait(60) == (-9 if number == signal.SIGKILL else 128 + number), log.read_text()
+    assert "Traceback" not in log.read_text()
+    if number == signal.SIGKILL:
+        eventually_sync(lambda: swept(temporary), 60.0)
+    assert list(temporary.iterdir()) == []
+    assert not (out / "m.fleet").exists()
+
+
+def swept(temporary: Path) -> bool:
+    """Remove abandoned folders as the next command does; children of the killed command end a moment later."""
+    remove_abandoned(temporary)
+    return not list(temporary.iterdir())
