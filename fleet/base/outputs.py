@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from fleet.errors import ConfigError
@@ -25,6 +26,11 @@ def check_output(path: Path) -> None:
         raise ConfigError(f"{path}: there is no folder {folder}; make it, or name a file elsewhere")
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"cannot write {path}: {folder} is read-only, or not yours")
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # `access` allows root everything, also in /proc
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def put_file(source: Path, path: Path) -> None:
