@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleet.cli import candidates, options
+from fleet.cli.activity import working
 from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
@@ -63,26 +64,30 @@ def deploy(
         raise ConfigError(f"there is no file {config} to bring along")
     there = Destination(host=_named(host), directory=directory.removeprefix("~/"), ssh=_command(ssh))
     address = options.tracker_setting(ctx, tracker).asked
-    seen = look(there)
+    with working(f"connecting to {host}"):
+        seen = look(there)
     how = Start(options=_agent_options(seen, address, config, allow_network), config=config, with_systemd=systemd)
     there = settled(there, seen, how)
     spec = fitting_spec(there, seen, board)
     console.print(
         f"{host}: {seen.model or seen.machine}, glibc {seen.libc}, Python {seen.python}; bundle for {spec.title}"
     )
-    bundle = make_bundle(spec, lambda text: console.print(f"{text} ..."))
+    with working(f"making the bundle for {spec.title}") as say:
+        bundle = make_bundle(spec, say)
     is_same = seen.digest == bundle.digest
     if is_same:
         console.print(f"the same bundle lies there ({bundle.digest[:19]}); nothing to copy")
     else:
         console.print(f"copying {bundle.size_bytes / 1e6:.1f} MB ...")
-        copy(there, seen, bundle)
+        with working("copying the bundle"):
+            copy(there, seen, bundle)
     if is_same and seen.is_running and seen.options == options_text(how) and config is None:
         console.print("the agent runs already, with these options")
         if options.wants_json(ctx, json_output):
             options.print_json({"host": host, "is_changed": False, "address": None, "devices": []})
         return
-    deployed = start(there, seen, replace(how, token=_join_token(address, host)))
+    with working("starting the agent"):
+        deployed = start(there, seen, replace(how, token=_join_token(address, host)))
     for note in deployed.done:
         console.print(note)
     console.print(f"the agent listens on {deployed.address}")
