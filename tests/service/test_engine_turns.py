@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cross.pool.build_pool import BuildPool
+from cross.pool.confined import Confined
+from fleet.confinement.room import Room, missing
 from fleet.errors import BuildError
 from fleet.models.model import Model, load_model
 from fleet.optimizer.comparing.engine import engine_ready
@@ -51,6 +54,21 @@ async def test_an_engine_runs_when_it_has_a_turn_and_leaves_nothing(
 
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - in an event loop
     assert pool.submit(len, "task").result(20) == 4
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"this machine has no {missing()}")
+async def test_a_confined_engine_takes_turns_too(
+    pool: BuildPool, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of formats that are code: the pipes are all that it may write to."""
+
+    def confined(fn: Callable[..., Any], _: Model, *, writable: Path) -> Callable[..., Any]:
+        return Confined(fn, Room(writable=(str(writable),)))
+
+    monkeypatch.setattr("fleet.optimizer.comparing.engine.having", confined)
+    async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
+        assert engine is not None
+        assert 0 < await engine.time(1, 0.001, (0,)) < 1
 
 
 async def test_an_engine_that_refuses_the_model_takes_no_turn(pool: BuildPool, model: Model, tmp_path: Path) -> None:
