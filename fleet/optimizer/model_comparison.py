@@ -226,6 +226,7 @@ class ModelComparison:
             for variant, one in zip(self.model.variants, largest, strict=True)
         ]
         folder = self.core.conditions.artifact_dir
+        feed(self.core, Said(f"preparing {self._title(ENGINE)}"))
         async with AsyncExitStack() as stack:
             async with self.turns.building():
                 ready = engine_ready(self.pool, self.model, inputs, folder=folder, threads=self._engine_threads)

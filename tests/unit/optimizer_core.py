@@ -122,7 +122,7 @@ class Script:
                 self.run(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
             case ev.Check():
                 verdict = self.verdicts.get(effect.digest, ev.Verdict.RIGHT)
-                proof = self.proofs.get(effect.digest)
+                proof = self.proofs.get(effect.digest) if effect.claimed_sec else None
                 if proof is not None and proof.verdict is ProofVerdict.REFUTED:
                     verdict = ev.Verdict.NOT_PROVEN
                 self.run(ev.Checked(effect.workload, effect.digest, verdict, "off by 3", proof))

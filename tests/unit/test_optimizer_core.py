@@ -275,6 +275,23 @@ def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
     assert find(job.log, ev.KeepProof) == []
 
 
+@pytest.mark.parametrize(("trials", "claims"), [(0, [0.0]), (8, [1.0])])
+def test_static_schedules_are_proven_at_the_end_if_no_search_follows(trials: int, claims: list[float]) -> None:
+    """Before a search, a false time would stop every candidate that is slower; without one, winners are proven once."""
+    job = Script(known(untuned_sec=9.0))
+    job.core.progress.trials_total = trials
+    job.answer = secs({"s": 1.0})
+    job.proofs = {"s": PROVEN}
+    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.BatchWanted("w", ("s",)))
+
+    job.run(ev.ProofWanted("w"))
+
+    assert [check.claimed_sec for check in find(job.log, ev.Check)] == claims
+    assert len(find(job.log, ev.Prove)) == (0 if trials else 1)
+    assert job.core.workload("w").is_proven
+
+
 def test_a_candidate_of_this_job_is_not_built_again_for_its_proof() -> None:
     """One of an earlier job is."""
     job = Script(known("v", right={"x": 1.0}, untuned_sec=9.0), known(untuned_sec=9.0))

@@ -78,7 +78,9 @@ class Judging(Measuring):
                 self._refuse(item, candidate, _too_fast(candidate, item.floor_sec))
                 continue
             if candidate.stage is not Stage.CHECKED:
-                artifact, claimed_sec = artifact_of(candidate), candidate.median_sec
+                # Without a search, the winners are proven at its end, and only once: no time misleads it until then.
+                is_proven_later = candidate.is_static and not self.progress.trials_total
+                artifact, claimed_sec = artifact_of(candidate), 0.0 if is_proven_later else candidate.median_sec
                 self._effects.append(ev.Check(workload, candidate.digest, artifact, candidate.packings, claimed_sec))
                 return
             checking.right.append(checking.waiting.popleft())
