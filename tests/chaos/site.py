@@ -267,7 +267,7 @@ class Site:
                 log=self.log,
                 environment=environment,
                 on_end=self._tuned,
-                stop_codes=(0, 1, 130, -signal.SIGTERM),  # wherever it is asked to
+                stop_codes=(0, 1, 130, 128 + signal.SIGTERM, -signal.SIGTERM),  # wherever it is asked to
             )
 
     async def _tuned(self, code: int) -> None:
