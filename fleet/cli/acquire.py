@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-import fleet.aio
 from fleet.cli import candidates, options
 from fleet.cli.holding import check_command, run_holding
 from fleet.domain.leases import PendingRequest, make_wish
@@ -101,7 +100,7 @@ def acquire(
         nonlocal ending
         began_sec = time.monotonic()
         address = options.tracker_address(ctx, tracker)
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             ending = options.cancel_on(signal.SIGTERM, signal.SIGHUP)
             async with client.acquire(wish, on_queued=on_queued) as device:
                 if has_waited:

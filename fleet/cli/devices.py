@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-import fleet.aio
 from fleet.cli import candidates, options
 from fleet.cli.device_words import matching, own_labels
 from fleet.cli.groups import ListingGroup
@@ -150,7 +149,7 @@ def reset_epochs(
 
     async def work() -> int:
         address = options.tracker_address(ctx, tracker or outer_tracker)
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             return await client.reset_epochs(name)
 
     epoch = options.run(work())
@@ -162,7 +161,7 @@ def reset_epochs(
 
 def _snapshot(address: str | None, connect_timeout_sec: float) -> Snapshot:
     async def work() -> Snapshot:
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout_sec) as client:
             return await client.snapshot()
 
     return options.run(work())
@@ -172,7 +171,7 @@ def _with_history(
     address: str | None, device_name: str, connect_timeout_sec: float
 ) -> tuple[Snapshot, list[Telemetry]]:
     async def work() -> tuple[Snapshot, list[Telemetry]]:
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout_sec) as client:
             snapshot = await client.snapshot()
             is_known = any(device.name == device_name for device in snapshot.devices)
             return snapshot, await client.history(device_name) if is_known else []

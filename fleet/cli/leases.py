@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-import fleet.aio
 from fleet.cli import candidates, options
 from fleet.cli.tables import make_console
 from fleet.dashboard import words
@@ -36,7 +35,7 @@ def leases(
 
     async def work() -> Snapshot:
         address = options.tracker_address(ctx, tracker)
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             return await client.snapshot()
 
     snapshot = options.run(work())
@@ -67,7 +66,7 @@ def revoke(
 
     async def work() -> Lease:
         address = options.tracker_address(ctx, tracker or outer_tracker)
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             return await client.revoke(f"leases/{name.removeprefix('leases/')}", reason)
 
     lease = options.run(work())

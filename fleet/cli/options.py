@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -20,6 +21,7 @@ from fleet.base.network import is_answered
 from fleet.base.settings import Setting, Source, look_up
 from fleet.base.signals import on_signals
 from fleet.cli import candidates
+from fleet.cli.activity import working
 from fleet.cli.json_out import print_document
 from fleet.cli.terminal import CleanConsole
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
@@ -29,6 +31,7 @@ from fleet.identity.store import CredentialStore
 
 if TYPE_CHECKING:
     from cross.build.cache import BuildCache
+    from fleet.client.aio import Fleet
 
 T = TypeVar("T")
 
@@ -345,6 +348,17 @@ def cancel_on(*numbers: signal.Signals) -> Ending:
     for number in numbers:
         on_signals([number], cancel, number)
     return ending
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str | None, *, connect_timeout_sec: float) -> AsyncGenerator[Fleet, None]:
+    """Provide a client of a tracker; one that does not answer at once is waited for visibly."""
+    from fleet.client import aio  # most commands need none
+
+    async with contextlib.AsyncExitStack() as stack:
+        with working(f"connecting to the tracker at {address or look_up('tracker').value}"):
+            client = await stack.enter_async_context(aio.connect(address, connect_timeout_sec=connect_timeout_sec))
+        yield client
 
 
 def run(work: Coroutine[object, object, T]) -> T:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-import fleet.aio
 from fleet.base.digests import digest_of
 from fleet.cli import candidates, options, stepping
 from fleet.cli.holding import check_command, run_holding
@@ -77,7 +76,7 @@ def program(
         ending = options.cancel_on(signal.SIGTERM, signal.SIGHUP)
         address = options.tracker_address(ctx, tracker)
         async with (
-            fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client,
+            options.connected(address, connect_timeout_sec=connect_timeout) as client,
             client.acquire(
                 on, prefer=f"bitstream={digest}", wait_timeout_sec=wait_timeout, purpose=f"program {bitstream.name}"
             ) as device,

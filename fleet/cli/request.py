@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-import fleet.aio
 from fleet.cli import candidates, options
 from fleet.cli.tables import make_console
 from fleet.dashboard import words
@@ -42,7 +41,7 @@ def list_(
 
     async def work() -> Snapshot:
         address = options.tracker_address(ctx, tracker)
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             return await client.snapshot()
 
     snapshot = options.run(work())
@@ -81,7 +80,7 @@ def cancel(
 
     async def work() -> PendingRequest:
         address = options.tracker_address(ctx, tracker)
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             known = [each.request_id for each in (await client.snapshot()).requests]
             return await client.cancel_request(_whole(request_id, known), reason)
 

@@ -39,7 +39,7 @@ def status(
     address = options.tracker_address(ctx, tracker)
 
     async def work() -> int:
-        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
             if as_json:
                 options.print_json(snapshot_json(await client.snapshot()))
             elif is_once:

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-import fleet.aio
 from fleet.artifacts.artifact import Artifact, check_complete, side_file_of
 from fleet.artifacts.elf import HEADER_BYTES
 from fleet.cli import candidates, options
@@ -109,7 +108,7 @@ async def check_device(selector: str | None, *, tracker: str | None, connect_tim
     """
     if tracker is None or (selector is None and held.LEASE in os.environ):
         return
-    async with fleet.aio.connect(tracker, connect_timeout_sec=connect_timeout_sec) as client:
+    async with options.connected(tracker, connect_timeout_sec=connect_timeout_sec) as client:
         await client.check_selector(options.selector_or_default(selector))
 
 
@@ -136,7 +135,7 @@ async def leased_device(
             options.stderr().print("starting a tracker and an agent for this machine", style="dim")
             local = LocalFleet(agent_drivers=drivers_for(selector))
             address = (await stack.enter_async_context(local)).address
-        client = await stack.enter_async_context(fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec))
+        client = await stack.enter_async_context(options.connected(address, connect_timeout_sec=connect_timeout_sec))
         yield await stack.enter_async_context(
             client.acquire(
                 selector,

@@ -329,3 +329,17 @@ async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path
         await eventually(lambda: not alive(family), 30)
     code = await up.wait()
     assert code in (-signal.SIGKILL, 0)
+
+
+async def test_a_wait_for_a_tracker_is_shown() -> None:
+    """Ten seconds of silence came before the error that no tracker answers."""
+    words = ("devices", "--tracker", "127.0.0.1:9", "--connect-timeout", "4")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fleet", *words), stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+
+    _, stderr = await process.communicate()
+
+    lines = stderr.decode().splitlines()
+    assert lines[0] == "connecting to the tracker at 127.0.0.1:9"
+    assert lines[-1].startswith("error: no tracker answers at 127.0.0.1:9")
