@@ -202,11 +202,12 @@ def _model_table(model: ModelReport) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("whole model", "latency", "against untuned", "tuned takes"):
         table.add_column(name, justify="right" if name in ("latency", "against untuned") else "left")
+    engine_ms = model.reference_ms or model.onnxruntime_ms
     rows = (
         ("untuned", model.untuned_ms, SAME_PROGRAM if model.is_static and model.is_untuned_static else ""),
         *([("static", model.static_ms, _static_note(model))] if model.static_ms is not None else []),
         ("tuned", model.tuned_ms, ""),
-        (_engine(model), model.reference_ms or model.onnxruntime_ms, _ratio(model.against_engine)),
+        (_engine(model), engine_ms, _ratio(model, model.against_engine) if engine_ms else ""),
     )
     for name, latency_ms, note in rows:
         if name == "untuned" and latency_ms is None and model.untuned_above_ms:
@@ -230,12 +231,14 @@ SAME_PROGRAM = "the same program"
 
 
 def _static_note(model: ModelReport) -> str:
-    return SAME_PROGRAM if model.is_static else _ratio(model.against_static)
+    return SAME_PROGRAM if model.is_static else _ratio(model, model.against_static)
 
 
-def _ratio(found: RatioReport | None) -> str:
+def _ratio(model: ModelReport, found: RatioReport | None) -> str:
     """Return the share of a time that the tuned model takes, as an interval."""
-    return f"{found.low:.2f} to {found.high:.2f} of it" if found is not None else ""
+    if found is None:
+        return "too few turns to tell" if model.rounds else ""
+    return f"{found.low:.2f} to {found.high:.2f} of it"
 
 
 def _engine(model: ModelReport) -> str:

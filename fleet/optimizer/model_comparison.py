@@ -90,9 +90,9 @@ class _Timed:
     same: Mapping[str, str]
     """For each build, the build that ran for it: equal programs run once."""
 
-    def median_sec(self, name: str) -> float:
+    def best_sec(self, name: str) -> float:
         """Return the time of a build [s]; infinite if it has none."""
-        return self.rounds.median_sec(self.same.get(name, name))
+        return self.rounds.best_sec(self.same.get(name, name))
 
     def against(self, name: str, other: str) -> RatioInterval | None:
         """Return the ratio of the times of two programs, or None if they did not run against each other."""
@@ -159,7 +159,7 @@ class ModelComparison:
         return replace(
             report,
             loop_nests=built[kept].loop_nests,
-            alone_ms=_ms(timed.median_sec(TUNED)) if kept != TUNED else None,
+            alone_ms=_ms(timed.best_sec(TUNED)) if kept != TUNED else None,
             in_place=tuple(report_placed(item, is_confirmed=kept == IN_PLACE) for item in placement.placed),
             in_place_sec=placement.took_sec,
             keeps_static=kept == STATIC,
@@ -179,7 +179,7 @@ class ModelComparison:
 
     async def _keep(self, placement: Placement, timed: _Timed, schedules: Mapping[str, str]) -> str:
         """Return which build is fastest as a whole, and note in the library that later ones are to be like it."""
-        fastest = min((TUNED, IN_PLACE), key=timed.median_sec)
+        fastest = min((TUNED, IN_PLACE), key=timed.best_sec)
         if self.placing is None:
             return fastest
         if _is_slower(timed.against(fastest, STATIC)) and await self.placing.keep_static(schedules):
@@ -212,10 +212,10 @@ class ModelComparison:
                 feed(self.core, Said(f"running the whole model in turns: {', '.join(map(self._title, names))}"))
                 await turns.run(rounds)
                 if same[UNTUNED] != UNTUNED:
-                    untuned = Untuned(sec=rounds.median_sec(same[UNTUNED]))
+                    untuned = Untuned(sec=rounds.best_sec(same[UNTUNED]))
                 else:
                     feed(self.core, Said("running the untuned model once"))
-                    untuned = await turns.time_untuned(built[UNTUNED], rounds.median_sec(STATIC))
+                    untuned = await turns.time_untuned(built[UNTUNED], rounds.best_sec(STATIC))
         return _Timed(rounds=rounds, untuned=untuned, same=same)
 
     @asynccontextmanager
@@ -246,9 +246,9 @@ class ModelComparison:
             untuned_ms=_ms(untuned_sec),
             untuned_above_ms=_ms(timed.untuned.above_sec) if timed.untuned.above_sec else None,
             untuned_problem=timed.untuned.problem,
-            static_ms=_ms(timed.median_sec(STATIC)),
-            tuned_ms=_ms(timed.median_sec(kept)),
-            reference_ms=_ms(timed.median_sec(ENGINE)),
+            static_ms=_ms(timed.best_sec(STATIC)),
+            tuned_ms=_ms(timed.best_sec(kept)),
+            reference_ms=_ms(timed.best_sec(ENGINE)),
             rounds=timed.rounds.count,
             is_static=timed.same.get(kept) == STATIC,
             is_untuned_static=timed.same[UNTUNED] == STATIC,

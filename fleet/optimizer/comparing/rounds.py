@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,8 @@ from fleet.optimizer.comparing.intervals import LOOKS, RatioInterval, ratio_inte
 
 NARROW = 0.03
 """Rounds end when all intervals are narrower."""
+
+_MOST_BUDGETS = 3
 
 _BLOCK_SEC = 0.03
 """About how long a block lasts."""
@@ -29,7 +30,7 @@ class Rounds:
     """Programs to be compared with each other."""
 
     budget_sec: float
-    """Time after which no round begins, except for the first [s]."""
+    """Time after which no round begins [s]. For the fewest rounds that give an interval, it may be three times that."""
 
     rng: random.Random
     secs: dict[str, list[float]] = field(default_factory=dict)
@@ -63,13 +64,14 @@ class Rounds:
         """
         if not self.count:
             return not self.names
-        if not self.pairs or self.count >= LOOKS[-1] or elapsed_sec >= self.budget_sec:
+        budget_sec = self.budget_sec * (1 if self.count >= LOOKS[0] else _MOST_BUDGETS)
+        if not self.pairs or self.count >= LOOKS[-1] or elapsed_sec >= budget_sec:
             return True
         return self.count in LOOKS and all(self._is_narrow(pair) for pair in self.pairs)
 
-    def median_sec(self, name: str) -> float:
-        """Return a program's time [s]; infinite if it did not run."""
-        return statistics.median(self.secs[name]) if self.secs.get(name) else math.inf
+    def best_sec(self, name: str) -> float:
+        """Return the time of a program's fastest block, the least disturbed one [s]; infinite: it did not run."""
+        return min(self.secs.get(name, ()), default=math.inf)
 
     def interval(self, name: str, other: str) -> RatioInterval | None:
         """Return the ratio of two programs' times; None if they had too few rounds together."""
