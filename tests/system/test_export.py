@@ -98,6 +98,7 @@ def test_threads_are_those_of_the_manifest_unless_told_otherwise(exported: Expor
     """In each Python thread, for TVM keeps one pool for each."""
     import tvm_ffi
 
+    fleet.runtime.load(exported.path)  # with it TVM's runtime, which registers the function
     count = tvm_ffi.get_global_func("runtime.NumThreads")
     found: dict[str, int] = {}
 
