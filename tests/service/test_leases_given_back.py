@@ -149,6 +149,7 @@ async def bench(folder: Path, pool_type: type[Attentive] = Attentive) -> AsyncIt
                 threads=1,
                 is_local=True,
                 without_static={},
+                terms=4,
                 placing=None,
             )
             yield Bench(core=core, loop=loop, device=device, pool=pool, comparison=comparison)
