@@ -194,9 +194,13 @@ class Tracker:
         logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
 
     async def _keep_copies(self) -> None:
-        """Keep a good copy of the journal beside it; runs until cancelled."""
+        """Keep a good copy of the journal beside it; runs until cancelled, and then to the end of a copy begun."""
         while True:
-            await asyncio.to_thread(self.journal.keep_copy)
+            copying = asyncio.create_task(asyncio.to_thread(self.journal.keep_copy), name="copy the journal")
+            try:
+                await asyncio.shield(copying)
+            finally:
+                await copying  # a thread cannot be cancelled, and the state directory may be gone after `close`
             await asyncio.sleep(_COPY_SEC)
 
     async def _mind_members(self) -> None:

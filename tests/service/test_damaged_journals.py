@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +19,10 @@ from typer.testing import CliRunner
 
 from fleet.cli.main import app
 from fleet.errors import ConfigError, JournalDamaged
+from fleet.testing import serve_tracker
 from fleet.tracker import fsck
 from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
+from fleet.tracker.journal import file as journal_file
 from fleet.tracker.journal.copy import copy_path, keep_copy
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.journal.mark import mark_path
@@ -290,6 +295,24 @@ def test_the_copy_is_as_new_as_the_journal(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {journal.path.name, copy.name, mark_path(journal.path).name}
     copy.rename(journal.path)
     assert held(opened(tmp_path)) == (120, 90, 91)
+
+
+@pytest.mark.slow
+async def test_a_tracker_closes_once_its_copy_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read or written in the state directory after it: whoever started the tracker may remove it."""
+    begun, made = threading.Event(), list[bool]()
+
+    def copy_slowly(path: Path) -> bool:
+        begun.set()
+        time.sleep(0.2)
+        made.append(keep_copy(path))
+        return made[-1]
+
+    monkeypatch.setattr(journal_file, "keep_copy", copy_slowly)
+    async with serve_tracker(state_dir=tmp_path):
+        assert await asyncio.to_thread(begun.wait, 60)
+
+    assert made == [True]
 
 
 def test_the_command_says_how_a_journal_is(tmp_path: Path) -> None:
