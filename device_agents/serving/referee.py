@@ -36,8 +36,9 @@ class Referee:
         self._slot = candidates if device.driver.serves_one_worker else own
 
     async def warm_up(self) -> None:
-        """Have a worker ready for the first run."""
-        await self._slot.worker(self._accepts)
+        """Have a worker ready for the first run, unless candidates share it: a call may have begun in theirs."""
+        if not self._device.driver.serves_one_worker:
+            await self._slot.worker(self._accepts)
 
     async def run(self, *, is_wanted: bool = False) -> None:
         """Time the reference kernel if it is due or wanted. A drift that ends within a moment does not count."""
