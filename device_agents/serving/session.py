@@ -301,7 +301,7 @@ class Session:
         )
         started = time.monotonic()
         # To the end: a worker started in between would know the former design.
-        async with self.device.turn, self._workers.vacant():
+        async with self.device.turn, self._no_workers():
             was_loaded = await driver.fabric.program(order)
         return session_service_pb2.ProgramResponse(
             bitstream_digest=request.bitstream_digest,
@@ -376,11 +376,17 @@ class Session:
             # Whoever needs the worker tries again, and tells the holder.
             logger.info("worker not warmed up", extra={"lease": self.claims.lease_name, "error": str(error)})
 
+    @contextlib.asynccontextmanager
+    async def _no_workers(self) -> AsyncIterator[None]:
+        """Kill all workers of the session, and start none meanwhile."""
+        async with self._workers.vacant(), self._reference_workers.vacant(), self._apart.vacant():
+            yield
+
     async def _leave(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
         # A worker that is just being made is killed too.
-        async with self._workers.vacant(), self._reference_workers.vacant(), self._apart.vacant():
+        async with self._no_workers():
             pass
         self._store.release(self)
         self.output.close()
