@@ -85,7 +85,10 @@ class _LinePrinter:
         found = self._progress.phase, self._progress.activity
         if not found[1] or found == self._shown:
             return
-        if self._is_detailed or self._shown is None or self._shown[0] is not found[0]:
+        if self._is_detailed:
+            report = report_progress(self._progress, elapsed_sec=time.monotonic() - self._started_at)
+            self._print(f"{found[1]}{state_text(report, self._progress)}")
+        elif self._shown is None or self._shown[0] is not found[0]:
             self._print(found[1])
         self._shown = found
 

@@ -131,9 +131,9 @@ def test_an_import_goes_on_when_there_is_room(disk: SmallDisk, tmp_path: Path) -
 
 def test_a_search_ends_with_what_it_measured(disk: SmallDisk) -> None:
     """Every trial that it counted is in the library; it ends with the reason, and goes on when there is room."""
-    words = ("tune", "matmul-64", "--on", "simulated", "--trials", "1000", "--no-model")
+    words = ("--log-level", "info", "tune", "matmul-64", "--on", "simulated", "--trials", "1000", "--no-model")
     done = disk.fleet(*words)
-    counted = [int(number) for number in re.findall(r"\((\d+)/1000 trials\)", done.stderr)]
+    counted = [int(number) for number in re.findall(r"; (\d+)/1000 trials", done.stderr)]
     kept = int(str(disk.look()["records"]))
     full_again = disk.fleet("jobs", "submit", "matmul-16")
     disk.grow()

@@ -82,7 +82,7 @@ def test_a_pipe_gets_a_line_for_each_phase(level: int, expected: list[str], capl
         for running.phase, running.activity in ACTIVITIES:
             running.listener()
 
-    assert expected == [line.split()[-1] for line in out.getvalue().splitlines()]
+    assert expected == [line.split()[2].rstrip(";") for line in out.getvalue().splitlines()]
 
 
 def test_a_silent_pipe_gets_the_state_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
