@@ -123,6 +123,5 @@ async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) ->
     assert item.best_trace is not None
     assert item.best_trace not in sabotaged.sabotaged
     assert item.errors[ErrorKind.WRONG_OUTPUT] == 2
-    told = [notice for notice in notices if "disturbed" not in notice]  # that is about the machine, not the candidates
-    assert len(told) == 2
-    assert all("wrong and not used" in notice for notice in told)
+    told = [notice for notice in notices if "gives wrong results" in notice]  # others are about the machine
+    assert len(told) == 2, notices
