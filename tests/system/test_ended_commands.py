@@ -14,7 +14,7 @@ from fleet.base.scratch import remove_abandoned
 from fleet.models.model import bundled_model
 from fleet.testing import eventually_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 COMMANDS = {
     "export": (("export", "{model}", "-o", "{out}/m.fleet"), "compiling "),
@@ -35,7 +35,8 @@ def test_no_temporary_folder_stays(command: str, number: signal.Signals, tmp_pat
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "fleet", *given],
-            env={**os.environ, "TMPDIR": str(temporary)},
+            # Commands that share a state folder take turns on the cores, also with those of other tests.
+            env={**os.environ, "TMPDIR": str(temporary), "XDG_STATE_HOME": str(tmp_path / "state")},
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,

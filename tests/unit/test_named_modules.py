@@ -32,7 +32,10 @@ _NO_MODULES = (
 tensor programs and of their loops.
 """
 
-_RPCS = tuple(f"fleet.v1.SessionService.{name}" for name in ("Call", "Measure", "Prove", "PutArtifact"))
+_RPCS = tuple(
+    f"fleet.v1.SessionService.{name}"
+    for name in ("Call", "CallInPieces", "Measure", "Prove", "ProveInPieces", "PutArtifact")
+)
 
 _NAME = re.compile(r"(?:device_agents|fleet|cross)(?:\.\w+)+(?::\w+)?")
 _QUOTED = re.compile(rf"[\"']{_NAME.pattern}[\"']")
