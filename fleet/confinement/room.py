@@ -7,6 +7,7 @@ process that is running already; a kernel's jail, which has namespaces as well, 
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import sys
 import sysconfig
@@ -78,7 +79,10 @@ def _python() -> list[str]:
     """Return the folders of Python, installed packages and this project, not that of the script."""
     project = Path(__file__).resolve().parents[1]
     ours = [str(project), str(project.with_name("cross")), str(project.with_name("device_agents"))]
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # $HOME is another folder by now
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    installed += [path for path in named if path.startswith("/") and Path(path) not in (Path("/"), home)]
     return [*ours, *installed, sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
 
 
