@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +25,18 @@ COMMANDS = {
 """By name: the words of the command, and a step that it prints while it has temporary folders."""
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a short name: the sockets in it have paths of at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_temporary_folder_stays(command: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_no_temporary_folder_stays(command: str, number: signal.Signals, temporary: Path, tmp_path: Path) -> None:
     """After kill -9 the next command removes them; a tune that SIGTERM ended had the exit code of Ctrl-C."""
-    temporary, out, log = tmp_path / "tmp", tmp_path / "out", tmp_path / "log"
-    temporary.mkdir()
+    out, log = tmp_path / "out", tmp_path / "log"
     out.mkdir()
     words, step = COMMANDS[command]
     given = [word.format(model=bundled_model(), out=out) for word in words]
