@@ -49,7 +49,7 @@ _KINDS: Mapping[str, Kind] = {
 
 
 class Intake:
-    """What one session's calls may take of the agent's memory."""
+    """Memory quota of one session's calls."""
 
     def __init__(self, most_bytes: int = MAX_MESSAGE_BYTES) -> None:
         """Args:

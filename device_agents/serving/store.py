@@ -106,7 +106,7 @@ class ArtifactStore:
 
     @property
     def size_bytes(self) -> int:
-        """What all artifacts take of the disk."""
+        """Disk space of all artifacts."""
         return self._total_bytes
 
     async def find(self, digest: str, user: Hashable) -> Path | None:
@@ -196,7 +196,7 @@ class ArtifactStore:
         self._unused.pop(digest, None)
 
     def _make_room(self, more_bytes: int, *, files: int) -> None:
-        """Let go what nobody uses, until so many bytes on the disk and so many files fit."""
+        """Evict unused artifacts until this many bytes and files fit."""
         while self._total_bytes + self._reserved_bytes + more_bytes > self._max_bytes:
             if not self._unused:
                 raise CacheFull(

@@ -81,7 +81,7 @@ def order_of(kind_field: int, request: Buffer, artifact_path: str) -> list[Buffe
 
 @dataclass(frozen=True, slots=True)
 class CallAnswer:
-    """What came of a call."""
+    """Outcome of a call."""
 
     head: session_service_pb2.CallResponse
     """All of the answer but the outputs."""

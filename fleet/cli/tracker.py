@@ -80,7 +80,7 @@ def unit(
     from fleet.tracker.run import parse_options
     from fleet.tracker.unit import NAME, unit_text
 
-    # What the tracker would refuse is refused now.
+    # Refuse here what the tracker would refuse later.
     asked = parse_options(serve_options or [], command="fleet tracker serve")
     if asked.state_dir is not None:
         asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it elsewhere

@@ -87,7 +87,7 @@ class LeaseTerms(_PlainTerms, total=False):
     "bitstream=sha256:...". It never makes anybody wait."""
 
     bid: float
-    """What a second of the device is worth. It orders the requests of one key only; 0 when left out."""
+    """Worth of a second of the device, >= 0, default 0. It orders the requests of one key only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ class Selection:
     within: ScopeFilter = ANY_SCOPE
     job_name: str | None = None
     known_by: datetime | None = None
-    """What anybody had stored by then; with `job_name`, that and the records of the job."""
+    """Records stored by then, of all jobs; with `job_name`, those and all records of that job."""
 
     kinds: Sequence[RecordKind] = SCHEDULED
 

@@ -217,7 +217,7 @@ class Optimizer:
         entry = QueuedEntry(self._shop.library, job, self._name)
         with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
             model = await patiently(partial(restore_model, shop.library, order, folder))
-            # Where it runs and what it reads here is for this process to say, whatever the order has.
+            # Override the options of the order that say where a job runs and which files of this machine it reads.
             here = replace(
                 order.options,
                 model=model,

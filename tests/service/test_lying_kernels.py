@@ -28,7 +28,7 @@ Outcome = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What each kernel claimed, and what came of its proof."""
+    """Each kernel's claim and the outcome of its proof."""
     folder = tmp_path_factory.mktemp("lies")
     source = Path(__file__).with_name("lying_kernels.c")
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", folder / "kernels.so"], check=True)

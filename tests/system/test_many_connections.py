@@ -87,7 +87,7 @@ def test_tvms_own_client_is_hung_up_on_at_once(tracker: Server) -> None:
 
 
 def test_an_agents_port_is_as_sturdy(tmp_path: Path) -> None:
-    """Whoever holds a lease opens a session beside 1,500 connections that said one byte."""
+    """A lease holder opens a session beside 1,500 connections that sent one byte."""
     raise_file_limit()
     if file_limit() < 2 * _MANY:
         pytest.skip(f"this process may open {file_limit()} files, too few to be {_MANY} connections")

@@ -40,7 +40,7 @@ class RatioInterval:
 
     @property
     def excludes_one(self) -> bool:
-        """Whether the programs differ."""
+        """True if one program is faster, at the confidence of the interval."""
         return not self.low <= 1.0 <= self.high
 
 

@@ -16,7 +16,7 @@ from fleet.workloads.extract import compile_model
 pytestmark = pytest.mark.slow
 
 RUNTIME = ("TVM", "_")
-"""What TVM's runtime has, and what loaders and compilers need."""
+"""Symbols of TVM's runtime, and symbols that loaders and compilers need."""
 
 QUICK = json.dumps(json.loads(host_target_json()) | {"opt-level": 0})
 """LLVM's optimizations take most of the time, and replace no such call."""
