@@ -6,6 +6,7 @@ a worker that has run no candidate: one that had could answer for it.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +37,12 @@ if TYPE_CHECKING:
     from fleet.client.arrays import Array
 
 _REFERENCE_TIMEOUT_SEC = 120.0
-_TRIES = 2
-"""A refusal is for good, so a busy machine gets another chance, in another worker."""
+_PAUSES_SEC = (0.0, 0.3, 1.0)
+"""Pauses before further tries, each in another worker: a refusal is for good, and other virtual machines on the same
+host slow a kernel down for a second without a trace in this one's counters."""
+
+_PLAIN_LIE = 3.0
+"""A time that is so many times the claim is refused at the second try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +74,13 @@ class Prover:
         Raises:
             MeasurementError: the device went away, or the reference failed.
         """
-        proof = impossible("")
-        for _ in range(_TRIES):
-            proof = await self._try(claim)
-            if proof.verdict is not ProofVerdict.REFUTED:
+        proof = await self._try(claim)
+        for tries, pause_sec in enumerate(_PAUSES_SEC, 1):
+            is_plain = tries > 1 and proof.least_sec > _PLAIN_LIE * claim.claimed_sec
+            if proof.verdict is not ProofVerdict.REFUTED or is_plain:
                 break
+            await asyncio.sleep(pause_sec)
+            proof = await self._try(claim)
         return proof
 
     async def _try(self, claim: Claim) -> Proof:
