@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _GIB = 1024**3
 _LEAST_BYTES = {"memory_limit_bytes": 64 * 1024**2, "disk_limit_bytes": 1024**2}
-"""With less no worker starts, and every measurement would fail."""
+"""Minimum by setting [bytes]. No worker starts with less, so every measurement would fail."""
 JAILS = ("auto", "required", "none")
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

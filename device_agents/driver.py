@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 MAX_DEVICES = 1_000
-"""Devices that one agent serves."""
+"""Most devices that one agent serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class Driver(ABC):
     """How many times its usual time the reference kernel may take before measurements count as disturbed."""
 
     serves_one_worker: bool = False
-    """True where the device takes one connection at a time, so that the reference kernel has no worker of its own."""
+    """True if the device takes one connection at a time. The reference kernel then has no worker of its own."""
 
     replaces: tuple[str, ...] = ()
     """Kinds that are not served where this one is found as well: a Raspberry Pi is more than a "cpu"."""
@@ -276,7 +276,7 @@ class Driver(ABC):
         return self._worker_spec()
 
     def reference_spec(self) -> WorkerSpec:
-        """Return what the worker process runs that times the reference kernel, and no candidate."""
+        """Return the specification of the worker that times the reference kernel. It runs no candidate."""
         self._check_open()
         return self._reference_spec()
 

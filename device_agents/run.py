@@ -1,13 +1,13 @@
-"""Runs an agent until a signal: what `python -m device_agents` and `fleet agent serve` both do.
+"""Runs an agent until a signal, for `python -m device_agents` and `fleet agent serve`.
 
-Prints one line once its tracker has it: `agent listening on 127.0.0.1:PORT, serving devices/x`; where that takes
-longer than a moment, another one before: `agent listening on 127.0.0.1:PORT, waiting for the tracker at ADDRESS with
-devices/x`. Ends with the reason if the tracker's first answer is that it will not have this agent; one that has served
-goes on dialling, since that may be put right, and open sessions do without a tracker.
+Prints one line once it is registered: `agent listening on 127.0.0.1:PORT, serving devices/x`. If that takes longer than
+a moment, it prints this line first: `agent listening on 127.0.0.1:PORT, waiting for the tracker at ADDRESS with
+devices/x`. Ends with the reason if the tracker's first response refuses this agent. An agent that has served keeps
+dialling, since the cause may be fixed, and open sessions need no tracker.
 
-Ends cleanly on SIGTERM, SIGINT and SIGHUP, at any time; at once on a second one, and after a while in any case,
-whatever hangs. What is left then goes as after a kill -9: the keepers of the workers see its end, kill what they keep,
-and end.
+Shuts down cleanly on SIGTERM, SIGINT and SIGHUP, at any time. Exits at once on a second signal, and after a time limit
+even if something hangs. The rest is cleaned up as after a kill -9: the keepers notice the end of the agent, kill their
+workers, and end.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class AgentOptions:
     """Listen where other machines can connect."""
 
     token_file: Path | None = None
-    """A file with a join token, used unless the agent has joined that fleet before. It is removed when it is read, and
-    need not be there. "-": stdin, read unless the agent has joined any fleet before."""
+    """File with a join token, removed once read; it may be missing. The token is used unless the agent has joined that
+    fleet before. "-" reads stdin, unless the agent has joined any fleet before."""
 
     refused_token: str | None = None
-    """A token in the command line or the environment, where others can read it."""
+    """Join token given on the command line or in the environment. Refused: other accounts can read it there."""
 
     is_plain: bool = False
     """Without TLS, on this machine alone, with a tracker of this account that runs without as well."""
@@ -154,11 +154,11 @@ def _say(agent: Agent, home: Home, what: str) -> None:
 
 
 async def join_fleet(token: JoinToken, tracker: str, state_dir: Path | None) -> tuple[Path, Identity]:
-    """Make the agent of a state directory a member of a tracker's fleet; return its key's file, and the member.
+    """Make the agent of a state directory a member of a tracker's fleet; return the path of its key, and the member.
 
     Raises:
-        TrackerUnavailable: no tracker answers there.
-        Unauthenticated: it is another fleet's than the token's, or the token is used, expired or unknown.
+        TrackerUnavailable: no tracker answers at that address.
+        Unauthenticated: the token is for another fleet, used, expired or unknown.
     """
     folder = (state_dir or _default_state_dir()).absolute()
     membership = Membership(folder, tracker, token=token)

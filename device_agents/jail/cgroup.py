@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _CONTROLLERS = ("memory", "pids")
 _AGENTS_OWN = "fleet-agent"
 _PLACE = "fleet-workers-"
-"""Another prefix than that of earlier releases, whose agents hold no lock."""
+"""Prefix of directories. Earlier releases use another one: their agents hold no lock, so theirs look abandoned."""
 
 _CLAIMS = 3
 _MOST_TASKS = 4096
@@ -34,7 +34,7 @@ class Groups:
     """Those that limit the groups."""
 
     lock: int = -1
-    """Held as long as the agent lives: a place without it belongs to nobody."""
+    """Descriptor of the directory's lock, held while the agent lives. A directory without a held lock is abandoned."""
 
     def make(self, name: str, memory_bytes: int) -> Path | None:
         """Make a group; None when it cannot be made."""
@@ -91,10 +91,10 @@ def open_groups(name: str, root: Path = Path("/")) -> Groups:
 
 
 def _claim(path: Path) -> int:
-    """Make a place and hold its lock; another agent that starts now may take it for abandoned before that.
+    """Make a directory and lock it. Retry if another starting agent removes it as abandoned in between.
 
     Raises:
-        OSError: it cannot be made, or an agent holds it.
+        OSError: the directory cannot be made, or another agent holds its lock.
     """
     for _ in range(_CLAIMS):
         path.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def _lock(path: Path) -> int:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Kill what is left in the groups of an agent that is dead, and remove them. The lock of a live one is held."""
+    """Kill the remaining processes of a dead agent and remove its groups. Skip a live agent: it holds the lock."""
     with contextlib.suppress(OSError):
         Groups(path=place, lock=_lock(place)).close()
 

@@ -6,7 +6,7 @@ import struct
 
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 257 * 1024 * 1024
-"""Room for the largest request in pieces and a path; more means that a candidate wrote to the socket."""
+"""Room for the largest request in pieces and a path. A longer frame means that a candidate wrote to the socket."""
 
 
 class BrokenFrame(Exception):

@@ -1,4 +1,4 @@
-"""The C library's heap, kept small: memory that is freed goes back to the kernel."""
+"""Tunes the C library's malloc so that freed memory goes back to the kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ARENAS = 2
 
 
 def keep_heap_small() -> None:
-    """Have large blocks mapped by themselves, and the threads share two arenas. Only glibc's malloc can.
+    """Map large blocks one by one and share two arenas among all threads. Does nothing without glibc's malloc.
 
-    By default the first large block that is freed moves the limit up to its size, as far as 32 MiB. Later ones of many
-    megabytes come from the heap then, where one small block behind them keeps all of it: after requests of 60 MiB an
-    agent kept 200 MiB.
+    By default, freeing a large block raises the mmap threshold to its size, up to 32 MiB. Later blocks of several
+    megabytes then come from the heap. One small block behind them keeps the heap from shrinking: after requests of
+    60 MiB an agent kept 200 MiB.
     """
     with contextlib.suppress(OSError, AttributeError):
         set_option = ctypes.CDLL(None).mallopt

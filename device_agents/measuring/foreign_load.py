@@ -1,6 +1,6 @@
-"""How busy others keep the processors while a worker runs, by the kernel's counts in /proc/stat and /proc/<pid>/stat.
+"""Measures the processor load of other processes while a worker runs, from /proc/stat and /proc/<pid>/stat.
 
-A worker cannot make itself look like others: its threads, all that descends from it, and its keeper count for it.
+A worker cannot pass its own load off as foreign: its threads, its descendants and its keeper count as its own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
-"""Of a line of /proc/stat: user, nice, system, irq, softirq, steal. Idle and waiting for I/O are between them."""
+"""Fields of a line in /proc/stat: user, nice, system, irq, softirq, steal. Skips idle and iowait."""
 
 _OWN_FIELDS = slice(11, 15)
-"""Of /proc/<pid>/stat behind the name: user and system time, its own and that of children that it waited for."""
+"""Fields of /proc/<pid>/stat after the name: user and system time, of the process and of children it waited for."""
 
 
 class ForeignLoad:
-    """Counts from when it is made."""
+    """Processor load of other processes since the object was made."""
 
     def __init__(
         self,
@@ -29,8 +29,10 @@ class ForeignLoad:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        processes: returns the worker's.
-        cpus: those that the worker is kept on; empty: any.
+        processes: returns the process ids of the worker.
+        cpus: processors that the worker is pinned to; empty if it is not pinned.
+        root: the mount point of procfs.
+        clock: returns monotonic time [s].
         """
         self._processes = processes
         self._cpus = {f"cpu{cpu}" for cpu in cpus}
@@ -40,7 +42,7 @@ class ForeignLoad:
         self._began = self._busy_sec()
 
     def share(self) -> float:
-        """Return the share of its processors that others used; 0 where the kernel does not tell."""
+        """Return the share of the worker's processors that other processes used, 0 to 1; 0 without /proc/stat."""
         now, began = self._busy_sec(), self._began
         elapsed_sec = self._clock() - self._began_sec
         if now is None or began is None or elapsed_sec <= 0:
@@ -50,7 +52,7 @@ class ForeignLoad:
         return min(1.0, max(0.0, others_sec / (elapsed_sec * count)))
 
     def _busy_sec(self) -> tuple[float, float, int] | None:
-        """Return processor time of all and of the worker [s], and the number of processors."""
+        """Return the processor time of all processes and of the worker [s], and the number of processors."""
         tick = os.sysconf("SC_CLK_TCK")
         try:
             lines = [line.split() for line in (self._root / "stat").read_text().splitlines() if line.startswith("cpu")]
@@ -62,7 +64,7 @@ class ForeignLoad:
         return (busy / tick, own / tick, len(wanted)) if wanted else None
 
     def _ticks_of(self, pid: int) -> int:
-        """Return the time of a process, and of its children that have ended; 0 if it is gone."""
+        """Return the processor time of a process and its ended children [clock ticks]; 0 if the process is gone."""
         try:
             fields = (self._root / str(pid) / "stat").read_text().rpartition(")")[2].split()[_OWN_FIELDS]
             return sum(map(int, fields))

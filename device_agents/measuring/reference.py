@@ -1,12 +1,12 @@
-"""Judges a device by its reference kernel: how long the same work takes now, compared with what it usually takes.
+"""Judges a device by its reference kernel: compares the time of the same work now with its usual time.
 
-The mean of the pieces is what a kernel would have felt just now; the fastest piece is what the cores can do when nobody
-interrupts. What is usual is the median of the fastest pieces of calm runs, so that a run beside a busy process is
-known for what it is even when it is the first. Kept in memory, for as long as the agent serves the device.
+The mean of the pieces shows the slowdown that a kernel would see now. The fastest piece shows the speed of the cores
+without interruptions. The usual time is the median of the fastest pieces of calm runs, so even a first run beside a
+busy process is recognized as disturbed. The history is in memory, as long as the agent serves the device.
 
-A holder can heat or load the device, fast or slowly, and so move the usual time up. Two rules limit that: once the
-history is full, it takes one run per 20 s, so a drift of minutes stands out; and some runs in a row that are much
-faster than usual start the history anew, so that a slow holder leaves nothing to the next.
+A holder can heat or load the device and so raise the usual time. Two rules limit that. A full history takes one run
+per 20 s, so a drift over minutes stands out. Several runs in a row that are much faster than usual reset the history,
+so a holder that slowed the device down leaves no mark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DUE_DRIFTED_SEC = 0.2
 """Sooner, to notice the end of the drift, but not before every candidate: on a busy machine the kernel is slow."""
 
 _DUE_COSTLY_SEC = 10.0
-"""Where each run costs a new worker and a new connection."""
+"""Interval for devices on which each run costs a new worker and a new connection."""
 
 _LONGEST_SEC = 60.0
 """Of a piece: the whole run is given up sooner."""
@@ -34,10 +34,10 @@ _LONGEST_SEC = 60.0
 _CURRENT_SEC = 30.0
 _REMEMBERED = 31
 _REMEMBER_EVERY_SEC = 20.0
-"""Once the history is full: it looks back ten minutes then, not a quarter of a minute."""
+"""Interval between entries of a full history, which then covers ten minutes instead of a quarter of a minute."""
 
 _FASTER_RUNS = 3
-"""So many in a row, faster than usual by the limit: the usual time was learnt on a slow device."""
+"""Runs in a row, faster than usual by the limit, that reset the history: it was recorded on a slow device."""
 
 _MOST_MISSES = 3
 _MISSED_PAUSE_SEC = 300.0
@@ -48,12 +48,12 @@ _LASTING_SEC = 600.0
 
 
 class ReferenceTimes:
-    """What the reference kernel of one device took. Pure: whoever measures runs it."""
+    """History of the reference kernel's times on one device. Pure: callers run the kernel and pass its times in."""
 
     def __init__(self, limit: float = DEFAULT_LIMIT, *, is_costly: bool = False) -> None:
         """Args:
-        limit: a multiple of the usual time.
-        is_costly: whether each run needs a new worker, so that it runs more seldom.
+        limit: multiple of the usual time above which the device has drifted.
+        is_costly: True if each run needs a new worker; the kernel then runs less often.
         """
         self.limit = limit
         self._is_costly = is_costly
@@ -63,7 +63,7 @@ class ReferenceTimes:
         self._fastest: deque[float] = deque(maxlen=_REMEMBERED)
         self._remembered_at_sec = -math.inf
         self._faster: list[float] = []
-        """Fastest pieces of the latest runs in a row that were much faster than usual."""
+        """Fastest piece [s] of each of the latest consecutive runs that were much faster than usual."""
 
         self._worker_pid = 0
         self._taken_at_sec = 0.0
@@ -137,7 +137,7 @@ class ReferenceTimes:
             self._drifting_since_sec = None
 
     def _notice_faster(self, fastest: float) -> None:
-        """Start the history anew after some runs in a row that are much faster than usual."""
+        """Reset the history after several runs in a row that are much faster than usual."""
         usual = self.usual_sec
         if usual is None or fastest * self.limit > usual:
             self._faster.clear()

@@ -40,10 +40,10 @@ class Runtime(Protocol):
         ...
 
     def prepare_proof(self, order: ProofOrder) -> ProofParts:
-        """Make the arguments of a function whose time is to be proven, without loading its artifact.
+        """Allocate the arguments of a function for a proof of its time, without loading its artifact.
 
         Raises:
-            NotProvable: this runtime has no means to.
+            NotProvable: this runtime cannot prove times.
         """
         ...
 

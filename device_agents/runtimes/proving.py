@@ -1,6 +1,6 @@
-"""Rows of calls whose inputs differ, and whose outputs are committed to: the worker's part of a proof.
+"""Makes rows of calls with varying inputs and commits to their outputs by digests: the worker's side of a proof.
 
-`fleet.domain.proving` says what a proof is. A runtime provides `ProofParts`; everything else is the same for all.
+`fleet.domain.proving` defines proofs. A runtime provides `ProofParts`; the rest is the same for all runtimes.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from fleet.domain.proving import DIGEST_BYTES, ProofOrder, is_varying, item_byte
 
 
 class NotProvable(Exception):
-    """This runtime has no means to prove a time; the text says why."""
+    """This runtime cannot prove times; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofParts:
-    """The arguments of a function, in memory that this process reaches, and what calls it."""
+    """Arguments of a function in this process's memory, and callables that run it."""
 
     contents: Sequence[memoryview]
-    """Content of each argument in order, as bytes."""
+    """Bytes of each argument, in order."""
 
     load: Callable[[str], Callable[[], object]]
-    """Load the artifact at a path and return a call of its function with these arguments."""
+    """Loads the artifact at a path and returns a callable that runs its function with these arguments."""
 
     call_nothing: Callable[[], object]
-    """Call a function that does nothing, with these arguments."""
+    """Calls a no-op function with these arguments."""
 
 
 class ProofRows:
-    """Makes rows of calls."""
+    """Rows of calls of one function."""
 
     def __init__(self, order: ProofOrder, parts: ProofParts) -> None:
         self._order = order
@@ -51,12 +51,12 @@ class ProofRows:
         self._outputs = [content for arg, content in pairs if arg.spec.is_output]
 
     def load(self, path: str) -> None:
-        """Load the artifact and call it once: what it makes at its first call is no part of a row."""
+        """Load the artifact and call it once, so that rows exclude the setup of a first call."""
         self._call = self._parts.load(path)
         self._call()
 
     def row(self, seed: bytes, calls: int) -> bytes:
-        """Make calls in a row; return the digests of their outputs, one after the other."""
+        """Make a row of calls and return the concatenated digests of their outputs, DIGEST_BYTES each."""
         call, outputs = self._call, self._outputs
         sha256, found = hashlib.sha256, bytearray()
         changes = vary(seed, self._inputs)
@@ -70,7 +70,7 @@ class ProofRows:
         return bytes(found)
 
     def again(self, seed: bytes, call: int) -> list[Tensor]:
-        """Make one call of a row once more and return its outputs."""
+        """Repeat the call of that index in a row and return its outputs."""
         changes = vary(seed, self._inputs)
         for _ in range(call + 1):
             next(changes)
@@ -80,20 +80,23 @@ class ProofRows:
 
 
 def digest_of_outputs(outputs: Sequence[bytes]) -> bytes:
-    """Return what a worker commits to for these outputs of a call."""
+    """Return the digest by which a worker commits to the outputs of a call."""
     return hashlib.sha256(b"".join(outputs)).digest()[:DIGEST_BYTES]
 
 
 def view(address: int, size_bytes: int) -> memoryview:
-    """Return memory of this process as bytes."""
+    """Return a view of this process's memory at an address."""
     return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B") if size_bytes else memoryview(b"")
 
 
 def check_banks(order: ProofOrder, sizes: Sequence[int]) -> None:
-    """Refuse banks that are shorter than their inputs.
+    """Check that no bank is shorter than its input.
+
+    Args:
+        sizes: sizes of the arguments [bytes].
 
     Raises:
-        CandidateFailed: one is.
+        CandidateFailed: a bank is too short.
     """
     for index, (arg, size) in enumerate(zip(order.args, sizes, strict=True)):
         if not arg.spec.is_output and len(arg.bank) < size:

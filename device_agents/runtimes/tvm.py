@@ -63,7 +63,7 @@ _ON_FASTEST_CORES, _AS_MANY_AS_USUAL = 1, 0
 _TIMED_NAME = "fleet_timed"
 
 _NOTHING = "testing.nop"
-"""A function that takes anything and does nothing."""
+"""Global function of TVM that takes any arguments and does nothing."""
 
 _MOST_FLUSHED_BYTES = 2**31 - 1
 """The largest number that the evaluator's int holds."""

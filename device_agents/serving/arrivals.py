@@ -1,4 +1,4 @@
-"""Requests of a Measure stream as they arrive: whole, or in pieces that are joined here."""
+"""Receives the requests of a Measure stream, and joins requests that arrive in pieces."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request."""
+    """A request and its time of arrival."""
 
     request: MeasureRequest
     arrived_sec: float
-    """On the monotonic clock; its waiting time counts from here."""
+    """Arrival by the monotonic clock [s]; the waiting time starts here."""
 
     size_bytes: int
     content: bytearray | None = None
-    """The serialised request, if it came in pieces; `request` lacks the contents of its arrays then."""
+    """Serialised request if it arrived in pieces, else None. `request` then lacks the contents of its arrays."""
 
 
 class Arrivals:
-    """The requests of one stream. One that came in pieces holds its session's `carrying` until it is finished."""
+    """Requests of one stream. A request in pieces holds its session's `carrying` lock until it is finished."""
 
     def __init__(self, requests: AsyncIterator[MeasureRequest], intake: Intake) -> None:
         self._requests = requests
@@ -40,10 +40,10 @@ class Arrivals:
         self._is_carrying = False
 
     async def each(self) -> AsyncIterator[Arrival]:
-        """Yield the requests.
+        """Yield the requests in order of arrival.
 
         Raises:
-            FleetError: one that is none.
+            FleetError: a message is not a valid request.
         """
         try:
             async for request in self._requests:
@@ -57,12 +57,12 @@ class Arrivals:
             logger.exception("request stream broke")
 
     def finish(self, arrival: Arrival) -> None:
-        """Let the next large request of the session come."""
+        """Allow the session's next large request."""
         if arrival.content is not None:
             self.close()
 
     def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release the session's `carrying` lock if held. Idempotent."""
         if self._is_carrying:
             self._is_carrying = False
             self._intake.carrying.release()

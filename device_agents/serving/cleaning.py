@@ -1,6 +1,6 @@
-"""Cleans what a worker answers: a candidate may have written it, in its worker's place or into an error.
+"""Sanitizes responses of workers, which a candidate may have forged in whole or in an error message.
 
-Texts lose what terminals obey, and the provenance what only the agent may say.
+Removes control characters from texts, and provenance fields that only the agent may set.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from fleet.base.text import shown, shown_lines
 from fleet.v1 import measurement_pb2, session_service_pb2
 
 _MOST_WORD_CHARS = 100
-"""Of a time source, or of what was flushed."""
+"""Longest text of a time source or of the flushed caches."""
 
 
 def cleaned_measurement(measurement: measurement_pb2.Measurement) -> measurement_pb2.Measurement:
-    """Clean a worker's measurement in place, and return it."""
+    """Sanitize a worker's measurement in place and return it."""
     flushed = measurement.provenance.flushed
     measurement.ClearField("provenance")
     measurement.provenance.flushed = shown(flushed, _MOST_WORD_CHARS)
@@ -25,6 +25,6 @@ def cleaned_measurement(measurement: measurement_pb2.Measurement) -> measurement
 
 
 def cleaned_call(response: session_service_pb2.CallResponse) -> session_service_pb2.CallResponse:
-    """Clean a worker's answer to a call in place, and return it. Outputs need none: they are numbers."""
+    """Sanitize a worker's response to a call in place and return it. Outputs are numbers and stay as they are."""
     response.error_message = shown_lines(response.error_message)
     return response

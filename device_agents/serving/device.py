@@ -52,7 +52,7 @@ class ServedDevice:
         """Whether the agent itself runs on other processors than the kernels."""
 
         self._killed: list[WorkerHandle] = []
-        """Workers that were killed lately; until they are gone, the device takes no lease."""
+        """Recently killed workers. The device takes no lease until all of them are gone."""
 
         self._described: Inventory | None = None
         self._quiet = asyncio.Lock()
@@ -79,7 +79,7 @@ class ServedDevice:
         return self._described
 
     def note_killed(self, worker: WorkerHandle) -> None:
-        """Take note of a worker that was killed: one that hangs in the kernel blocks the device."""
+        """Record a killed worker, which blocks the device as long as it hangs in the kernel."""
         self._killed = [*(killed for killed in self._killed if killed.is_stuck), worker]
 
     @property

@@ -1,7 +1,8 @@
-"""Bounds on the requests of one session that the agent has in memory.
+"""Per-session limits on requests that the agent holds in memory.
 
-A session has places for calls, and one right to carry something large. Whoever gets no place is not read from: its
-request waits at its sender. Each session has its own, so that no tenant waits for another one's requests.
+A session has a number of places for calls, and one lock for a large message. The agent does not read the request of a
+call without a place, so backpressure keeps it at its sender. Limits are per session: no tenant waits for another's
+requests.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fleet.wire.options import MAX_MESSAGE_BYTES
 _LEAST_SHARE_BYTES = 16 * 1024 * 1024
 _SHARE_OF_MEMORY = 8
 _MOST_WAITING = 16
-"""Calls that wait for a place of one kind; each has a window of its stream in memory."""
+"""Most calls that wait for a place of one kind; each has a flow-control window of its stream in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Kind:
     name: str
     places: int
     waits: bool = True
-    """Whether a call waits for a place. Streams that last for the whole session are refused instead."""
+    """True if a call waits for a place. Streams that last for the whole session are refused instead."""
 
 
 _CALLS, _UPLOADS = Kind("calls", 4), Kind("uploads", 8)
@@ -45,7 +46,7 @@ _KINDS: Mapping[str, Kind] = {
     "Measure": _MEASURES,
     "WatchLogs": _LOGS,
 }
-"""By method; others are control calls, which never wait for candidates."""
+"""Kinds by method. All other methods are control calls, which never wait for candidates."""
 
 
 class Intake:
@@ -53,21 +54,21 @@ class Intake:
 
     def __init__(self, most_bytes: int = MAX_MESSAGE_BYTES) -> None:
         """Args:
-        most_bytes: largest request, or answer, in pieces.
+        most_bytes: size of the largest request or response in pieces.
         """
         self.most_bytes = most_bytes
         self.carrying = asyncio.Lock()
-        """Held by the one call that may have something large in memory."""
+        """Lock of the one call that may hold a large message in memory."""
 
         self._places: dict[Kind, asyncio.Semaphore] = {}
         self._waiting: dict[Kind, int] = {}
 
     @contextlib.asynccontextmanager
     async def place(self, method: str) -> AsyncIterator[None]:
-        """Hold a place for a call, from before its request is read.
+        """Hold a place for a call. Enter before the call's request is read.
 
         Raises:
-            LimitReached: too many calls have one, or wait for one.
+            LimitReached: too many calls of this kind hold or await a place.
         """
         kind = _KINDS.get(method, _CONTROL)
         places = self._places.setdefault(kind, asyncio.Semaphore(kind.places))
@@ -89,7 +90,7 @@ class Intake:
 
 
 def share_bytes(devices: int, worker_memory_bytes: int) -> int:
-    """Return the most bytes that each session of an agent with so many devices may have in pieces."""
+    """Return the size limit of a request in pieces, per session of an agent with that number of devices [bytes]."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share = memory_bytes // _SHARE_OF_MEMORY // max(devices, 1)
     return max(min(share, worker_memory_bytes, MAX_MESSAGE_BYTES), _LEAST_SHARE_BYTES)

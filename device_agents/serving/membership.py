@@ -84,11 +84,11 @@ class Membership:
 
     @property
     def path(self) -> Path:
-        """File of the key."""
+        """Path of the key file."""
         return self._path
 
     async def join(self) -> Identity:
-        """Use the join token up, with the former key, or another if that was revoked; return the member.
+        """Use up the join token and return the member. Joins with the former key, or a new one if that was revoked.
 
         Raises:
             FleetError: see `fleet.wire.joining.join`.

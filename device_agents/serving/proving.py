@@ -1,8 +1,7 @@
-"""Proves a time by the agent's own clock: what it orders of a fresh worker, and what it makes of the answers.
+"""Proves a time by the agent's own clock: orders rows of calls from a fresh worker and judges its responses.
 
-`fleet.domain.proving` says what a proof is. Nothing that the worker sends is believed but for one thing: that it came
-when it came. Its digests are compared with the outputs of calls that are made again, and these by the client with the
-reference.
+`fleet.domain.proving` defines proofs. The agent trusts the worker's responses only for their time of arrival. It
+compares their digests with the outputs of repeated calls. The client compares these outputs with the reference.
 """
 
 from __future__ import annotations
@@ -38,29 +37,29 @@ from fleet.wire.proofs import proof_order_from_proto
 
 _SEED_BYTES = 16
 _FIRST_CALLS = 64
-"""Calls of the rows that tell what the harness costs."""
+"""Calls in each row that measures the overhead of the harness."""
 
 _EMPTY_ROWS = 2
 _ROUNDS_OF_A_PROOF = 2
 _FEWEST_ROUNDS = 3
 _HOPELESS = 3.0
-"""A claim that is so many times shorter than the shortest that could be proven is given up after the fewest rounds."""
+"""Give up after the fewest rounds if the shortest provable claim is this many times longer than the claim."""
 
 _PATIENCE_SEC, _BUSY_PATIENCE_SEC = 1.0, 2.0
-"""So long, rounds go on: the second while others use the processors."""
+"""Time limit of all rounds; the second applies while other processes use the processors."""
 
 _BUSY_SHARE = 0.2
-"""Of the processors, used by others: from here on they may be what took so long."""
+"""Share of the processors used by other processes from which their load may explain a long row."""
 
 _MOST_SLOWED, _MOST_DELAYED_SEC = 8.0, 0.25
-"""No load makes the fastest of many rows so many times slower, and so much besides: threads that wake up wait for turns
-of several others."""
+"""Largest slowdown of the fastest row that load can explain: a factor, plus a delay. A thread that wakes up waits
+until several others had their turns."""
 
 _PAUSE_SEC = 0.01
 
 
 class _Refuted(Exception):
-    """The worker did not do as it claims; the text says how."""
+    """The worker contradicts its claim; the message says in which way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +78,13 @@ async def prove(
     rng: random.Random | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Proof:
-    """Have a worker that has run nothing else prove a time.
+    """Prove a claimed time in a fresh worker.
 
     Args:
-        cpus: those that it is kept on; empty: any.
+        cpus: processors that the worker is pinned to; empty if it is not pinned.
 
     Raises:
-        InvalidRequest: the claim is no time.
+        InvalidRequest: the claimed time is not a finite number above 0.
     """
     order = proof_order_from_proto(request)
     if not (math.isfinite(order.claimed_sec) and order.claimed_sec > 0):
@@ -140,11 +139,11 @@ class _Timer:
         judged = self._judged(times)
         if judged.verdict is ProofVerdict.REFUTED:
             return judged
-        # Also of a time that stays open: only the time may be the load's fault, not what was computed.
+        # Check answers of undecided times too: load can explain a long time but not wrong outputs.
         return replace(judged, answers=await self._answers(row, long))
 
     def _judged(self, times: RowTimes) -> Proof:
-        """Return what the times alone say."""
+        """Return the verdict by the times alone."""
         if times.least_sec <= self._order.claimed_sec:
             return replace(self.proof, verdict=ProofVerdict.PROVEN)
         longer = f"{times.long} calls took longer by the agent's clock than the claim allows"
@@ -155,13 +154,13 @@ class _Timer:
         return replace(self.proof, verdict=ProofVerdict.UNDECIDED, message=message)
 
     def _may_be_load(self, times: RowTimes) -> bool:
-        """Tell whether others may be why the rows took so long."""
+        """Return True if load of other processes may explain the times of the rows."""
         expected_sec = times.empty_long_sec + times.long * self._order.claimed_sec
         is_explicable = times.long_sec <= _MOST_SLOWED * expected_sec + _MOST_DELAYED_SEC
         return is_explicable and self._others.share() >= _BUSY_SHARE
 
     async def _empty_times(self, short: int, long: int) -> RowTimes:
-        """Time rows without a kernel, as the artifact is not even loaded."""
+        """Time rows without a kernel, before the artifact is loaded."""
         short_secs, long_secs = [], []
         for _ in range(_EMPTY_ROWS):
             short_secs.append((await self._row(short, math.inf)).sec)
@@ -176,7 +175,7 @@ class _Timer:
         )
 
     async def _full_times(self, times: RowTimes) -> tuple[_Row, RowTimes]:
-        """Time rows until they prove the claim, or it is clear that they will not; return the shortest long one."""
+        """Time rows until they prove the claim or cannot any more. Return the fastest long row and the best times."""
         claimed_sec, started, longs = self._order.claimed_sec, self._clock(), []
         best = _Row(seed=b"", sec=math.inf, digests=b"")
         for count in itertools.count(1):
@@ -203,7 +202,7 @@ class _Timer:
         return best, times
 
     async def _answers(self, row: _Row, calls: int) -> tuple[ProofAnswer, ...]:
-        """Have some calls made again. Not the first of the row: a kernel that computes only once is right there."""
+        """Repeat some calls of a row. Excludes the first: a kernel that computes only once is right in that one."""
         count = min(max(1, self._order.answers), MOST_ANSWERS, calls - 1)
         found = []
         for call in sorted(self._rng.sample(range(1, calls), count)):
@@ -217,7 +216,7 @@ class _Timer:
         return tuple(found)
 
     async def _row(self, calls: int, limit_sec: float) -> _Row:
-        """Time a row from outside: from the moment at which its seed is sent."""
+        """Time a row by the agent's clock, from sending its seed to receiving its digests."""
         seed = secrets.token_bytes(_SEED_BYTES)
         step = worker_pb2.ProofStep(row=worker_pb2.ProofRow(seed=seed, calls=calls))
         started = self._clock()

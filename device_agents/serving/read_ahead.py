@@ -9,15 +9,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _MOST_BYTES = 256 * 1024
-"""Of all messages ahead together; a larger one is taken alone. A holder could fill the agent's memory otherwise."""
+"""Limit on all messages read ahead together; a larger message is read alone. Keeps holders from filling the memory."""
 
 
 class ReadAhead(Generic[T]):
-    """Some messages of a stream, before they are asked for.
+    """Bounded queue that reads messages of a stream before they are needed.
 
     Args:
-        most: so many are taken ahead, or fewer of some size; more wait at their sender.
-        size_of: how large a message is [bytes].
+        most: most messages in the queue, fewer if they are large; the rest waits at the sender.
+        size_of: returns the size of a message [bytes].
     """
 
     def __init__(self, messages: AsyncIterator[T], *, most: int, size_of: Callable[[T], int]) -> None:

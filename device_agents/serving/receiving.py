@@ -97,9 +97,9 @@ def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
 
 
 class _Header:
-    """Checks the first bytes of an incoming artifact, to refuse one that cannot be loaded right away.
+    """Checks the first bytes of an incoming artifact, to refuse it early if it cannot be loaded.
 
-    A bitstream is checked when it is programmed: only then are the board's chip and whether it is partial known.
+    A bitstream is checked when it is programmed: its board's chip and its kind, full or partial, are known only then.
     """
 
     def __init__(self, session: Session, size_bytes: int, *, is_bitstream: bool) -> None:

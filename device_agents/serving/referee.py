@@ -1,8 +1,8 @@
 """Runs the reference kernel of a session's device, never in a worker that has run a candidate.
 
-A candidate can take over its worker and answer in its place. So the reference kernel has a worker of its own, which
-lives as long as the session. A device that serves one worker at a time, as a board behind TVM RPC does, has no room
-for a second one: there, a due run replaces the session's worker by a fresh one, which runs the reference kernel first.
+A candidate can take over its worker and forge its responses. So the reference kernel has its own worker, which lives as
+long as the session. A device that serves one worker at a time, such as a board behind TVM RPC, has no room for a second
+one. On such a device, a due run replaces the session's worker by a fresh one, which runs the reference kernel first.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Referee:
 
     def __init__(self, device: ServedDevice, candidates: WorkerSlot, own: WorkerSlot) -> None:
         """Args:
-        candidates: the worker that runs candidates.
-        own: the worker for the reference kernel; stays empty where the device serves one worker at a time.
+        candidates: slot of the worker that runs candidates.
+        own: slot of the worker for the reference kernel; stays empty if the device serves one worker at a time.
         """
         self._device = device
         self._slot = candidates if device.driver.serves_one_worker else own
 
     async def warm_up(self) -> None:
-        """Have a worker ready for the first run, unless candidates share it: a call may have begun in theirs."""
+        """Start the worker for the first run. Does nothing if candidates share it, since a call may already run."""
         if not self._device.driver.serves_one_worker:
             await self._slot.worker(self._accepts)
 
     async def run(self, *, is_wanted: bool = False) -> None:
-        """Time the reference kernel if it is due or wanted. A drift that ends within a moment does not count."""
+        """Time the reference kernel if it is due or wanted. Ignore a drift that ends within milliseconds."""
         reference = self._device.reference
         current = self._slot.current
         is_wanted = is_wanted and not self._device.driver.serves_one_worker

@@ -30,10 +30,10 @@ _NO_STRUCTURE: Mapping[str, Sequence[Sequence[int]]] = {
     "Measure": (TRIAL_CONTENT, (measurement_pb2.MeasureRequest.PIECE_FIELD_NUMBER,)),
     "Prove": (PROOF_CONTENT,),
 }
-"""By method, the fields that parsing makes no larger. All other bytes are structure, and bounded."""
+"""Paths, by method, of fields that take no more memory parsed than serialised. All other bytes are bounded."""
 
 _UPLOADS = frozenset({"FindMissing", "PutArtifact"})
-"""Methods that take a ticket in place of a token."""
+"""Methods that accept an upload ticket instead of a token."""
 
 
 class SessionService:
@@ -53,21 +53,21 @@ class SessionService:
             self._sessions.check_signature(_token(context))
 
     def check_message(self, method: str, content: bytes) -> None:
-        """Refuse requests whose structure would take far more memory than their bytes.
+        """Check the amount of structure in a request: parsed, it takes far more memory than its bytes.
 
         Raises:
-            InvalidRequest: there is more than arrays' contents explain.
+            InvalidRequest: too many bytes are not contents of arrays.
         """
         if method in _NO_STRUCTURE:
             check_structure(content, *_NO_STRUCTURE[method])
 
     @contextlib.asynccontextmanager
     async def place(self, method: str, context: CallContext) -> AsyncIterator[None]:
-        """Hold a place of the caller's session, from before its request is read.
+        """Hold a place in the caller's session. Enter before the request is read.
 
         Raises:
             LimitReached: too many calls of the session are under way.
-            FleetError: its lease is over.
+            FleetError: the lease has ended.
         """
         enter = self._enter_to_upload if method in _UPLOADS else self._enter
         session = await enter(context)
@@ -199,7 +199,7 @@ def _header(context: CallContext, name: str) -> str | bytes | None:
 
 @contextlib.asynccontextmanager
 async def _carrying(session: Session) -> AsyncIterator[None]:
-    """Be the one call of the session that has something large in memory."""
+    """Hold the session's lock for a large message in memory."""
     async with contextlib.AsyncExitStack() as stack:
         await session.until_ended(stack.enter_async_context(session.intake.carrying))
         yield

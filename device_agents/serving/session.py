@@ -71,12 +71,12 @@ class Session:
         self._pool = pool
         self._store = store
         self._workers = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
-        """The worker that runs candidates."""
+        """Slot of the worker that runs candidates."""
 
         self._reference_workers = WorkerSlot(self._start_reference_worker, self._check_live, device.note_killed)
         self._referee = Referee(device, self._workers, self._reference_workers)
         self._apart = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
-        """A worker beside it that runs one thing and ends."""
+        """Slot of a worker that serves one call or proof and then ends."""
 
         self._pinned_cpus: tuple[int, ...] = ()
         self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
@@ -113,7 +113,7 @@ class Session:
         return (await self._usable_worker()).pid
 
     def warm_up(self) -> None:
-        """Start the workers in the background, so that they are ready when the first artifacts are."""
+        """Start the workers in the background, so that they are ready before the first artifacts."""
         self._warming = asyncio.create_task(self._warm_up(), name=f"warm-up-{self.claims.lease_name}")
 
     async def reset(self) -> None:
@@ -163,7 +163,7 @@ class Session:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Cancel the current task when the session ends, while it writes an answer for a holder who may not read it.
+        """Cancel the current task if the session ends inside the block, since a holder may never read its response.
 
         Raises:
             FleetError: the session has ended.
@@ -194,8 +194,8 @@ class Session:
         """Time one candidate.
 
         Args:
-            arrived_sec: when it came, on the monotonic clock.
-            content: the serialised request, if `request` lacks the contents of its arrays.
+            arrived_sec: arrival of the request by the monotonic clock [s].
+            content: the serialised request if `request` lacks the contents of its arrays, else None.
         """
         path = await self._store.find(request.artifact_digest, self)
         if path is None:
@@ -248,7 +248,7 @@ class Session:
             content: a serialised CallRequest.
 
         Raises:
-            InvalidRequest: it is none.
+            InvalidRequest: the content is not a valid CallRequest.
         """
         try:
             request = session_service_pb2.CallRequest.FromString(without_contents(content, CALL_CONTENT))
@@ -265,10 +265,10 @@ class Session:
                 return await self._call_in(worker, request, content, path)
 
     async def prove(self, request: session_service_pb2.ProveRequest) -> session_service_pb2.ProveResponse:
-        """Prove a time in a worker that runs nothing else, see `device_agents.serving.proving`.
+        """Prove a time in a worker of its own, see `device_agents.serving.proving`.
 
         Raises:
-            InvalidRequest: the claim is no time.
+            InvalidRequest: the claimed time is not a finite number above 0, or the artifact is not on this agent.
             DeviceError: no worker can be started.
         """
         path = await self._store.find(request.artifact_digest, self)
@@ -300,7 +300,7 @@ class Session:
             timeout_sec=duration_sec(request.timeout) if request.HasField("timeout") else None,
         )
         started = time.monotonic()
-        # To the end: a worker started in between would know the former design.
+        # No worker starts before programming ends: it would know the former design.
         async with self.device.turn, self._no_workers():
             was_loaded = await driver.fabric.program(order)
         return session_service_pb2.ProgramResponse(
@@ -343,7 +343,7 @@ class Session:
 
     @asynccontextmanager
     async def _worker_apart(self) -> AsyncIterator[WorkerHandle]:
-        """Have a worker that has run nothing, beside the session's own, and end it afterwards."""
+        """Provide a fresh worker beside the session's own, and kill it afterwards."""
         try:
             yield await self._apart.worker(lambda _: False)
         finally:
@@ -378,14 +378,14 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def _no_workers(self) -> AsyncIterator[None]:
-        """Kill all workers of the session, and start none meanwhile."""
+        """Kill all workers of the session, and keep others from starting inside the block."""
         async with self._workers.vacant(), self._reference_workers.vacant(), self._apart.vacant():
             yield
 
     async def _leave(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
-        # A worker that is just being made is killed too.
+        # Also kills a worker that is just starting.
         async with self._no_workers():
             pass
         self._store.release(self)

@@ -29,10 +29,10 @@ _HASHED_AT_ONCE_BYTES = 256 * 1024
 """Takes a fifth of a millisecond; asking a thread takes as long."""
 
 _BLOCK_BYTES = 4096
-"""A file takes whole blocks, and one more for its name and its inode."""
+"""Block size of disks. A file takes whole blocks, and one more for its name and inode."""
 
 _MOST_FILES = 65_536
-"""A disk has only so many inodes; a folder of very many files is slow."""
+"""Most artifacts in a store: disks have a limited number of inodes, and folders of very many files are slow."""
 
 _MOST_UPLOADS = 64
 """Each holds a file open; a client sends one or two at a time."""
@@ -52,7 +52,7 @@ def usual_bytes(disk_bytes: int) -> int:
 
 
 def disk_bytes(size_bytes: int) -> int:
-    """Return what a file of this size takes of a disk."""
+    """Return the disk space that a file of this size takes [bytes]."""
     return (-(-size_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES
 
 
@@ -61,8 +61,8 @@ class ArtifactStore:
 
     def __init__(self, directory: Path, max_bytes: int | None = None, max_files: int = _MOST_FILES) -> None:
         """Args:
-        max_bytes: what is kept at most, in bytes on the disk; None: what the disk allows, see `usual_bytes`.
-        max_files: how many artifacts are kept at most.
+        max_bytes: most disk space for artifacts; None: derived from the size of the disk, see `usual_bytes`.
+        max_files: most artifacts in the store.
         """
         self._directory = directory
         self._incoming = directory / "incoming"
@@ -72,16 +72,16 @@ class ArtifactStore:
         self._max_files = max_files
         self._sizes: dict[str, int] = {}
         self._unused: OrderedDict[str, None] = OrderedDict()
-        """Artifacts that no session uses, the one that was used longest ago first."""
+        """Digests of artifacts that no session uses, least recently used first."""
         self._total_bytes = 0
-        """On the disk."""
+        """Disk space of all artifacts."""
         self._reserved_bytes = 0
         """Announced by uploads that are not finished."""
         self._uploads = 0
         """How many of them there are."""
         self._users: dict[str, set[Hashable]] = {}
         self._used_by: dict[Hashable, dict[str, None]] = {}
-        """The same by user, the latest use last."""
+        """Digests of used artifacts by user, most recently used last."""
         self._checked: set[tuple[str, Hashable]] = set()
         """Which artifacts were hashed for which user."""
 

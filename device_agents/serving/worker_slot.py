@@ -1,4 +1,4 @@
-"""One worker of a session: started when it is needed, replaced after a failure, gone when the session ends."""
+"""Slot for one worker of a session: starts it on demand, replaces it after a failure, kills it with the session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from device_agents.workers.handle import WorkerHandle
 
 
 class WorkerSlot:
-    """Holds at most one worker."""
+    """Holder of at most one worker."""
 
     def __init__(
         self,
@@ -20,9 +20,9 @@ class WorkerSlot:
         killed: Callable[[WorkerHandle], None],
     ) -> None:
         """Args:
-        start: makes a worker.
-        check: raises if no worker may be started or used any more.
-        killed: is called with each worker that was killed.
+        start: starts a worker.
+        check: raises if workers may no longer be started or used.
+        killed: called with each killed worker.
         """
         self._start = start
         self._check = check
@@ -32,11 +32,11 @@ class WorkerSlot:
 
     @property
     def current(self) -> WorkerHandle | None:
-        """The worker, if there is one that can take a request."""
+        """The worker if it can take a request, else None."""
         return self._worker if self._worker is not None and self._worker.is_usable else None
 
     async def worker(self, accepts: Callable[[WorkerHandle], bool] = lambda _: True) -> WorkerHandle:
-        """Return a worker that can take a request; start one unless `accepts` takes the current one."""
+        """Return a usable worker. Start a new one unless the current one is usable and `accepts` it."""
         async with self._lock:
             self._check()
             if self._worker is not None and self._worker.is_usable and accepts(self._worker):
@@ -46,14 +46,14 @@ class WorkerSlot:
             try:
                 self._worker = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                # Half a start would leave an unknown process and directory: finish it, then `vacant` ends it.
+                # An aborted start would leave an unknown process and directory: finish it; `vacant` kills the worker.
                 self._worker = await starting
                 raise
             return self._worker
 
     @contextlib.asynccontextmanager
     async def vacant(self) -> AsyncIterator[None]:
-        """Kill the worker, and start no other meanwhile."""
+        """Kill the worker, and keep another from starting inside the block."""
         async with self._lock:
             await self._empty()
             yield

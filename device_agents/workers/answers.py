@@ -34,7 +34,7 @@ _OUTPUTS = {
     worker_pb2.WorkerResponse.CALL_FIELD_NUMBER: session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER,
     worker_pb2.WorkerResponse.PROOF_FIELD_NUMBER: worker_pb2.ProofStepResponse.OUTPUTS_FIELD_NUMBER,
 }
-"""Number of the field with outputs, by that of the answer that has one."""
+"""Field number of the outputs, by field number of the response that has outputs."""
 
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
 _BITS = re.compile(r"[a-z_]+(?P<bits>\d+)?[a-z0-9_]*?(x(?P<lanes>\d+))?")
@@ -61,11 +61,11 @@ class AnswerBound:
 
     @property
     def most_fields(self) -> int:
-        """The most fields that it can have."""
+        """Most fields that a response within this bound can have."""
         return self.structure_bytes // _LEAST_FIELD_BYTES
 
     def within(self, content_bytes: int) -> AnswerBound:
-        """Return the same with no more content than this."""
+        """Return this bound with its content limited to a size."""
         return replace(self, content_bytes=min(self.content_bytes, content_bytes))
 
     def check(self, frame: bytes | bytearray) -> None:
@@ -111,12 +111,12 @@ def bound_of_call(request: session_service_pb2.CallRequest) -> AnswerBound:
 
 
 def bound_of_row(size_bytes: int) -> AnswerBound:
-    """Return how large the answer to a row of a proof can be, whose digests take so much."""
+    """Return the bound of a response to a row of a proof, given the size of its digests."""
     return AnswerBound(structure_bytes=_STRUCTURE_BYTES + size_bytes)
 
 
 def bound_of_answer_again(request: session_service_pb2.ProveRequest) -> AnswerBound:
-    """Return how large the outputs of a call of a proof can be."""
+    """Return the bound of a response to a repeated call of a proof."""
     outputs = [arg.spec for arg in request.args if not arg.bank]
     return AnswerBound(
         structure_bytes=_STRUCTURE_BYTES + _SPEC_BYTES * len(outputs),

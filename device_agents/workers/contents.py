@@ -1,6 +1,6 @@
-"""Arrays stay the bytes that they came as: a message is parsed without them, and passed on with them.
+"""Passes arrays through the agent as serialised bytes: it parses messages without them and forwards them unchanged.
 
-Parsed and serialised again, a call with 256 MiB of arrays would take five times as much of the agent.
+Parsing and serialising a call with 256 MiB of arrays would take five times its size in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _LEAST_FIELD_BYTES = 2
 _STRUCTURE_OF_REQUEST_BYTES = 256 * 1024
-"""Thousands of arguments with their shapes."""
+"""Room for thousands of arguments with their shapes."""
 
 _ARRAY = (tensor_pb2.Argument.TENSOR_FIELD_NUMBER, tensor_pb2.Tensor.CONTENT_FIELD_NUMBER)
 CALL_CONTENT = (session_service_pb2.CallRequest.ARGS_FIELD_NUMBER, *_ARRAY)
@@ -27,21 +27,21 @@ PROOF_CONTENT = (
     session_service_pb2.ProveRequest.ARGS_FIELD_NUMBER,
     session_service_pb2.ProofArgument.BANK_FIELD_NUMBER,
 )
-"""The fields, from the outermost, that lead to the contents of arrays."""
+"""Paths of field numbers, outermost first, to the contents of arrays."""
 
 _OUTPUTS = (worker_pb2.WorkerResponse.CALL_FIELD_NUMBER, session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER)
 
 
 def check_structure(request: Buffer, *paths: Sequence[int]) -> None:
-    """Refuse a request with more structure than a call needs, before it is parsed.
+    """Check that a request has no more structure than a call needs, before it is parsed.
 
-    A megabyte of empty arguments takes a hundred in memory.
+    A megabyte of empty arguments takes a hundred megabytes in memory.
 
     Args:
-        paths: to its bytes that are no structure, as the contents of its arrays.
+        paths: field paths to bytes that do not count as structure, such as contents of arrays.
 
     Raises:
-        InvalidRequest: it has more, or is no message.
+        InvalidRequest: the request has too much structure, or is not a valid message.
     """
     if len(request) <= _STRUCTURE_OF_REQUEST_BYTES:
         return
@@ -60,7 +60,7 @@ def without_contents(request: Buffer, path: Sequence[int]) -> bytes:
     """Return a request with its arrays empty.
 
     Raises:
-        InvalidRequest: it has more structure than a call needs, or is no message.
+        InvalidRequest: the request has too much structure, or is not a valid message.
     """
     check_structure(request, path)
     try:
@@ -70,10 +70,10 @@ def without_contents(request: Buffer, path: Sequence[int]) -> bytes:
 
 
 def order_of(kind_field: int, request: Buffer, artifact_path: str) -> list[Buffer]:
-    """Return a serialised WorkerRequest in parts, with a serialised request in it as it is.
+    """Return a serialised WorkerRequest in parts. One part is the given serialised request, unchanged.
 
     Args:
-        kind_field: number of the field of a WorkerRequest that the request is.
+        kind_field: number of the WorkerRequest field that takes the request.
     """
     rest = worker_pb2.WorkerRequest(artifact_path=artifact_path).SerializeToString()
     return [field_of(kind_field, len(request)), request, rest]
@@ -84,28 +84,28 @@ class CallAnswer:
     """Outcome of a call."""
 
     head: session_service_pb2.CallResponse
-    """All of the answer but the outputs."""
+    """The response without its outputs."""
 
     outputs: tuple[Buffer, ...] = ()
-    """Each the serialised field of a CallResponse."""
+    """Outputs as serialised fields of a CallResponse."""
 
     @property
     def parts(self) -> list[Buffer]:
-        """The serialised CallResponse, in parts that follow each other."""
+        """Consecutive parts of the serialised CallResponse."""
         return [self.head.SerializeToString(), *self.outputs]
 
     @property
     def size_bytes(self) -> int:
-        """The size of all parts together."""
+        """Total size of all parts."""
         return sum(map(len, self.parts))
 
 
 def split_answer(frame: Buffer, most_fields: int) -> tuple[worker_pb2.WorkerResponse, tuple[Buffer, ...]]:
-    """Return a worker's answer to a call without outputs, and these as they came.
+    """Split a worker's response to a call into the response without outputs and the outputs, still serialised.
 
     Raises:
-        BrokenFrame: it is no answer.
-        DecodeError: it is none.
+        BrokenFrame: the fields of the frame cannot be followed, or are more than `most_fields`.
+        DecodeError: the frame is not a valid WorkerResponse.
     """
     content = (*_OUTPUTS, tensor_pb2.Tensor.CONTENT_FIELD_NUMBER)
     response = worker_pb2.WorkerResponse.FromString(Walk(frame, most_fields).without(content))

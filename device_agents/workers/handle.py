@@ -54,7 +54,7 @@ class Patience:
 
 
 class WorkerLost(Exception):
-    """A candidate ended its worker, or had to be ended with it. Its text is fit to be shown."""
+    """A candidate ended its worker, or had to be ended with it. The message has no control characters."""
 
     def __init__(self, kind: ErrorKind, message: str, signal_number: int = 0) -> None:
         super().__init__(shown_lines(message))
@@ -81,7 +81,7 @@ class WorkerHandle:
         """The layers that it is in, by name."""
 
         self.has_run_candidates = False
-        """Whether it was given an artifact: from then on, its answers may be a candidate's."""
+        """True once the worker was given an artifact; from then on, a candidate may forge its responses."""
 
         self._family = family
         self._room = room
@@ -108,7 +108,7 @@ class WorkerHandle:
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
     def processes(self) -> list[int]:
-        """Return its process, those that descend from it, and its keeper."""
+        """Return the ids of the worker's keeper, its process and its descendants."""
         keeper = self._family.keeper
         return [*([keeper.pid] if keeper is not None else []), *self._family.members(MAX_PROCESSES)]
 
@@ -125,17 +125,17 @@ class WorkerHandle:
         The worker is dead and gone whenever this raises, also when it is cancelled.
 
         Args:
-            request: also in parts that follow each other.
+            request: one buffer, or consecutive parts.
 
         Raises:
-            WorkerLost: it crashed, hung, or used more than it may.
+            WorkerLost: the worker crashed, hung, or exceeded a limit.
         """
         return await self._exchange(request, timeout_sec, bound, _parse_whole)
 
     async def exchange_call(
         self, request: Sequence[Buffer], timeout_sec: float, bound: AnswerBound
     ) -> tuple[session_service_pb2.CallResponse, tuple[Buffer, ...]]:
-        """Do the same for a call, and return its outputs apart, unparsed; see `split_answer`.
+        """Send a call and return its response and, separately, its outputs still serialised; see `split_answer`.
 
         Raises:
             WorkerLost: see `exchange`.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from device_agents.machine.frames import HEADER, MAX_FRAME_BYTES, BrokenFrame, parse_header
 
 _WRITE_BYTES = 1024 * 1024
-"""Largest write: the transport copies the part that the socket does not take at once."""
+"""Largest write: the transport copies the part that the socket does not accept at once."""
 
 
 class WorkerLink(asyncio.Protocol):
@@ -41,12 +41,13 @@ class WorkerLink(asyncio.Protocol):
     def ask(
         self, request: bytes | Sequence[bytes | bytearray | memoryview], most_bytes: int = MAX_FRAME_BYTES
     ) -> asyncio.Future[bytearray]:
-        """Send a request; the future gets its response, or ConnectionError or BrokenFrame, as above `most_bytes`.
+        """Send a request and return a future of the response. Send the next one only after that response.
 
-        One at a time: the next only after the response to the one before.
+        The future fails with ConnectionError if the worker closes its connection, and with BrokenFrame if the response
+        is invalid or larger than `most_bytes`.
 
         Args:
-            request: also in parts that follow each other.
+            request: one buffer, or consecutive parts.
         """
         self._most_bytes = most_bytes
         answer = self._answer = asyncio.get_running_loop().create_future()

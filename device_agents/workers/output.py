@@ -95,7 +95,7 @@ class OutputBroadcast:
             reader.put(None)
 
     async def follow(self) -> AsyncGenerator[str, None]:
-        """Yield what is written from now on, until `close`, without control characters."""
+        """Yield output written after this call until `close`, without control characters."""
         if self._is_closed:
             return
         reader = _Reader()

@@ -1,4 +1,4 @@
-"""The steps of a proof in a worker: messages in, messages out."""
+"""Handles the messages of a proof inside a worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _UNOPENED = "a proof begins with its arguments"
 
 
 class ProofSteps:
-    """One proof in a worker that runs nothing else."""
+    """State of the one proof that a worker runs."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._rows: ProofRows | None = None
 
     def answer(self, step: worker_pb2.ProofStep, path: str) -> worker_pb2.WorkerResponse:
-        """Do one step; a failure becomes part of the response."""
+        """Run one step and return its response; a failure is reported in it."""
         try:
             return worker_pb2.WorkerResponse(proof=self._do(step, path))
         except NotProvable as reason:

@@ -1,4 +1,4 @@
-"""A walk over the fields of a serialised message that parses nothing, and ends when there are too many fields."""
+"""Walks over the fields of a serialised protobuf message without parsing it, up to a number of fields."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Walk:
-    """Goes through the fields of a frame, within and beside each other, up to a number of them."""
+    """Walk over the fields of a frame and its nested messages, up to a total number of fields."""
 
     def __init__(self, frame: bytes | bytearray | memoryview, most_fields: int) -> None:
         self.frame = frame
         self._left = most_fields
 
     def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield number, start and end of the content of each field of a message that lies in a part of the frame.
+        """Yield the number of each field, and the start and end of its content, in a part of the frame.
 
         Raises:
-            BrokenFrame: it is no message, or there are too many.
+            BrokenFrame: that part is not a valid message, or has too many fields.
         """
         while start < end:
             self._left -= 1
@@ -43,7 +43,7 @@ class Walk:
             yield key >> 3, begin, start
 
     def places(self, path: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each field, key and length included, that a path of field numbers leads to.
+        """Yield start and end of each field at a path of field numbers, including its key and length.
 
         Raises:
             BrokenFrame: see `fields`.
@@ -51,7 +51,7 @@ class Walk:
         yield from self._places(0, len(self.frame), path)
 
     def size_of(self, path: Sequence[int]) -> int:
-        """Return the size of the fields, without keys and lengths, that a path leads to [bytes].
+        """Return the total size of the fields at a path, without their keys and lengths [bytes].
 
         Raises:
             BrokenFrame: see `fields`.
@@ -59,7 +59,7 @@ class Walk:
         return self._size_of(0, len(self.frame), path)
 
     def without(self, path: Sequence[int]) -> bytes:
-        """Return the frame without the fields that a path leads to.
+        """Return the frame without the fields at a path.
 
         Raises:
             BrokenFrame: see `fields`.
@@ -96,7 +96,7 @@ class Walk:
 
 
 def field_of(number: int, size_bytes: int) -> bytes:
-    """Return key and length that begin a field of bytes."""
+    """Return the key and length that precede the content of a bytes field."""
     return _encoded(number << 3 | _BYTES) + _encoded(size_bytes)
 
 
@@ -110,7 +110,7 @@ def _encoded(value: int) -> bytes:
 
 
 def _varint(frame: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int]:
-    """Return a number and where it ends."""
+    """Return a varint and the position after it."""
     value = shift = 0
     while start < end and shift < 70:
         byte = frame[start]

@@ -157,7 +157,7 @@ class ZynqDriver(BoardDriver):
         )
 
     def _reference_spec(self) -> WorkerSpec:
-        """Return a worker beside the fabric: the kernel runs on the cores, and registers have one user at a time."""
+        """Return a worker without the fabric: the kernel runs on the cores, and registers have one user at a time."""
         return super()._worker_spec()
 
     def _probe(self) -> Health:

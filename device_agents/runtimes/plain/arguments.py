@@ -56,7 +56,7 @@ class PackedArguments:
         return [Tensor(spec, ctypes.string_at(tensor.data, size) if size else b"") for tensor, size, spec in found]
 
     def contents(self) -> list[memoryview]:
-        """Return the memory of each argument as bytes; all have to be tensors."""
+        """Return the memory of each argument as bytes. All arguments must be tensors."""
         found = (self._tensors[index] for index in range(self.count))
         return [view(int(tensor.data), size) for tensor, size, _ in found]
 

@@ -207,7 +207,7 @@ def _checked(evaluator: Evaluator) -> Evaluator:
 
 
 def _as_argument(arg: ProofArgument) -> TensorSpec:
-    """Return memory to be written to: an output, so that no numbers are made for it."""
+    """Return the specification as an output, so that its memory is allocated without random content."""
     return replace(arg.spec, is_output=True)
 
 
