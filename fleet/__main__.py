@@ -1,4 +1,4 @@
-"""The command `fleet`, also as `python -m fleet`: imports little before it has set its signal handlers."""
+"""Entry point of the command `fleet` and of `python -m fleet`: sets signal handlers before most imports."""
 
 # ruff: noqa: E402 - the first statement guards the imports
 
@@ -25,17 +25,17 @@ _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 def main() -> None:
     """Import and run the command line.
 
-    Ctrl-C ends it with exit code 130 and without a traceback at every moment: at once while modules are imported and
-    after the command is done, when nothing is left to clean up, and by KeyboardInterrupt while it runs. SIGTERM and
-    SIGHUP end it as an exception does, so that temporary files are removed.
+    Ctrl-C always exits with code 130 and no traceback. While the command runs, it raises KeyboardInterrupt. During
+    imports and after the command it exits at once, because nothing is left to clean up. SIGTERM and SIGHUP raise
+    SystemExit, so that temporary files are removed.
     """
     _open_closed_streams()
     signal.signal(signal.SIGINT, _leave_at_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP: that stays
+        if signal.getsignal(number) is signal.SIG_DFL:  # keep SIGHUP ignored under nohup
             signal.signal(number, _leave_orderly)
     if not os.environ.get("COLUMNS", "1").isdigit() or os.environ.get("COLUMNS") == "0":
-        del os.environ["COLUMNS"]  # help texts of no width are empty
+        del os.environ["COLUMNS"]  # a width of 0 makes help texts empty
     code: int | str | None
     try:
         code = _run()
@@ -71,7 +71,7 @@ def _run() -> int | str | None:
 
 
 def _flushed(code: int | str | None) -> int | str | None:
-    """Write out stdout and return the exit code: a full disk is an error in one line, and a closed pipe needs none."""
+    """Flush stdout and return the exit code. A full disk is a one-line error; a closed pipe prints nothing."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

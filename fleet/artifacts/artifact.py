@@ -100,14 +100,14 @@ def check_architecture(content: bytes, arch: str, *, device_name: str, instead: 
 
 
 def check_complete(start: bytes, size_bytes: int) -> None:
-    """Refuse a library that was cut short: a process that loads it is ended by SIGBUS.
+    """Refuse a truncated library: loading one ends the process with SIGBUS.
 
     Args:
-        start: its first `elf.HEADER_BYTES`.
-        size_bytes: of the whole.
+        start: its first `elf.HEADER_BYTES` bytes.
+        size_bytes: size of the whole file.
 
     Raises:
-        ArtifactRefused: its tables lie beyond its end.
+        ArtifactRefused: the tables lie beyond the end of the file.
     """
     least = least_size(start)
     if size_bytes < least:

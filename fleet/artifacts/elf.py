@@ -65,9 +65,9 @@ def read_header(content: bytes) -> ElfHeader | None:
 
 
 def least_size(content: bytes) -> int:
-    """Return how many bytes the file has at least, by where its first 64 bytes place its tables; 0: no ELF file.
+    """Return the minimum size of an ELF file [bytes], computed from its first 64 bytes; 0 if it is no ELF file.
 
-    Linkers write the table of sections last, so that a file that was cut short is told by its start.
+    Linkers write the section table last, so its position in the header detects a truncated file.
     """
     header = read_header(content)
     if header is None or len(content) < HEADER_BYTES:

@@ -114,14 +114,14 @@ def read_yaml(path: Path) -> dict[str, object]:
     """Read a mapping from a YAML file.
 
     Raises:
-        ConfigError: the file is missing, too large, not YAML, or not a mapping, or a key stands in it twice.
+        ConfigError: the file is missing, too large, not YAML or not a mapping, or has a duplicate key.
     """
     text = yaml_text.read_text(path)
     try:
         content = yaml_text.load(text, where=str(path))
     except ConfigError:
         raise
-    except Exception as error:  # of PyYAML, and whatever it lets out for "!!float x" or a hundred brackets
+    except Exception as error:  # PyYAML's errors, and others that leave it for "!!float x" or a hundred brackets
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}

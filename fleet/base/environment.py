@@ -1,6 +1,6 @@
-"""Environment variables that child processes get: a kernel's worker those on a list, a build process all but secrets.
+"""Environment of child processes: an allowlist for kernel workers, everything but secrets for build processes.
 
-The environment of a process is readable by the code that it runs, and by other processes of its user.
+The code that a process runs can read its environment, and so can other processes of the same user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 def for_kernels(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a process may see that runs kernels of others."""
+    """Return the variables on the allowlist for processes that run untrusted kernels."""
     return {
         name: value
         for name, value in without_secrets(environment).items()
@@ -39,7 +39,7 @@ def for_kernels(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that hold no secret, judged by name and by URLs with passwords."""
+    """Return the variables without secrets, which are detected by name and by passwords in URLs."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,4 +1,4 @@
-"""The number of files that this process may have open: each connection is one."""
+"""Limit of open files of this process. Each connection counts as one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import contextlib
 import resource
 
 _MOST_FILES = 65_536
-"""Raise the limit no further: some programs walk through all numbers of files up to it, and children inherit it."""
+"""Upper bound when raising the limit: children inherit it, and some programs loop over all descriptors up to it."""
 
 
 def file_limit() -> int:
-    """Return how many files this process may have open."""
+    """Return the soft limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_file_limit() -> int:
-    """Raise this process's limit of open files as far as its hard limit allows; return it. Call it before serving.
+    """Raise the soft limit of open files towards the hard limit and return it. Call it before serving.
 
-    A login shell or a service usually begins with 1,024, which one stranger's connections use up.
+    Login shells and services usually start with 1,024, which connections of a single host can exhaust.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # a container may forbid it
+        with contextlib.suppress(OSError, ValueError):  # containers may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return file_limit()

@@ -27,17 +27,17 @@ def check_output(path: Path) -> None:
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"cannot write {path}: {folder} is read-only, or not yours")
     try:
-        with tempfile.TemporaryFile(dir=folder):  # `access` allows root everything, also in /proc
+        with tempfile.TemporaryFile(dir=folder):  # `os.access` allows root everything, even in /proc
             pass
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def put_file(source: Path, path: Path) -> None:
-    """Put a finished file in its place, whole or not at all, also from another file system.
+    """Move a finished file to its place atomically, also across file systems.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the file cannot be written there.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Signals by which a long-running command is asked to end, and a safe way to send one to a child."""
+"""Signals that stop a long-running command, and a race-free way to send one to a child process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import signal
 from collections.abc import Callable, Iterable
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""All that ask a service to end. SIGHUP comes when its terminal closes."""
+"""Signals that stop a service. SIGHUP arrives when its terminal closes."""
 
 
 def on_signals(numbers: Iterable[signal.Signals], callback: Callable[..., object], *arguments: object) -> None:
-    """Call back in the running loop when one of these signals comes. SIGHUP stays ignored under `nohup`."""
+    """Register a callback in the running event loop for these signals. SIGHUP stays ignored under `nohup`."""
     loop = asyncio.get_running_loop()
     for number in numbers:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:

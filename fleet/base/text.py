@@ -27,14 +27,14 @@ def shown(text: str, limit: int | None = None) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return a text of several lines as it may be shown: without control characters, its line breaks kept."""
+    """Sanitize a text of several lines: remove control characters and keep line breaks."""
     if "\n" not in text:
         return shown(text)
     return "\n".join(map(shown, text.split("\n")))
 
 
 def printable(text: str) -> str:
-    """Return a text without the characters that control a terminal or hide. Lines, tabs and odd file names stay."""
+    """Remove terminal control characters and invisible ones. Keeps line breaks, tabs and undecodable file names."""
     if text.isascii() and text.isprintable():
         return text
     return _UNPRINTABLE.sub("", text)

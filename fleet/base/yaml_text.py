@@ -1,4 +1,4 @@
-"""YAML as the fleet reads it: regular files of bounded size, and no key twice in one mapping."""
+"""Strict YAML reader: only regular files of bounded size, and no duplicate keys in a mapping."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import yaml
 from fleet.errors import ConfigError
 
 _MAX_BYTES = 1024 * 1024
-"""Configuration is written by hand; PyYAML takes a second for each megabyte."""
+"""Far above hand-written configuration. PyYAML takes a second for each megabyte."""
 
 
 def read_text(path: Path) -> str:
     """Read a configuration file.
 
     Raises:
-        ConfigError: it is missing, no regular file, too large, or no text.
+        ConfigError: the file is missing, not a regular file, too large, or not UTF-8.
     """
     try:
-        # A pipe that nobody writes to would keep the program waiting at the open.
+        # Without O_NONBLOCK, opening a pipe without a writer blocks.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"cannot read {path}: it is no regular file; name a file of YAML")
@@ -39,11 +39,12 @@ def read_text(path: Path) -> str:
 
 
 def load(text: str, *, where: str) -> object:
-    """Return the content of a YAML document.
+    """Parse a YAML document.
 
     Raises:
-        ConfigError: a key stands twice in one mapping; the line is named.
-        Exception: it is not YAML: of PyYAML, and whatever it lets out for "!!float x" or a hundred brackets.
+        ConfigError: a mapping has a duplicate key; the message names the line.
+        Exception: the text is not YAML: PyYAML's errors, and others that leave it for "!!float x" or a hundred
+            brackets.
     """
     loader = _Loader(text)
     loader.where = where
@@ -57,12 +58,12 @@ class _Loader(yaml.SafeLoader):
     where = ""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        self._refuse_repeated_keys(node)  # before the base class merges "<<", where a key may come again
+        self._refuse_repeated_keys(node)  # before the base class merges "<<", which may repeat keys
         return super().construct_mapping(node, deep=deep)
 
     def _refuse_repeated_keys(self, node: yaml.MappingNode) -> None:
         if not isinstance(node, yaml.MappingNode):
-            return  # the base class says what is wrong
+            return  # the base class raises the error
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):

@@ -30,7 +30,7 @@ def acquire(
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     prefer: options.PreferOption = "",
     priority: Annotated[
-        int, typer.Option(help="Larger goes first in the queue; a user may choose up to 10, an admin up to 100.")
+        int, typer.Option(help="Larger values are served first: users may choose up to 10, admins up to 100.")
     ] = 0,
     ttl: Annotated[
         float,
@@ -62,7 +62,7 @@ def acquire(
     json_output: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print what was held, and the command's exit code, as JSON; its output goes to stderr."
+            "--json", help="Print the lease and the command's exit code as JSON; the command's output goes to stderr."
         ),
     ] = False,
 ) -> None:
@@ -70,8 +70,8 @@ def acquire(
 
     The command finds FLEET_LEASE, FLEET_DEVICE, FLEET_DEVICE_ADDRESS, FLEET_TRACKER and FLEET_TOKEN_FILE in its
     environment; Python code in it gets the device with `fleet.held_device()`. Our exit code is the command's. When the
-    lease is lost the command is ended and the exit code is 1. FLEET_FORMAT and --format json are for the command, and
-    change nothing here.
+    lease is lost the command is ended and the exit code is 1. FLEET_FORMAT and --format json only affect the command
+    that runs.
 
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
     """

@@ -1,4 +1,4 @@
-"""Progress of commands that take longer than a moment: a spinner on a terminal, lines on stderr elsewhere."""
+"""Progress of slow commands: a spinner on a terminal, lines on stderr elsewhere."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fleet.cli.terminal import CleanConsole
 
 LONGEST_SILENCE_SEC = 5.0
 _PATIENCE_SEC = 2.0
-"""A command that ends sooner prints nothing when piped, unless it names its steps."""
+"""When piped, commands that end sooner print nothing, unless they report steps."""
 
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show an activity while the block runs, and yield a function that names the next step.
+    """Show progress while the block runs, and yield a function that reports the next step.
 
-    Where stderr is no terminal, each step is a line, and so is every five seconds without one. The text itself is
-    printed if no step was named within two seconds.
+    If stderr is not a terminal, each step prints a line, and a heartbeat line follows every five silent seconds. The
+    text itself is printed after two seconds without a step.
     """
     console = CleanConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if console.is_terminal:
@@ -36,7 +36,7 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 
 class _Lines:
-    """Prints the steps of an activity, and a heartbeat when it is silent for too long."""
+    """Print the steps of an activity, and a heartbeat during long silences."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -72,7 +72,7 @@ class _Lines:
                     self._print(f"{self._text} ({now - self._step_began_at:.0f} s)")
 
     def _print(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a reader that is gone does not end the command
+        with contextlib.suppress(OSError):  # a closed pipe does not end the command
             print(printable(text), file=sys.stderr, flush=True)
         self._is_printed = True
         self._printed_at = time.monotonic()

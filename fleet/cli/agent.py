@@ -49,8 +49,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Join the tracker's fleet first, unless it is joined, with the token in this file, which is removed. "
-            "-: prompt for it, or read stdin.",
+            help="Join the tracker's fleet with the token in this file, unless joined already; the file is removed. "
+            "-: prompt, or read stdin.",
         ),
     ] = None,
     token: Annotated[str | None, typer.Option(envvar="FLEET_JOIN_TOKEN", hidden=True)] = None,
@@ -99,10 +99,10 @@ def join(
     state_dir: Annotated[Path | None, typer.Option(help="Where the agent keeps its state, its key too.")] = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Join the fleet of a tracker, for the agent of this machine. The key is the agent's for good.
+    """Join the fleet of a tracker as the agent of this machine. The agent keeps its key for good.
 
-    The join token is from an admin (fleet tracker token create --role agent), and is used up. It is read from a prompt,
-    stdin or a file; as an argument, every account of this machine could read it.
+    An admin creates the single-use join token (fleet tracker token create --role agent). It is read from a prompt,
+    stdin or a file, because every account of this machine can read arguments.
 
     Example: fleet agent join --tracker 10.0.0.5:9290
     """

@@ -30,7 +30,7 @@ _WORDS = {
     "LeaseService.CancelRequest": "cancelled a request",
     "LeaseService.ResetEpochs": "reset the epochs",
 }
-"""Rpcs as a reader of the log knows them; --json has their names."""
+"""Readable names of rpcs; --json prints the original names."""
 
 
 def audit(
@@ -64,7 +64,7 @@ def audit(
 
 
 def deed_text(deed: AuditEntry) -> str:
-    """Return a deed in words: of a lease, its device and how long it was held."""
+    """Return an audit entry in words. The entry of a lease has its device and duration."""
     if deed.action != LEASE_ENDED:
         return f"{_WORDS.get(deed.action, deed.action)} {_plain(deed.subject)}".rstrip()
     with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -57,7 +57,7 @@ class BuildOrder:
     device_model: str | None = None
     is_untuned: bool = False
     is_checked: bool = False
-    """Leave out schedules whose output was compared with nothing."""
+    """Leave out schedules whose output was never checked."""
 
     shapes: Sequence[Shapes]
     input_batch_size: int | None = None
@@ -73,7 +73,7 @@ class BuiltArtifact:
     """Where the schedule came from: the library, TVM's default rules (on GPUs), or our choice without a trial."""
 
     unchecked: int = 0
-    """Number of schedules whose output no device of ours compared with the unscheduled program's."""
+    """Number of schedules whose output was never compared with the unscheduled program's."""
 
 
 def build(
@@ -225,7 +225,7 @@ def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """A schedule of the library."""
+    """Best schedule that the library has for a workload."""
 
     trace_json: str
     is_unchecked: bool = False
@@ -259,7 +259,7 @@ def _find_workload(order: BuildOrder) -> Workload:
 
 @contextlib.contextmanager
 def _worker(target_json: str) -> Iterator[BuildPool]:
-    """Provide a process that may crash, for files of others."""
+    """Provide a worker process for untrusted files; a crash does not affect this process."""
     pool = BuildPool(1, target_json=target_json)
     try:
         yield pool
@@ -299,7 +299,7 @@ def choose_operator(names: list[str], pattern: str, model: str) -> str:
 
 
 def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best]:
-    """Return the schedules of a model by workload hash: those that every command gives it, then unchecked ones."""
+    """Return the schedules of a model by workload hash. Workloads without a checked schedule get an unchecked one."""
     from fleet.export.choice import choose
     from fleet.library import Library
 
@@ -313,8 +313,10 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best
 
 
 def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
-    """Return the fastest schedule known for the target, NO_TRACE if none is the fastest. Proven ones come first, then
-    checked ones. Times from two scopes never compete: the oldest with a checked schedule is taken.
+    """Return the fastest schedule for the target, or NO_TRACE if the unscheduled program is the fastest.
+
+    Proven schedules come first, then checked ones. Times from different scopes are never compared: the oldest scope
+    with a checked schedule is used.
     """
     from fleet.library import Library
     from fleet.library.proof_words import line_of
@@ -367,6 +369,6 @@ def _say(built: BuiltArtifact) -> None:
 
 
 def unchecked_line(count: int) -> str:
-    """Return a warning about schedules that were compared with nothing."""
+    """Return a warning about unchecked schedules."""
     schedules, were = ("schedule", "was") if count == 1 else ("schedules", "were")
     return f"{count} {schedules} {were} never checked against the unscheduled program; --checked leaves such out"

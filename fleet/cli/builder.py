@@ -36,8 +36,8 @@ def certs(
 ) -> None:
     """Make the certificates of a cluster. Copy the folder to each of its machines, and to nobody else.
 
-    Everybody with the key can run any code on all of them. 'fleet builder scheduler' makes certificates by itself, in
-    ~/.local/state/tvm-fleet/credentials/builders, where every command looks for them unless --dask-certs names others.
+    Anyone with the key can run any code on all of them. 'fleet builder scheduler' makes certificates by itself, in
+    ~/.local/state/tvm-fleet/credentials/builders. Every command uses these unless --dask-certs names others.
 
     Example: fleet builder certs ~/.config/fleet/builders
     """
@@ -56,7 +56,7 @@ def scheduler(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = _PORT,
     dask_certs: DaskCertsOption = None,
 ) -> None:
-    """Run the Dask scheduler of optimizers and builders until Ctrl-C. Its first start makes the cluster's certificates.
+    """Run the Dask scheduler of optimizers and builders until Ctrl-C. The first start makes the certificates.
 
     Example: fleet builder scheduler --host 10.0.0.5
     """
@@ -80,7 +80,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Address to listen on. Default: the one that reaches the scheduler (a scheduler here: the loopback).",
+            help="Address to listen on. Default: the local address of the route to the scheduler.",
         ),
     ] = None,
 ) -> None:

@@ -47,10 +47,10 @@ _OPTIONAL_PACKAGES = {
 def run_checks(
     tracker_address: str | None, say: Callable[[str], None] = lambda _: None, *, is_quick: bool = False
 ) -> list[Finding]:
-    """Run all checks, or only those that take a moment.
+    """Run all checks, or only the quick ones.
 
     Args:
-        say: called with the name of each step that takes longer.
+        say: called with the name of each slow step.
     """
     quick: list[Callable[[], list[Finding]]] = [
         configuration,

@@ -1,4 +1,4 @@
-"""The word after `fleet devices`: a selector, a device's name, or a command that was mistyped. Pure."""
+"""Interpretation of the word after `fleet devices`: a selector, a device's name, or a mistyped command. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.domain.selectors import FOUND_LABELS, Selector, labels_of, parse_sele
 from fleet.errors import InvalidRequest
 
 _SHOWN_LABELS = frozenset({"board"})
-"""Those of `FOUND_LABELS` that no other column of the table has, and that people ask for."""
+"""Labels of `FOUND_LABELS` that are useful and in no other column of the table."""
 
 
 def matching(
@@ -20,8 +20,8 @@ def matching(
     """Return the devices that match a word as a selector, else the device of that name.
 
     Args:
-        commands: words that could have been meant.
-        kinds: of devices that a fleet may have, beside those of `devices`.
+        commands: commands to suggest for a mistyped word.
+        kinds: device kinds that a fleet may have, in addition to those of `devices`.
 
     Raises:
         InvalidRequest: the word is no selector, or neither a kind nor a name.
@@ -45,9 +45,9 @@ def matching(
 
 
 def own_labels(device: DeviceStatus) -> str:
-    """Return the labels that the table has no column for, in the form that a selector has them.
+    """Return the labels without a column in the table, in selector syntax.
 
-    Features of processors, "avx2=true", are left out: there are dozens.
+    Processor features ("avx2=true") are left out: there are dozens.
     """
     hidden = FOUND_LABELS - _SHOWN_LABELS
     labels = sorted(device.inventory.labels.items())
@@ -55,5 +55,5 @@ def own_labels(device: DeviceStatus) -> str:
 
 
 def _is_bare(text: str, selector: Selector) -> bool:
-    """Tell whether a selector is the short form of a kind, which any word can be."""
+    """Tell whether a selector is only a kind, which any single word can be."""
     return selector.kind == text.strip()

@@ -69,7 +69,7 @@ def list_matching(
     Example: fleet devices 'kind=cpu,rack=3'
     """
     _, outer_tracker, outer_json = ctx.obj
-    parse_selector(selector)  # a selector that cannot be read needs no tracker
+    parse_selector(selector)  # reject a malformed selector before connecting
     _list(ctx, selector, json_output or outer_json, tracker or outer_tracker, connect_timeout)
 
 

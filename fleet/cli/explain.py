@@ -67,11 +67,11 @@ def explain(
     wide: WideOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Show what becomes of a model before it is tuned, and about how long a device takes for it.
+    """Show how a model is lowered before tuning, with an estimate of its latency.
 
-    Lists the passes between import and tuning with what each left of the graph (operators, layouts, transposes, bytes
-    moved), and the fused programs that are tuned, with their operations, bytes and estimated time. What no schedule
-    fits is named, and how many concats copy nothing. No device is needed.
+    Lists the passes between import and tuning with the graph after each (operators, layouts, transposes, bytes moved),
+    and the fused programs that are tuned, with their operations, bytes and estimated time. Also lists programs that no
+    schedule fits, and the number of concats that copy nothing. No device is needed.
 
     Example: fleet explain model.onnx --target rpi4-64
     """
@@ -127,7 +127,7 @@ def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | No
 
 
 def explain_file(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
-    """Read a model and describe how it is lowered: a task for a confined worker.
+    """Read a model and describe its lowering. Runs in a confined worker.
 
     Raises:
         ImportFailed: TVM cannot import or lower it.

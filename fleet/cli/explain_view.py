@@ -48,9 +48,9 @@ def render_explanation(found: Explanation, roofline: Roofline, *, title: str, wi
 
 
 def estimated_sec(program: Program, roofline: Roofline) -> float | None:
-    """Return the time of all calls of a program with data from memory and arithmetic at its peak; None: not known.
+    """Return the roofline estimate for all calls of a program [s], or None if it is unknown.
 
-    It is no lower bound: a program whose data a cache holds can be faster.
+    This is not a lower bound: a program with cached data can be faster.
     """
     once = roofline.least_sec(program.flop, program.moved_bytes)
     return None if once is None else once * program.calls
@@ -125,8 +125,8 @@ def _footnotes(found: Explanation, roofline: Roofline) -> list[str]:
         *concat_lines(found.scheduled),
         f"{total}; estimate {duration(sum(known))}" if known else total,
         f"limits: {roofline.source}",
-        "estimate: data from memory, arithmetic at its peak; what a cache holds is faster",
-        "moved: what calls read and write, weights included, as if no cache kept anything; of tables, the rows read",
+        "estimate: data from memory, arithmetic at its peak; cached data is faster",
+        "moved: bytes that calls read and write, weights included, without caches; of tables, only the rows read",
     ]
 
 

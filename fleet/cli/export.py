@@ -132,7 +132,7 @@ def table(exported: Exported) -> Table:
 
 
 def schedules_line(exported: Exported) -> str:
-    """Count the operators by the source of their schedules: "16 trials: 5 operators tuned, 67 static"."""
+    """Return the number of operators by schedule source: "16 trials: 5 operators tuned, 67 static"."""
     if not exported.manifest.records:
         return f"no records for {count_text(exported.workloads, 'operator')}: fleet tune finds some"
     counts = {"static": exported.static, "not measured": exported.unmeasured}

@@ -1,6 +1,6 @@
-"""The end of a command that failed: one line on stderr, an exit code, and with --json one object on stdout.
+"""Report of a failed command: one line on stderr, an exit code, and with --json one object on stdout.
 
-Errors that are nobody's purpose are not here: they are bugs, and end in a traceback.
+Unexpected errors are bugs: they are not handled here and end in a traceback.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _BARRED = (
     errno.EEXIST,
     errno.EISDIR,
 )
-"""Of a path that was named: even asking whether it is there is refused."""
+"""Error numbers of paths that the user cannot access, not even to test whether they exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error as its reader sees it."""
+    """Error as shown to the user."""
 
     kind: str
-    """Name of its class; "UsageError" for a bad command line, "OSError" for a path or disk that refuses."""
+    """Name of the error's class; "UsageError" for a bad command line, "OSError" for an unusable path or disk."""
     message: str
     exit_code: int
 
@@ -54,7 +54,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """Return an error as its reader sees it; None for an error that nobody raised on purpose."""
+    """Return the failure to show for an error, or None for an unexpected error."""
     match error:
         case FleetError():
             return Failure(kind=type(error).__name__, message=printable(str(error)), exit_code=error.exit_code)
@@ -69,7 +69,7 @@ def failure_of(error: BaseException) -> Failure | None:
 
 
 def tell(failure: Failure, error: BaseException, *, as_json: bool) -> None:
-    """Print a failure."""
+    """Print a failure on stderr, and on stdout as JSON unless the command has printed its document."""
     logger.debug("command failed", exc_info=error)
     if isinstance(error, OSError) and error.errno in _FULL:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
@@ -81,10 +81,10 @@ def tell(failure: Failure, error: BaseException, *, as_json: bool) -> None:
 
 
 def wants_json(arguments: Sequence[str], commands: Sequence[str]) -> bool:
-    """Tell whether a command line, which may be a bad one, asks for JSON; else the environment and the file do.
+    """Tell whether a possibly invalid command line, else the environment or the settings file, selects JSON output.
 
     Args:
-        commands: names of commands, which end the global options.
+        commands: names of all commands; the first one ends the global options.
     """
     own = list(itertools.takewhile(lambda word: word != "--", arguments))
     if "--json" in own:
@@ -117,7 +117,7 @@ def _refused_by_system(error: OSError) -> Failure | None:
         message = f"{error.filename}: {error.strerror}"
         return Failure(kind=OSError.__name__, message=message, exit_code=ConfigError.exit_code)
     if error.errno in _FULL:
-        message = f"{error.filename or 'what the output goes to'}: {error.strerror}"
+        message = f"{error.filename or 'the output'}: {error.strerror}"
         return Failure(kind=OSError.__name__, message=message, exit_code=FleetError.exit_code)
     return None
 

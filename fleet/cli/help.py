@@ -1,4 +1,4 @@
-"""`fleet help`: the help of a command, for people who type it as a word."""
+"""`fleet help`: show the help of a command."""
 
 from __future__ import annotations
 

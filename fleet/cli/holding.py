@@ -44,7 +44,7 @@ async def run_holding(device: Device, tracker_address: str, command: Sequence[st
     """Run `command` with the lease in its environment and return its exit code; 128 + signal when a signal ended it.
 
     Args:
-        has_stdout: the command's output goes to our stdout; else to stderr, since stdout is for data.
+        has_stdout: if False, the command's output goes to stderr, which leaves stdout to data.
 
     Raises:
         LeaseExpired, LeaseRevoked: the lease was lost; the command has been ended.

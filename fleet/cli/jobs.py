@@ -35,7 +35,7 @@ NameArgument = Annotated[
 ]
 
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Also a job of another account: for the owner of the library's file or tables.")
+    bool, typer.Option("--force", help="Also a job of another account: only for the owner of the library.")
 ]
 
 

@@ -43,7 +43,7 @@ def life(text: str | float) -> float:
 
 
 def there(role: JoinRole, address: str) -> str:
-    """Return the command for the machine that joins. A loopback address leads nowhere from there."""
+    """Return the command to run on the joining machine. A loopback address gets a placeholder for the host."""
     command = "fleet agent join" if role is JoinRole.AGENT else "fleet login"
     if not is_loopback(host_of(address)):
         return f"there: {command} --tracker {address}   (it prompts for the token)"
@@ -69,7 +69,7 @@ def create(
             parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d. Default: 10m.", show_default=False
         ),
     ] = 600.0,
-    note: Annotated[str, typer.Option(help="The person or board that it is for: becomes the member's name.")] = "",
+    note: Annotated[str, typer.Option(help="Person or board that gets the token: becomes the member's name.")] = "",
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
 ) -> None:

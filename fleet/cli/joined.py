@@ -1,4 +1,4 @@
-"""The parts that `fleet login` and `fleet agent join` share: the token's sources, and the report about a new member."""
+"""Shared parts of `fleet login` and `fleet agent join`: token sources, and the report about a new member."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 BY_STDIN = Path("-")
 RefusedToken = Annotated[str | None, typer.Argument(hidden=True)]
-"""The form of the first releases, kept so that its error can say what to do."""
+"""Token as an argument, as in the first releases: accepted only to raise an error with advice."""
 
 TokenFileOption = Annotated[
     Path,
     typer.Option(
         metavar="FILE",
-        help="The join token, in a file that only this account reads. Default: -, a prompt or stdin.",
+        help="File with the join token, readable by this account only. Default: -, a prompt or stdin.",
         show_default=False,
     ),
 ]
@@ -31,8 +31,8 @@ def read_token(refused: str | None, source: Path, *, instead: str) -> JoinToken:
     """Return the join token of a command.
 
     Raises:
-        ConfigError: it is an argument, or in a file that others can read.
-        InvalidRequest: what was read is no token.
+        ConfigError: the token is an argument, or in a file that other accounts can read.
+        InvalidRequest: the text is not a token.
     """
     from fleet.identity.token_sources import read_join_token, refuse_argument
 

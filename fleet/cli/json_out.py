@@ -25,12 +25,12 @@ _is_printed: ContextVar[bool] = ContextVar("fleet_document_printed", default=Fal
 
 
 def begin() -> None:
-    """Begin a command: it has printed no document."""
+    """Start a command that has printed no document yet."""
     _is_printed.set(False)
 
 
 def is_printed() -> bool:
-    """Whether this command has printed its document; an error after it, as of a wrong answer, is in that document."""
+    """Tell whether this command has printed its document. Later errors, such as a wrong answer, are reported in it."""
     return _is_printed.get()
 
 

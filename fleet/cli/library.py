@@ -310,8 +310,10 @@ def _best_rows(library: Library, workload: StoredWorkload, scope: RecordScope, t
 
 
 def _best(library: Library, workload: StoredWorkload, scope: RecordScope, k: int) -> list[Record]:
-    """Return what is used first: the fastest that are proven, then others that are checked. A fast one may be wrong, so
-    unchecked ones count only where none was checked."""
+    """Return the records in order of use: the fastest proven ones, then other checked ones.
+
+    Unchecked records, which may be wrong, are returned only if none was checked.
+    """
     checked = library.best(workload.shash, scope, k=k, checked_only=True)
     proven = library.best(workload.shash, scope, k=k, checked_only=True, proven_only=True)
     known = {record.id for record in proven}

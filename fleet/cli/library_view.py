@@ -134,7 +134,7 @@ def print_best(rows: Sequence[BestRow], console: Console) -> None:
 
 
 def _known(record: Record) -> str:
-    """Say what was compared with something outside of the kernel: its numbers, and its time."""
+    """Return "checked" for a verified output and "proven" for a verified time."""
     words = ["checked"] * bool(record.checked) + ["proven"] * bool(record.is_proven)
     return ", ".join(words)
 

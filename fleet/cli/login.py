@@ -16,14 +16,14 @@ def login(
     tracker: options.TrackerOption = None,
     token_file: joined.TokenFileOption = joined.BY_STDIN,
     name: Annotated[
-        str | None, typer.Option(help="What others see, unless the token has a note. Default: USER@HOST.")
+        str | None, typer.Option(help="Name shown to others, unless the token has a note. Default: USER@HOST.")
     ] = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Join the fleet of a tracker, for this account.
+    """Join the fleet of a tracker as this account.
 
-    The join token is from an admin (fleet tracker token create --role user), and is used up. It is read from a prompt,
-    stdin or a file; as an argument, every account of this machine could read it.
+    An admin creates the single-use join token (fleet tracker token create --role user). It is read from a prompt,
+    stdin or a file, because every account of this machine can read arguments.
 
     From then on every command and program of this account finds its way to the tracker by this address.
 

@@ -104,7 +104,7 @@ class LazyGroup(TyperGroup):
         return _with_plain_values(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the overview on one screen of 24 lines; `fleet help COMMAND` has the details."""
+        """Write an overview that fits 24 lines; `fleet help COMMAND` prints the details."""
         formatter.write(_overview())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -127,7 +127,7 @@ class LazyGroup(TyperGroup):
             self._fail(error)
 
     def _fail(self, error: Exception) -> NoReturn:
-        """Print an error in one line, and as JSON where that is asked for; a group without words shows its help."""
+        """Print an error in one line, with --json also as JSON. A command group without arguments shows its help."""
         failure = failure_of(error)
         if failure is None or type(error).__name__ == "NoArgsIsHelpError":
             raise error

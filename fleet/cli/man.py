@@ -19,9 +19,9 @@ _CODES = {
     "2": "the caller's mistake: running it again changes nothing",
     "124": "no device came free within --wait-timeout",
     "126, 127": "'fleet acquire' and 'fleet program': their command cannot be executed, or was not found",
-    "129": "ended by SIGHUP: its terminal was closed; leases are given back, temporary files removed",
+    "129": "ended by SIGHUP: its terminal was closed; leases are released, temporary files removed",
     "130": "ended by Ctrl-C; what was measured is kept",
-    "143": "ended by SIGTERM; leases are given back, temporary files removed; services end with 0",
+    "143": "ended by SIGTERM; leases are released, temporary files removed; services exit with 0",
     "others": "of 'fleet acquire' and 'fleet program': their command's own, 128 + N where signal N ended it",
 }
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 _WORKERS_PER_CORE = 4
 _LEAST_BOUND = 16
 _WORKER_BYTES = 256 * 1024**2
-"""Memory of a worker that compiles a large program; 62 idle ones took 8 s to start on two cores."""
+"""Memory of a worker that compiles a large program. 62 idle workers took 8 s to start on two cores."""
 
 
 def seconds(text: str | float) -> float:
@@ -84,7 +84,7 @@ TrackerOption = Annotated[
 PrivateOption = Annotated[
     bool,
     typer.Option(
-        "--private", help="Start a tracker and an agent for this run, also where a tracker runs on this machine."
+        "--private", help="Start a tracker and an agent for this run, even if a tracker runs on this machine."
     ),
 ]
 
@@ -98,7 +98,7 @@ def _device_name(given: str) -> str:
 
 
 def _bounded_workers(count: int | None) -> int | None:
-    """Refuse numbers of build processes that only take memory and turns from each other."""
+    """Refuse more build processes than the machine's cores and memory can use."""
     cores, free_bytes = os.cpu_count() or 1, psutil.virtual_memory().available
     most = max(1, min(max(_LEAST_BOUND, _WORKERS_PER_CORE * cores), free_bytes // _WORKER_BYTES))
     if count is not None and count > most:
@@ -150,7 +150,7 @@ DaskCertsOption = Annotated[
         "--dask-certs",
         metavar="FOLDER",
         envvar="FLEET_DASK_CERTS",
-        help="Certificates of the cluster, see 'fleet builder certs'. Default: those that your scheduler made.",
+        help="Certificates of the cluster, see 'fleet builder certs'. Default: the ones your scheduler made.",
     ),
 ]
 BuildCacheOption = Annotated[
@@ -248,13 +248,12 @@ def tracker_address(ctx: typer.Context, given: str | None) -> str:
 
 
 def running_fleet(ctx: typer.Context, given: str | None, is_private: bool) -> str | None:
-    """Return the tracker for a command that can start a fleet of its own, or None for it to do so.
+    """Return the tracker for a command that can start a fleet of its own, or None if it should start one.
 
-    One rule for all: the named tracker, else the one that runs on this machine and that this account belongs to, which
-    is said on stderr, else a private one.
+    Prefers the named tracker, then one on this machine that this account has joined, which is reported on stderr.
 
     Args:
-        is_private: --private was given.
+        is_private: --private was given: start a fleet.
 
     Raises:
         ConfigError: --private and --tracker contradict each other.
@@ -326,7 +325,7 @@ def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
 
 @dataclass(slots=True)
 class Ending:
-    """The signal that ended a command."""
+    """Record of the signal that ended a command."""
 
     number: signal.Signals = signal.SIGTERM
 
@@ -337,7 +336,7 @@ class Ending:
 
 
 def cancel_on(*numbers: signal.Signals) -> Ending:
-    """Cancel the current task, which then releases its lease, on these signals; return a record of the signal."""
+    """Cancel the current task on these signals, so that it releases its lease; return a record of the signal."""
     ending, task = Ending(), asyncio.current_task()
 
     def cancel(number: signal.Signals) -> None:
@@ -352,8 +351,8 @@ def cancel_on(*numbers: signal.Signals) -> Ending:
 
 @contextlib.asynccontextmanager
 async def connected(address: str | None, *, connect_timeout_sec: float) -> AsyncGenerator[Fleet, None]:
-    """Provide a client of a tracker; one that does not answer at once is waited for visibly."""
-    from fleet.client import aio  # most commands need none
+    """Provide a client of a tracker, and show progress while connecting."""
+    from fleet.client import aio  # slow to import, and most commands need no client
 
     async with contextlib.AsyncExitStack() as stack:
         with working(f"connecting to the tracker at {address or look_up('tracker').value}"):

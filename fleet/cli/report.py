@@ -39,8 +39,8 @@ def report(
 ) -> None:
     """Write a page about a tuning run: its curves, its workloads, where the time went, what disturbed it.
 
-    The page is one file that needs nothing else: send it, or keep it beside the model. Without a file, the curve is
-    drawn in the terminal. --json prints the figures of the page; with --format and no file, the page goes first.
+    The page is one self-contained file: send it, or keep it beside the model. Without a file, the curve is drawn in
+    the terminal. --json prints the figures of the page; with --format and no file, the page is printed instead.
 
     Example: fleet report 20261122-153000-ab12cd -o report.html
     """

@@ -60,8 +60,8 @@ def run(
 ) -> None:
     """Run a function of an artifact once on a device.
 
-    Inputs come from .npy files or are random. Outputs are summarized, and written to a file that numpy reads. Without a
-    running tracker, it starts a tracker and an agent for this machine and stops them at the end.
+    Inputs come from .npy files or are random. Outputs are summarized, and written to a file for numpy on request.
+    Without a running tracker, it starts a tracker and an agent for this machine and stops them at the end.
 
     Example: fleet run matmul.so --on name=pi4-03 --input a.npy --input b.npy --output c.npz
     """

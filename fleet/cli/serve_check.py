@@ -36,9 +36,9 @@ def serve_check(
 ) -> None:
     """Run an exported model on a device and compare its answers with those stored in it.
 
-    Checks the file's hashes, uploads its library, runs the stored inputs, those of each set of shapes, and times them.
-    Exit code 1 when an answer is wrong. Without a running
-    tracker, it starts a tracker and an agent for this machine and stops them at the end.
+    Checks the file's hashes, uploads its library, then runs and times the stored inputs of each set of shapes. Exit
+    code 1 if an answer is wrong. Without a running tracker, it starts a tracker and an agent for this machine and stops
+    them at the end.
 
     Example: fleet serve-check model.fleet --on name=pi4-03
     """

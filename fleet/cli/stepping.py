@@ -36,7 +36,7 @@ FleetOption = Annotated[
     typer.Option(
         "--tracker",
         metavar="HOST:PORT",
-        help="A running fleet. Default: the one of 'fleet config show', if it runs; else start one for this run.",
+        help="Tracker of a running fleet. Default: see 'fleet config show'; if none runs, start one for this run.",
     ),
 ]
 FunctionOption = Annotated[
@@ -83,7 +83,7 @@ def read_artifact(path: Path, function: str | None) -> Artifact:
     """Return the artifact with the function that was asked for.
 
     Raises:
-        ArtifactRefused: the file was cut short.
+        ArtifactRefused: the file is truncated.
         ConfigError: there is no such file, or its side file is malformed.
     """
     try:

@@ -12,9 +12,9 @@ from fleet.library.engine import database_url, shown_url
 
 
 def existing_library(url_or_path: str | None) -> Library:
-    """Open a library for reading; a named file that is not there is a typing error.
+    """Open a library for reading. A named file that does not exist is an error.
 
-    The account's own library is empty as long as there is none: no file or folder is made.
+    The account's own library counts as empty until it exists: no file or folder is created.
     """
     named = look_up("library", url_or_path).asked
     if named is not None:

@@ -1,4 +1,4 @@
-"""A console that writes no control characters of others: titles, holders and messages come out of shared libraries."""
+"""Console that sanitizes control characters: titles, holders and messages come from shared libraries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fleet.base.text import printable
 
 
 class CleanConsole(Console):
-    """Rich's console, with every text sanitized on its way out, whatever table or panel it is in.
+    """Rich's console with all output sanitized, also inside tables and panels.
 
-    Rich itself drops some control characters, and passes ESC on.
+    Rich itself drops some control characters, but not ESC.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -24,7 +24,7 @@ class CleanConsole(Console):
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """The same for one renderable on any console, such as that of Textual."""
+    """Sanitize one renderable on any console, such as Textual's."""
 
     content: RenderableType
 
@@ -37,7 +37,7 @@ class Clean:
 
 def _clean(segments: Iterable[Segment]) -> Iterator[Segment]:
     for segment in segments:
-        if segment.control or segment.text == "\n":  # cursor moves of Rich's own, and line ends
+        if segment.control or segment.text == "\n":  # Rich's own cursor moves, and line ends
             yield segment
         else:
             yield Segment(printable(segment.text), segment.style)

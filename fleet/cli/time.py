@@ -30,7 +30,7 @@ def time(
     function: stepping.FunctionOption = None,
     args: stepping.ArgsOption = None,
     number: Annotated[
-        int, typer.Option(min=1, max=_MOST_NUMBER, help="Runs averaged into one repeat, at least.")
+        int, typer.Option(min=1, max=_MOST_NUMBER, help="Minimum number of runs averaged into one repeat.")
     ] = TIMING.number,
     repeat: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Repeats.")] = TIMING.repeat,
     min_repeat_ms: Annotated[
@@ -38,9 +38,7 @@ def time(
     ] = TIMING.min_repeat_ms,
     max_repeat: Annotated[
         int,
-        typer.Option(
-            min=0, max=MOST_RUNS, help="Keep repeating, at most this often, until the spread is small; 0: do not."
-        ),
+        typer.Option(min=0, max=MOST_RUNS, help="Repeat up to this many times until the spread is small; 0: off."),
     ] = 0,
     spread_target: Annotated[
         float, typer.Option(min=0.0, callback=options.finite, help="The spread that is small enough for --max-repeat.")
@@ -70,8 +68,8 @@ def time(
 ) -> None:
     """Time a function of an artifact on a device.
 
-    The arguments are filled with random numbers on the device. Without a running
-    tracker, it starts a tracker and an agent for this machine and stops them at the end.
+    The arguments are filled with random numbers on the device. Without a running tracker, it starts a tracker and an
+    agent for this machine and stops them at the end.
 
     Example: fleet time matmul.so --on kind=cuda --min-repeat-ms 100
     """

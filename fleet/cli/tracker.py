@@ -45,7 +45,7 @@ def serve(
     plain: Annotated[bool, typer.Option("--plain", help="No TLS: for this account on this machine alone.")] = False,
     no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Do not announce it by zeroconf.")] = False,
     devices_per_agent: Annotated[
-        int, typer.Option(min=1, help="Device names that one agent's key may have; each stays its own.")
+        int, typer.Option(min=1, help="Quota of device names per agent key; a key keeps its names.")
     ] = 64,
 ) -> None:
     """Serve a tracker until Ctrl-C.
@@ -80,7 +80,7 @@ def unit(
     from fleet.tracker.run import parse_options
     from fleet.tracker.unit import NAME, unit_text
 
-    # Refuse here what the tracker would refuse later.
+    # Validate now: the tracker would only refuse these options when the service starts.
     asked = parse_options(serve_options or [], command="fleet tracker serve")
     if asked.state_dir is not None:
         asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it elsewhere

@@ -29,13 +29,13 @@ _REFRESH_PER_SEC = 2.0
 def display(
     console: Console, progress: JobProgress, started_at: float, *, refresh_per_sec: float = _REFRESH_PER_SEC
 ) -> Iterator[None]:
-    """Show the job live on a terminal; elsewhere print a line for each phase, and one every five seconds.
+    """Show the job live on a terminal; elsewhere print a line per phase and one every five seconds.
 
     Args:
         started_at: time.monotonic() at the start of the process [s].
     """
     if not console.is_terminal:
-        # A pipe has no width: whole lines can be searched.
+        # A pipe has no width. Unwrapped lines can be searched.
         printer = _LinePrinter(console, progress, started_at, is_detailed=logger.isEnabledFor(logging.INFO))
         progress.notice = lambda text: console.print(text, style="yellow", soft_wrap=True)
         progress.listener = printer.on_change
@@ -64,7 +64,7 @@ def display(
 
 
 class _LinePrinter:
-    """Prints a line when a phase begins, and one with the state of the job if none was printed for five seconds.
+    """Print a line when a phase begins, and the state of the job after five silent seconds.
 
     Args:
         is_detailed: print a line for each activity as well.

@@ -45,7 +45,7 @@ _HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
 """Options about where this process searches and builds: a job that an optimizer runs does not take them along."""
 
 OF_A_RUN_HERE = frozenset({*_HERE_ONLY, "dask_certs", "build_cache_gb", "private", "wide"})
-"""Parameters that mean nothing for a job that is only submitted."""
+"""Parameters without meaning for a submitted job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="HOST:PORT",
-                help="A running fleet. Default: the one of 'fleet config show', if it runs; else 'fleet tune' starts "
+                help="Tracker of a running fleet. Default: see 'fleet config show'; if none runs, 'fleet tune' starts "
                 "one for its run.",
             ),
         ] = None,
@@ -164,7 +164,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             typer.Option(
                 parser=moment,
                 metavar="TIME",
-                help="Search no longer than until then, in local time: 2026-12-31, '2026-12-31 18:00', or with a zone: "
+                help="Stop searching at this local time: 2026-12-31, '2026-12-31 18:00', or with a zone: "
                 "2026-12-31T18:00:00Z.",
             ),
         ] = None,
@@ -248,10 +248,10 @@ def with_tune_options(act: Act) -> Callable[..., None]:
 
 
 def moment(text: str | datetime) -> datetime:
-    """Read a moment in ISO 8601, of this machine's zone if it names none; a usage error shows the forms.
+    """Parse an ISO 8601 time, in this machine's zone if none is given. The usage error lists the accepted forms.
 
     Raises:
-        InvalidRequest: the first and last days of all years cannot be converted in some zones.
+        InvalidRequest: the time is too close to year 1 or 9999 to be converted to this zone.
     """
     if isinstance(text, datetime):
         return text

@@ -49,11 +49,11 @@ def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 
 
 
 _LEAST_SHARE = 0.05
-"""Share of a search below which its pace says little about its end."""
+"""Share of a search below which its pace does not predict its end."""
 
 
 def left_sec(report: ProgressReport) -> float | None:
-    """Return the time that a search still takes [s], or None if that cannot be told yet."""
+    """Return the remaining time of a search [s], or None if it cannot be estimated yet."""
     if report.search_sec is not None:
         return max(0.0, report.search_sec - report.elapsed_sec)
     if not _LEAST_SHARE <= report.share < 1:
@@ -62,7 +62,7 @@ def left_sec(report: ProgressReport) -> float | None:
 
 
 def state_text(report: ProgressReport, progress: JobProgress) -> str:
-    """Return the state of a job in a few words: trials, the operators' time now and before, time left."""
+    """Return a short summary of a job: trials, time of all operators tuned and untuned, time left."""
     parts = []
     if progress.trials_total and progress.phase is Phase.SEARCH:
         parts.append(f"{trials_text(report.trials_done, progress.trials_asked)} trials")
@@ -123,7 +123,7 @@ def records_line(report: TuneReport) -> str:
 
 
 def next_lines(options: TuneOptions, report: TuneReport) -> list[str]:
-    """Return the commands that usually follow: export the model, and check it on the device. None for one program."""
+    """Return the usual next commands: export the model and check it on the device. Empty for a single program."""
     if options.program or report.model is None:
         return []
     model, target = str(options.model), report.target_json
@@ -235,7 +235,7 @@ def _static_note(model: ModelReport) -> str:
 
 
 def _ratio(model: ModelReport, found: RatioReport | None) -> str:
-    """Return the share of a time that the tuned model takes, as an interval."""
+    """Return the interval of the ratio of the tuned model's time to another's, in words."""
     if found is None:
         return "too few turns to tell" if model.rounds else ""
     return f"{found.low:.2f} to {found.high:.2f} of it"

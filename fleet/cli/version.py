@@ -1,4 +1,4 @@
-"""`fleet version`: the installed version."""
+"""`fleet version`: print the installed version."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _watch_lines(library: Library, name: str, console: Console) -> Job:
             new += [line for line in lines if line not in last]
             last, printed_at = lines, time.monotonic()
         for text in new:
-            console.print(text, soft_wrap=True)  # a pipe has no width: whole lines can be searched
+            console.print(text, soft_wrap=True)  # a pipe has no width; unwrapped lines can be searched
         shown.update(new)
     return job
 

@@ -125,7 +125,7 @@ def test_the_estimate_is_that_of_the_tighter_limit() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "4 ms" in shown
     assert "at best" not in shown, "a cache is faster than the memory that is assumed"
-    assert "what a cache holds is faster" in shown
+    assert "cached data is faster" in shown
     assert "arithmetic" in shown
     assert "conv2d + relu" in shown
     assert "not scheduled, so plain loops: cumsum" in shown

@@ -126,7 +126,7 @@ class Acquired(TypedDict):
     device: str
     command: list[str]
     exit_code: int
-    """The command's, and our own."""
+    """Exit code of the command, and of `fleet acquire`."""
 
     wait_sec: float
     held_sec: float

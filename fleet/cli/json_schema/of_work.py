@@ -110,7 +110,7 @@ class Repeats(TypedDict):
 
 
 class Ratio(TypedDict):
-    """Ratio of two times that were taken in turns, and the interval that contains it with 99 % confidence."""
+    """Ratio of two times measured in turns, with its 99 % confidence interval."""
 
     ratio: float
     low: float
@@ -188,7 +188,7 @@ class JobData(TypedDict):
 
     holder: str
     owner: str
-    """Name of the key of the account that may change it; empty: every account may."""
+    """Key id of the account that may change the job; empty if every account may."""
 
     host: str
     optimizer: str
@@ -469,7 +469,7 @@ class Migrated(TypedDict):
 
 
 class CurveData(TypedDict):
-    """The best time so far, after 0, 1, 2, ... trials and at equal distances of time; null where no time is known."""
+    """Best time so far, after 0, 1, 2, ... trials and at equal intervals of time; null if no time is known."""
 
     by_trial_secs: list[float | None]
     by_time_secs: list[float | None]
