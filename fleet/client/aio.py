@@ -81,7 +81,7 @@ def connect(
     Args:
         address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
         connect_timeout_sec: how long to try before TrackerUnavailable.
-        holder: shown to others behind the name of this account's certificate; "user@host" when None.
+        holder: note shown to others after the name in this account's certificate; "user@host" if None.
 
     Raises:
         ConfigError: `address` is not host:port.
@@ -272,8 +272,8 @@ class Fleet:
             return self
         calls = TrackerCalls(self.address)
         if not is_loopback(host_of(self.address)):
-            with contextlib.suppress(TrackerUnavailable):  # it may still start
-                await calls.connection.channel()  # a tracker of this machine may still write what it takes
+            with contextlib.suppress(TrackerUnavailable):  # the tracker may still start
+                await calls.connection.channel()  # a tracker of this machine may still be writing the credentials
         self._calls = calls
         self._stream = TrackerStream(self._calls.leases, self.holder, self._clock)
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")

@@ -66,11 +66,7 @@ def sendable(values: Iterable[object]) -> tuple[Argument, ...]:
 
 
 def check_size(size_bytes: int) -> None:
-    """Refuse arguments that are too large for one message.
-
-    Raises:
-        InvalidRequest: they are.
-    """
+    """Raise InvalidRequest if arguments of this total size do not fit one message."""
     if size_bytes > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         raise InvalidRequest(
             f"the arguments are {size_bytes / 2**20:.0f} MiB together, one call takes "

@@ -44,8 +44,8 @@ class TrackerConnection:
         """Return the channel to use now.
 
         Raises:
-            NotJoined: this account has no credentials for the tracker, and something answers there.
-            TrackerUnavailable: the same, and nothing answers, so that nobody knows whose tracker it would be.
+            NotJoined: this account has no credentials for the tracker at this address.
+            TrackerUnavailable: this account has no credentials, and nothing answers at the address.
             ConfigError: the credentials cannot be used.
         """
         version = self._store.version(self.address)
@@ -76,7 +76,7 @@ def not_joined(address: str) -> NotJoined:
 
 
 def no_tracker(address: str, tried: str = "") -> TrackerUnavailable:
-    """Return the error of an address where nothing answers."""
+    """Return the error for an address where nothing answers."""
     return TrackerUnavailable(
         f"no tracker answers at {address}{tried}: is it running? start one with: fleet up, or for other machines: "
         "fleet tracker serve --allow-network"
@@ -102,7 +102,7 @@ async def account_credentials(address: str) -> Callable[[], Credentials]:
 
 
 async def _no_credentials(address: str) -> NotJoined | TrackerUnavailable:
-    """Return the reason why no credentials were found: those kept for another address are known by what answers."""
+    """Return the error for missing credentials, which depends on whether a tracker answers at the address."""
     is_there = await asyncio.to_thread(is_answered, address)
     return not_joined(address) if is_there else no_tracker(address)
 

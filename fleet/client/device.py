@@ -217,7 +217,7 @@ class Device:
 
         Args:
             args: arrays, TensorSpecs, (shape, dtype) pairs or numbers, as the function takes them.
-            is_apart: run it in a worker that has run nothing else, which takes a few milliseconds more.
+            is_apart: run it in a fresh worker, which takes a few milliseconds more.
 
         Raises:
             MeasurementError: the function failed there; `kind` says how.
@@ -242,13 +242,13 @@ class Device:
     async def prove(
         self, artifact: Artifact, args: Sequence[ProofArgument], claimed_sec: float, *, answers: int = 2
     ) -> Proof:
-        """Prove the time of a function by the agent's own clock: see `fleet.domain.proving`.
+        """Prove the time of a function by the agent's clock: see `fleet.domain.proving`.
 
-        Compare its answers with those of a reference: the agent only says that they are the ones that were timed.
+        Compare the returned outputs with a reference: the agent only guarantees that they belong to the timed calls.
 
         Args:
-            claimed_sec: what one call takes, as it was measured.
-            answers: how many of the calls come back with their outputs.
+            claimed_sec: measured time of one call [s].
+            answers: number of calls whose outputs are returned.
 
         Raises:
             InvalidRequest: the arguments do not fit one message, or the claim is no time.

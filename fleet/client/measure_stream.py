@@ -34,7 +34,7 @@ class MeasureStream:
         """Send nothing yet.
 
         Args:
-            takes_pieces: tells whether the agent takes requests in pieces. Only used for large ones.
+            takes_pieces: returns whether the agent accepts requests in pieces. Called only for large requests.
         """
         self._call = call
         self._takes_pieces = takes_pieces

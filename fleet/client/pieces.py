@@ -1,4 +1,4 @@
-"""Calls whose request and answer travel in pieces."""
+"""Calls that send their request and their answer in pieces."""
 
 from __future__ import annotations
 

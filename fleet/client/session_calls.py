@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _CLOSE_TIMEOUT_SEC = 2.0
 _MOST_DIGESTS = 1_000
-"""Of one request: an agent takes 256 KiB."""
+"""Digests per request: an agent accepts 256 KiB."""
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 """Statuses that, without a fleet error inside, mean that the call was cut off."""
@@ -79,7 +79,7 @@ class SessionCalls:
         self._name, self._address = holder.device.name, holder.device.address
         self._under_way: set[grpc.aio.Call] = set()
         self._takes_pieces = True
-        """False once the agent turned out to be too old for calls in pieces."""
+        """False once the agent has refused calls in pieces as unknown."""
 
         self._channel = make_channel(self._address, proof, agent_name(holder.device.agent_key_id))
         self._stub = session_service_stub(self._channel)
@@ -177,7 +177,7 @@ class SessionCalls:
         return list(map(tensor_from_proto, answer.outputs))
 
     async def prove(self, order: ProofOrder) -> Proof:
-        """Have the agent prove a time. One that is too old for it proves nothing."""
+        """Let the agent prove a time. The verdict is IMPOSSIBLE if the agent is too old for that."""
         request = proof_order_to_proto(order)
         content = await self._in_pieces(self._stub.prove_in_pieces, session_service_pb2.ProveInPiecesRequest, request)
         if content is not None:
@@ -229,7 +229,7 @@ class SessionCalls:
     async def _in_pieces(
         self, rpc: grpc.aio.StreamStreamMultiCallable[P, Any], make: Callable[..., P], request: Message
     ) -> bytes | None:
-        """Return the serialised answer of a call in pieces; None if the agent is too old for it.
+        """Return the serialised answer of a call in pieces, or None if the agent is too old for it.
 
         Args:
             make: the class of the request's pieces.

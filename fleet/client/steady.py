@@ -255,10 +255,10 @@ class SteadyDevice:
     async def prove(
         self, artifact: Artifact, args: Sequence[ProofArgument], claimed_sec: float, *, answers: int = 2
     ) -> Proof:
-        """Prove the time of an artifact, see Device.prove. It may break the device, and is not retried then.
+        """Prove the time of an artifact, see Device.prove. Not retried once it has started: it may break the device.
 
         Raises:
-            MeasurementError: DEVICE_FAULTED: the device went away meanwhile.
+            MeasurementError: of kind DEVICE_FAULTED, if the device is lost during the proof.
             InvalidRequest: see Device.prove.
         """
 
@@ -268,7 +268,7 @@ class SteadyDevice:
         return await self._once(artifact, run, is_trusted=False)
 
     async def _once(self, artifact: Artifact, run: Callable[[Device], Awaitable[T]], *, is_trusted: bool) -> T:
-        """Do something with an artifact that its device has; retry if the device is lost."""
+        """Upload an artifact and run a function with its device; retry if the device is lost."""
         problem: FleetError | None = None
         for _ in range(_CALLS):
             device = await self.device()

@@ -31,7 +31,7 @@ def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, ho
     Args:
         address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
         connect_timeout_sec: how long to try.
-        holder: shown to others behind the name of this account's certificate; "user@host" when None.
+        holder: note shown to others after the name in this account's certificate; "user@host" if None.
 
     Raises:
         ConfigError: `address` is not host:port.

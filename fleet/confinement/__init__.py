@@ -1,1 +1,1 @@
-"""The kernel's own means to restrict a process: Landlock, seccomp, capabilities. No privileges needed."""
+"""Confinement of a process with Landlock, seccomp and capabilities. Needs no privileges."""

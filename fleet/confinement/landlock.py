@@ -1,7 +1,7 @@
-"""The kernel's own rules for one process: which files it may read and write, and that it connects and signals nowhere.
+"""Landlock rules of a process: readable and writable files, no TCP connections, no signals to other processes.
 
-They need no privileges and hold where no namespace is to be had. Linux 5.13 knows rules for files, 6.7 for TCP, 6.12
-for signals and abstract sockets.
+They need neither privileges nor namespaces. Linux 5.13 supports rules for files, 6.7 for TCP, 6.12 for signals and
+abstract sockets.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _FILE_RIGHTS_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 _CONNECTIONS = 3
 _SCOPES = 3
-"""Abstract sockets and signals stay within the jail."""
+"""Confine abstract sockets and signals to the jail."""
 
 _SINCE_CONNECTIONS, _SINCE_SCOPES = 4, 6
 
 
 def version() -> int:
-    """Return the version of Landlock that this kernel has.
+    """Return the Landlock version of this kernel.
 
     Raises:
-        OSError: it has none.
+        OSError: the kernel has no Landlock.
     """
     return syscall(LANDLOCK_CREATE_RULESET, None, 0, _VERSION_FLAG)
 
 
 def restrict(readable: Iterable[str], writable: Iterable[str], *, has_network: bool) -> None:
-    """Restrict this process and what it starts. It must have given up new privileges. What is not there is left out.
+    """Restrict this process and its future children, after `privileges.forbid_new_privileges`.
+
+    Paths that do not exist are skipped.
 
     Raises:
-        OSError: the kernel does not.
+        OSError: the kernel refuses.
     """
     known = version()
     rights = _FILE_RIGHTS_BY_VERSION[min(known, max(_FILE_RIGHTS_BY_VERSION))]

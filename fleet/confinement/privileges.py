@@ -1,4 +1,4 @@
-"""Gives up what a worker does not need: its user, its capabilities, and the means to get any back."""
+"""Drop privileges of a worker: its user, its capabilities, and any way to regain them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CAP_SYS_RAWIO = 17
 
 _UID_MAP = Path("/proc/self/uid_map")
 _UIDS = range(1_879_048_192, 1_879_048_192 + 2**24)
-"""Far from what anybody gives to users, containers or services."""
+"""Range that no usual allocation for users, containers or services overlaps."""
 
 _FEW_UIDS = range(61_184, 65_520)
-"""systemd's for services: in containers that have 65,536 users."""
+"""Range that systemd uses for services: for containers with only 65,536 user ids."""
 
 
 def free_uids(uid_map: str | None = None) -> range:
-    """Return user ids that belong to nobody and that this process can become; empty where it has none."""
+    """Return unused user ids that this process can switch to; empty if there are none."""
     text = _UID_MAP.read_text() if uid_map is None else uid_map
     mapped = [range(first, first + count) for first, _, count in (map(int, line.split()) for line in text.splitlines())]
     for uids in (_UIDS, _FEW_UIDS):
@@ -33,7 +33,7 @@ def free_uids(uid_map: str | None = None) -> range:
 
 
 def groups_for(devices: Iterable[str]) -> list[int] | None:
-    """Return the groups that a user has to be in to use these devices; None where only their owner may use any."""
+    """Return the groups that give access to these devices, or None if only their owner has access to any."""
     groups, usable, seen = set(), 0, 0
     for device in devices:
         try:
@@ -50,7 +50,7 @@ def groups_for(devices: Iterable[str]) -> list[int] | None:
 
 
 def become(uid: int, groups: Sequence[int]) -> None:
-    """Become another user, in a group of the same number and these."""
+    """Switch to another user, to the group of the same number and to these supplementary groups."""
     os.setgroups(groups)
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -60,23 +60,23 @@ def drop_capabilities(*, keeps_raw_io: bool = False) -> None:
     """Give up all capabilities.
 
     Args:
-        keeps_raw_io: but the one that /dev/mem takes.
+        keeps_raw_io: keep CAP_SYS_RAWIO, which /dev/mem needs.
 
     Raises:
-        OSError: the kernel does not.
+        OSError: the kernel refuses.
     """
     kept = 1 << _CAP_SYS_RAWIO if keeps_raw_io and os.geteuid() == 0 else 0
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)
-    with contextlib.suppress(PermissionError):  # in a container that has not even that one
+    with contextlib.suppress(PermissionError):  # in a container without CAP_SYS_RAWIO
         set_capabilities(header, (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0))
         return
     set_capabilities(header, (ctypes.c_uint32 * 6)())
 
 
 def forbid_new_privileges() -> None:
-    """Have no program that is run give this process more than it has.
+    """Set no_new_privs: no executed program gains privileges.
 
     Raises:
-        OSError: the kernel does not.
+        OSError: the kernel refuses.
     """
     prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -1,7 +1,7 @@
-"""Confines this process for good: a few files to read, one folder to write, no network, no other process, less memory.
+"""Permanent confinement of this process: allowlisted files, one writable folder, no network, limited memory.
 
-For code of others that is run to read a file, as unpickling a model is. It takes no privileges, so that it works in a
-process that is running already; a kernel's jail, which has namespaces as well, is `device_agents.jail`.
+For untrusted code that runs while a file is read, such as unpickling a model. It needs no privileges, so that it works
+in a running process. Kernels run in `device_agents.jail`, which adds namespaces.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _FACTS = (
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _MEMORY_PART = 0.75
-"""Of the machine's memory, beyond the address space that the process has already."""
+"""Share of the machine's memory that the address space may grow by."""
 
 _MOST_FILE_BYTES = 64 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Access of a confined process, beside the system's programs and libraries, Python and this project."""
+    """Allowlist of a confined process, in addition to system programs and libraries, Python and this project."""
 
     readable: tuple[str, ...] = ()
-    """Files and folders, absolute."""
+    """Absolute paths of files and folders."""
 
     writable: tuple[str, ...] = ()
 
 
 def missing() -> list[str]:
-    """Return the parts of a confinement that this machine lacks, in words."""
+    """Return descriptions of the confinement features that this machine lacks."""
     found = []
     try:
         landlock.version()
@@ -53,13 +53,13 @@ def missing() -> list[str]:
 
 
 def enter(room: Room, own_folder: str) -> None:
-    """Confine this process and all that it starts. Parts that the machine lacks are left out; see `missing`.
+    """Confine this process and its future children. Missing kernel features are skipped; see `missing`.
 
     Args:
-        own_folder: where it may write, for temporary files and as its home.
+        own_folder: writable folder, used for temporary files and as home.
 
     Raises:
-        OSError: the kernel has a part and does not apply it.
+        OSError: the kernel refuses to apply a feature that it has.
     """
     os.environ.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
     os.environ.update(TMPDIR=own_folder, HOME=own_folder, XDG_CACHE_HOME=own_folder)
@@ -76,7 +76,7 @@ def enter(room: Room, own_folder: str) -> None:
 
 
 def _python() -> list[str]:
-    """Return the folders of Python, installed packages and this project, not that of the script."""
+    """Return the folders of Python, installed packages and this project, without the script's folder."""
     project = Path(__file__).resolve().parents[1]
     ours = [str(project), str(project.with_name("cross")), str(project.with_name("device_agents"))]
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # $HOME is another folder by now

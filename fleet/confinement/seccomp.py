@@ -1,7 +1,7 @@
-"""Refuses the system calls that no kernel of a model needs, and that would help one out of its jail.
+"""Seccomp filter against system calls that help to escape from a jail and that no kernel of a model needs.
 
-A list of what is refused, not of what is allowed: drivers of GPUs use whatever they use. Calls that are always allowed
-cost nothing on Linux 5.11 and newer, which keeps a bitmap of them.
+This is a denylist rather than an allowlist, because the calls of GPU drivers vary. Calls that are always allowed cost
+nothing since Linux 5.11, which keeps a bitmap of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _REFUSED = {
     "userfaultfd": (323, 282, 388),
     "open_by_handle_at": (304, 265, 371),
     "fanotify_init": (300, 262, 367),
-    # Memory that no process has to hold, and that nothing counts.
+    # System V objects: they outlive processes, and no limit counts their memory.
     "shmget": (29, 194, 307),
     "semget": (64, 190, 299),
     "msgget": (68, 186, 303),
@@ -87,14 +87,14 @@ _NEW_NAMESPACES = 0x7E020080
 _PR_SET_PDEATHSIG = 1
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _SOCKET_FAMILIES = (1, 2, 10, 16)
-"""Unix, IPv4, IPv6, netlink. Others are for other hardware, or leave the network namespace, as vsock does."""
+"""Unix, IPv4, IPv6, netlink. Other families are for other hardware, or leave the network namespace, as vsock does."""
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENT_AT = 0, 4, (16, 24)
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _SET_MODE_FILTER = 1
 _FLAG_SPEC_ALLOW = 4
-"""Without it Linux before 5.16 turns off speculative store bypass here: kernels would run slower in a jail."""
+"""Keeps speculative store bypass on. Without this flag, Linux before 5.16 turns it off and kernels run slower."""
 
 
 class _Program(ctypes.Structure):
@@ -102,15 +102,15 @@ class _Program(ctypes.Structure):
 
 
 def is_known() -> bool:
-    """Tell whether the numbers of this architecture's system calls are known here."""
+    """Tell whether this module has the system call numbers of this architecture."""
     return architecture() in _COLUMNS
 
 
 def restrict(*, has_sockets: bool = True) -> None:
-    """Filter the system calls of this process and all that it starts. It must have given up new privileges.
+    """Filter system calls of this process and its future children, after `privileges.forbid_new_privileges`.
 
     Args:
-        has_sockets: False: no socket of any kind can be made, which closes the network and other processes' sockets.
+        has_sockets: if False, no sockets can be created, which blocks the network and sockets of other processes.
 
     Raises:
         OSError: the kernel has no filters.
@@ -130,7 +130,7 @@ def restrict(*, has_sockets: bool = True) -> None:
 
 @functools.cache
 def make_filter(machine: str, families: tuple[int, ...] = _SOCKET_FAMILIES) -> bytes:
-    """Return the filter of one architecture, as classic BPF; sockets are of these families only."""
+    """Return the filter of one architecture as classic BPF, which allows sockets of these families only."""
     column = _COLUMNS[machine]
     refuse = _step(_RETURN, _REFUSE | errno.EPERM)
     steps = [
@@ -145,10 +145,10 @@ def make_filter(machine: str, families: tuple[int, ...] = _SOCKET_FAMILIES) -> b
         number = numbers[column]
         if number is not None:
             steps += [_step(_JUMP_EQUAL, number, 0, 1), refuse]
-    # glibc then uses clone, whose flags a filter can see.
+    # glibc then falls back to clone, whose flags a filter can check.
     steps += [_step(_JUMP_EQUAL, _CLONE3[column], 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS)]
     steps += _by_argument(_CLONE[column], 0, [_step(_JUMP_SET, _NEW_NAMESPACES, 0, 1), refuse])
-    # Its end with its parent is not its own to undo.
+    # A worker must not disable its end with its parent.
     steps += _by_argument(_PRCTL[column], 0, [_step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 1), refuse])
     typing = [step for one in (_TIOCSTI, _TIOCLINUX) for step in (_step(_JUMP_EQUAL, one, 0, 1), refuse)]
     steps += _by_argument(_IOCTL[column], 1, typing)
@@ -159,7 +159,7 @@ def make_filter(machine: str, families: tuple[int, ...] = _SOCKET_FAMILIES) -> b
 
 
 def _by_argument(number: int, argument: int, checks: list[bytes]) -> list[bytes]:
-    """Return steps that check an argument of one system call, and allow it if they refuse nothing."""
+    """Return steps that check one argument of a system call, and allow the call if no check refuses it."""
     steps = [_step(_LOAD, _ARGUMENT_AT[argument]), *checks, _step(_RETURN, _ALLOW)]
     return [_step(_JUMP_EQUAL, number, 0, len(steps)), *steps]
 

@@ -1,4 +1,4 @@
-"""The system calls of the jail, which Python does not wrap: by glibc's functions where it has them, else by number."""
+"""System calls of the jail that Python does not wrap, made by glibc functions or by number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import struct
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 MOUNT_SETATTR = 442
-"""Numbers since Linux 5.1 are the same on all architectures."""
+"""System calls added since Linux 5.1 have one number on all architectures."""
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     *(0x00020000, 0x08000000, 0x10000000, 0x20000000),
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def architecture() -> str:
-    """Return what this process runs as: "x86_64", "aarch64", "arm" (a 32-bit program on a 64-bit kernel, too), ..."""
+    """Return the architecture of this process: "x86_64", "aarch64", "arm" (also as 32-bit process on aarch64), ..."""
     machine = platform.machine()
     is_32_bit = struct.calcsize("P") == 4
     if machine.startswith("arm") or (machine == "aarch64" and is_32_bit):
@@ -36,7 +36,7 @@ def syscall(number: int, *arguments: object) -> int:
         arguments: integers, None, and ctypes values.
 
     Raises:
-        OSError: as the kernel says.
+        OSError: with the kernel's error number.
     """
     wide = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     return _checked(int(_libc.syscall(ctypes.c_long(number), *wide)))
@@ -46,7 +46,7 @@ def prctl(option: int, *values: object) -> int:
     """Call prctl(2).
 
     Raises:
-        OSError: as the kernel says.
+        OSError: with the kernel's error number.
     """
     wide = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in values]
     wide += [ctypes.c_ulong(0)] * (4 - len(wide))
@@ -54,10 +54,10 @@ def prctl(option: int, *values: object) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones.
+    """Move this process to new namespaces: unshare(2).
 
     Raises:
-        OSError: as the kernel says.
+        OSError: with the kernel's error number.
     """
     _checked(int(_libc.unshare(flags)))
 
@@ -66,7 +66,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
     """Call mount(2).
 
     Raises:
-        OSError: as the kernel says.
+        OSError: with the kernel's error number.
     """
     words = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None)
     try:
@@ -79,7 +79,7 @@ def unmount(target: str, flags: int) -> None:
     """Call umount2(2).
 
     Raises:
-        OSError: as the kernel says.
+        OSError: with the kernel's error number.
     """
     _checked(int(_libc.umount2(target.encode(), flags)))
 
@@ -88,13 +88,13 @@ def set_capabilities(header: ctypes.Array[ctypes.c_uint32], sets: ctypes.Array[c
     """Call capset(2).
 
     Raises:
-        OSError: as the kernel says.
+        OSError: with the kernel's error number.
     """
     _checked(int(_libc.capset(header, sets)))
 
 
 def is_missing(error: OSError) -> bool:
-    """Tell whether the kernel lacks a system call, or an emulator does not know it."""
+    """Tell whether the kernel or an emulator does not support a system call."""
     return error.errno in (errno.ENOSYS, errno.EINVAL)
 
 

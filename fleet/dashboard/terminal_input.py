@@ -1,4 +1,4 @@
-"""Terminal input for the dashboard that survives bytes that are not UTF-8."""
+"""Terminal input of the dashboard that tolerates bytes other than UTF-8."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TolerantDriver(LinuxDriver):
     """
 
     def run_input_thread(self) -> None:
-        """Read keys until the application exits; start over after a chunk that cannot be decoded."""
+        """Read keys until the application exits; skip chunks that cannot be decoded."""
         while True:
             try:
                 return super().run_input_thread()

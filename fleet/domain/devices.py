@@ -109,7 +109,7 @@ class Telemetry:
 
 
 def holder_text(holder: str, note: str) -> str:
-    """Return a holder for people: the name that is known, and in brackets what its client calls itself."""
+    """Return a holder as text: the verified name, and in brackets the note of its client."""
     return f"{holder} ({note})" if holder and note else holder
 
 
@@ -149,7 +149,7 @@ class DeviceStatus:
     """Key of the agent that serves it; empty without TLS."""
 
     holder_note: str = ""
-    """Name that the holder's client gives itself, where that is not its certificate's."""
+    """Name chosen by the holder's client; empty if it equals the certificate's name."""
 
     @property
     def held_by(self) -> str:

@@ -90,7 +90,7 @@ class JobStatus:
     """What it measures now or next and why, for people; empty: nothing was decided yet."""
 
     holder_note: str = ""
-    """Name that its client gives as the holder's, where that is not its certificate's: that of the submitter."""
+    """Name of the submitter as the client reports it; empty if it equals the certificate's name."""
 
     @property
     def held_by(self) -> str:

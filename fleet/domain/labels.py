@@ -1,21 +1,21 @@
-"""Bounds on the labels of a device: every snapshot carries them, and every selector is compared with them."""
+"""Limits on the labels of a device: every snapshot contains them, and every selector is matched against them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 MAX_LABELS = 256
-"""Of one device, found and given ones together."""
+"""Labels per device, detected and configured ones together."""
 MAX_GIVEN_LABELS = 64
-"""Of one device in agent.yaml."""
+"""Labels per device in agent.yaml."""
 _MAX_KEY_CHARS = 64
 _MAX_VALUE_CHARS = 256
 FIXED_LABELS = frozenset({"bitstream", "emulated", "kind", "missing", "name"})
-"""Keys that say what a device is: no label of another meaning may stand there."""
+"""Reserved keys that describe the device itself; agent.yaml cannot redefine them."""
 
 
 def size_fault(labels: Mapping[str, str], *, most: int = MAX_LABELS) -> str:
-    """Say in a sentence what is too large about labels; empty if nothing is."""
+    """Return a description of the exceeded limit; empty if the labels are within all limits."""
     if len(labels) > most:
         return f"{len(labels)} labels, at most {most}; keep the rest in facts"
     for key, value in labels.items():

@@ -40,7 +40,7 @@ class Lease:
 
     purpose: str = ""
     holder_note: str = ""
-    """Name that the client gives itself, where that is not its certificate's."""
+    """Name chosen by the client; empty if it equals the certificate's name."""
 
     def __repr__(self) -> str:
         holder = f", held by {shown(self.held_by)}" if self.holder else ""
@@ -148,7 +148,7 @@ class PendingRequest:
 
     purpose: str = ""
     holder_note: str = ""
-    """Name that the client gives itself, where that is not its certificate's."""
+    """Name chosen by the client; empty if it equals the certificate's name."""
 
     @property
     def asked_by(self) -> str:

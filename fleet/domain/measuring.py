@@ -103,15 +103,11 @@ Argument = TensorSpec | Tensor | int | float
 
 
 MOST_RUNS = 100_000
-"""Of one candidate, each with a time of its own in the answer: 0.8 MB."""
+"""Timed runs per candidate. Each adds a time to the answer: 0.8 MB in all."""
 
 
 def check_runs(name: str, count: int) -> None:
-    """Refuse a number of timed runs that no answer can hold.
-
-    Raises:
-        InvalidRequest: there are too many.
-    """
+    """Raise InvalidRequest if a number of timed runs exceeds the limit."""
     if count > MOST_RUNS:
         raise InvalidRequest(f"{name}={count}: one measurement has at most {MOST_RUNS} timed runs; ask for fewer")
 
@@ -170,7 +166,7 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         """Raises:
-        InvalidRequest: more runs than one answer can hold.
+        InvalidRequest: a number of runs exceeds MOST_RUNS.
         """
         for name in ("repeat", "max_repeat", "look_runs"):
             check_runs(name, getattr(self, name))
@@ -320,4 +316,4 @@ class Call:
 
     module_kind: ModuleKind = ModuleKind.FUNCTIONS
     is_apart: bool = False
-    """It runs in a worker that has run nothing else."""
+    """Run in a fresh worker."""

@@ -20,7 +20,7 @@ _VECTOR, _VECTORS = 8, 16
 """Channels are padded to a multiple of the first, by less than the second."""
 
 _MOST_NAME = 40
-"""Characters of blocks in the name of a program."""
+"""Characters of block names in the name of a program."""
 
 _CONVOLUTION = r"(?:depthwise_|winograd_)?conv[123]d(?:_transpose)?"
 _PRODUCT = r"batch_matmul|matmul|dense"
@@ -106,7 +106,7 @@ def operators_of(name: str) -> list[str]:
 
 
 def program_name(mod_json: str, args: Sequence[TensorSpec]) -> str:
-    """Return a name for a program that came without one: its blocks and the last argument's shape, "c_128x128"."""
+    """Return a name for an unnamed program: its blocks and the last argument's shape, as in "c_128x128"."""
     blocks = [name for name in _block_names(mod_json) if name != "root"] or ["program"]
     words = re.sub(r"\W", "_", "_".join(blocks), flags=re.ASCII)[:_MOST_NAME]
     return "_".join([words, *([_size(args[-1].shape)] if args else [])])
@@ -129,7 +129,7 @@ def _block_names(mod_json: str) -> Iterator[str]:
 
 
 def _recurrent(operator: str, shapes: list[tuple[int, ...]]) -> str | None:
-    """Read steps, batch and columns off the products with the input and the weights of the state."""
+    """Describe a recurrent layer: steps, batch and columns, from the input products and the state's weights."""
     if len(shapes) < 2 or (len(shapes[0]), len(shapes[1])) != (5, 5):
         return None
     steps, batch, directions, *_ = shapes[0]

@@ -1,8 +1,8 @@
-"""Allowlist for tensor programs as TVM writes them in JSON: arithmetic on tensors, and nothing that calls foreign code.
+"""Allowlist for tensor programs in TVM's JSON: only arithmetic on tensors, no calls of foreign code.
 
-A TIR function can name C functions, packed functions, LLVM intrinsics and inline assembly, and attributes of it can
-import whole modules of LLVM IR. No workload of a model needs any of that, so a program from outside is refused unless
-all it holds is listed here. The check reads the text and never parses it with TVM.
+A TIR function can call C functions, packed functions, LLVM intrinsics and inline assembly. Its attributes can import
+whole modules of LLVM IR. No workload of a model needs these, so an untrusted program is refused unless all its nodes
+are listed here. The check reads the JSON text and never parses it with TVM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from fleet.errors import InvalidRequest
 
 MOST_PROGRAM_BYTES = 16 * 1024 * 1024
-"""The largest workload of a generated model is 0.4 MB."""
+"""Workloads of generated models reach 0.4 MB."""
 
 _VALUES = frozenset({"None", "bool", "int", "float", "ffi.Array", "ffi.Map", "ffi.String"})
 _ARITHMETIC = frozenset(
@@ -25,7 +25,7 @@ _ARITHMETIC = frozenset(
     | {f"prim.{name}" for name in ("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or", "Not", "Select")}
 )
 INDEX_MAP_TYPES = _VALUES | _ARITHMETIC | {"tirx.IndexMap"}
-"""Kinds of nodes in a mapping of indices, as schedules that change a layout hold it."""
+"""Node kinds of an index map, as in schedules that change a layout."""
 
 PROGRAM_TYPES = (
     _VALUES
@@ -39,7 +39,7 @@ PROGRAM_TYPES = (
     | {f"tirx.{name}" for name in ("For", "IfThenElse", "IterVar", "PrimFunc", "SeqStmt", "While")}
     | {"tirx.Axis", "tirx.Iter", "tirx.TileLayout"}
 )
-"""Kinds of nodes in a workload."""
+"""Node kinds of a workload."""
 
 OPERATORS = frozenset(
     {f"prim.{name}" for name in ("ceil", "clz", "if_then_else", "likely", "log2")}
@@ -50,7 +50,7 @@ OPERATORS = frozenset(
     | {f"tirx.{name}" for name in ("isfinite", "isinf", "isnan", "reinterpret", "q_multiply_shift")}
     | {"tirx.q_multiply_shift_per_axis"}
 )
-"""Functions of numbers that a workload may call."""
+"""Scalar functions that a workload may call."""
 
 ATTRIBUTES = frozenset(
     {"axis", "buffer_dim_align", "global_symbol", "layout_free_buffers", "op_pattern", "s_tir", "schedule_rule"}
@@ -61,17 +61,17 @@ ATTRIBUTES = frozenset(
 
 
 def check_program(mod_json: str) -> None:
-    """Refuse a program that holds anything but arithmetic on tensors.
+    """Refuse a program that is not pure arithmetic on tensors.
 
     Raises:
-        InvalidRequest: names the node and the kind, operator or attribute that is not listed.
+        InvalidRequest: the message names the node and the kind, operator or attribute that is not allowed.
     """
     check_nodes(mod_json, PROGRAM_TYPES)
 
 
 @lru_cache(maxsize=256)
 def check_nodes(text: str, types: Collection[str]) -> None:
-    """Refuse a text that is no JSON graph of TVM's, or holds nodes of other kinds.
+    """Refuse a text that is not a JSON graph of TVM, or has nodes of other kinds.
 
     Raises:
         InvalidRequest: see `check_program`.
@@ -109,7 +109,7 @@ def _check_node(number: int, node: dict[str, Any], nodes: list[dict[str, Any]], 
 
 
 def _is_function_name(node: dict[str, Any], nodes: list[dict[str, Any]]) -> bool:
-    """Tell whether a map is a module's own, from names of functions to their variables."""
+    """Tell whether a map is a module's map from function names to their variables."""
     return all(nodes[place]["type"] == "ir.GlobalVar" for place in node["data"][1::2])
 
 

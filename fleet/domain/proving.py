@@ -1,20 +1,19 @@
-"""Proofs of a time: how inputs change from call to call, how many calls are made, and which times prove a claim.
+"""Proofs of measured times by the agent's clock: changing inputs, number of calls, and the verdict.
 
-The times in a record are the kernel's own claim: whatever timed it ran in the kernel's process. A proof is made from
-outside. A fresh worker makes calls in a row whose inputs differ. A seed decides how they differ, and the worker learns
-it when the clock starts. It commits to the outputs of every call, and the agent takes the time. Afterwards some of
-these calls are made again: their outputs have to be the committed ones, and the client compares them with the
-reference.
+The times in a record are only claims, because the timer runs in the kernel's process. A proof is timed from outside. A
+fresh worker makes a row of calls with different inputs. The inputs follow from a seed that the worker receives when the
+clock starts. The worker commits to the outputs of every call, and the agent takes the time. Afterwards some calls are
+repeated: their outputs must match the commitment, and the client compares them with the reference.
 
-Before the worker sees the artifact, it makes the same rows without the call. These times hold the messages, the changes
-of inputs and the digests, owe nothing to the kernel, and are subtracted.
+Before the worker receives the artifact, it makes the same rows without the kernel. These calibration times cover
+messages, changes of inputs and digests, and are subtracted.
 
 A row of k calls proves a claim if it takes at most
 
-    (time of the empty row)  +  k * (claim * TOLERANCE + what a call of the harness may cost more)  +  NOISE
+    (time of the empty row)  +  k * (claim * TOLERANCE + overhead of the harness per call)  +  NOISE
 
-This is a bound on the whole time, not on the slope alone: a kernel that makes the short row slow on purpose would have
-a small slope.
+The bound applies to the whole time and not only to the slope: a kernel that slows down the short row on purpose has a
+small slope.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from fleet.domain.measuring import Tensor, TensorSpec
 
 EXTRA_ITEMS = 1024
-"""A bank has so many numbers more than its input: the places where an input's content may begin in it."""
+"""Extra elements of a bank beyond the size of its input. The input's content starts at a random offset in it."""
 
 DIGEST_BYTES = 16
 MOST_ANSWERS = 16
@@ -37,51 +36,52 @@ _SHORTEST_ROW_SEC = 0.006
 _LONGEST_ROW_SEC = 0.04
 _MOST_CALLS = 10_000
 _TOLERANCE = 1.25
-"""A time that was taken with warm caches and one input grows by a tenth or two when inputs change."""
+"""Factor on the claim: changing inputs make a time measured with warm caches 10 to 20 % longer."""
 
 _HARNESS_SHARE = 0.1
 _HARNESS_SEC = 0.4e-6
-"""Cost of a call of the harness beside a kernel that takes the first cache away from it, beyond its cost alone: a share
-of that, and this constant [s]."""
+"""Additional overhead of the harness per call when a kernel evicts its data from the L1 cache: a share of its overhead
+alone, and a constant [s]."""
 
 _NOISE_SEC = 0.3e-3
-"""Of the agent's clock around one row: a turn of its event loop, and a wake-up of the worker [s]."""
+"""Uncertainty of the agent's clock per row: one turn of the event loop and one wake-up of the worker [s]."""
 
 _CHANGE_SHARE = 0.1
 _COPIED_BYTES_PER_SEC = 5e9
 _FEWEST_CHANGED_BYTES = 256
-"""An input changes by as many bytes as are copied in this share of the claimed time, all of it where that is enough."""
+"""Changed bytes of an input per call: the bytes that are copied in this share of the claimed time, up to the whole
+input."""
 
 _HALF = 0xFFFFFFFF
 
 
 class ProofVerdict(enum.StrEnum):
-    """Result of a proof. The names are those of fleet.v1.ProofVerdict without their prefix."""
+    """Verdict of a proof, named as in fleet.v1.ProofVerdict without the prefix."""
 
     PROVEN = "PROVEN"
     REFUTED = "REFUTED"
     IMPOSSIBLE = "IMPOSSIBLE"
-    """The device, or its agent, has no means to tell; nothing is said of the time."""
+    """The device or its agent cannot prove times. This says nothing about the time."""
 
     UNDECIDED = "UNDECIDED"
-    """It took longer, and others had the processors meanwhile."""
+    """The calls took longer than claimed, but other processes used the cores meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofArgument:
-    """One argument of a function whose time is proven."""
+    """Argument of the function under proof."""
 
     spec: TensorSpec
     bank: bytes = b""
-    """Numbers that an input is made of: those of its type, and EXTRA_ITEMS more. Empty for an output."""
+    """Pool of elements for an input: the size of the input and EXTRA_ITEMS more. Empty for an output."""
 
     is_fixed: bool = False
-    """It stays what the bank begins with."""
+    """Use the start of the bank for every call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofOrder:
-    """A proof as a client asks for it."""
+    """Request for a proof."""
 
     artifact_digest: str
     args: tuple[ProofArgument, ...]
@@ -89,12 +89,12 @@ class ProofOrder:
     function: str = "main"
     timeout_sec: float = 60.0
     answers: int = 2
-    """Calls that are made again, at most MOST_ANSWERS."""
+    """Number of repeated calls, at most MOST_ANSWERS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofAnswer:
-    """A call that was timed, and its outputs."""
+    """Outputs of one timed call."""
 
     seed: bytes
     call: int
@@ -108,17 +108,17 @@ class Proof:
     verdict: ProofVerdict
     claimed_sec: float = 0.0
     measured_sec: float = 0.0
-    """Per call, by the agent's clock [s]."""
+    """Time per call by the agent's clock [s]."""
 
     least_sec: float = 0.0
-    """The smallest claim that it proves [s]."""
+    """Smallest claim that this proof supports [s]."""
 
     spread_sec: float = 0.0
-    """By how much the same rows differed, per call [s]."""
+    """Difference between equal rows, per call [s]."""
 
     calls: int = 0
     message: str = ""
-    """Why it is not proven, for people."""
+    """Readable reason if the time is not proven."""
 
     answers: tuple[ProofAnswer, ...] = ()
 
@@ -129,26 +129,26 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Varying:
-    """An input that differs from call to call."""
+    """Input that changes from call to call."""
 
     live: memoryview
-    """Its content, as bytes."""
+    """Current content, as bytes."""
 
     bank: memoryview
     item_bytes: int
     piece_bytes: int
-    """Bytes that each call changes."""
+    """Bytes changed per call."""
 
 
 def varying(live: memoryview, bank: memoryview, item_bytes: int, claimed_sec: float) -> Varying:
-    """Return how an input changes, given the time of one call."""
+    """Return an input with its number of changed bytes, given the time of one call."""
     wanted = int(claimed_sec * _CHANGE_SHARE * _COPIED_BYTES_PER_SEC) if claimed_sec < 1 else len(live)
     piece = min(len(live), max(_FEWEST_CHANGED_BYTES, wanted)) // item_bytes * item_bytes
     return Varying(live=live, bank=bank, item_bytes=item_bytes, piece_bytes=max(piece, item_bytes))
 
 
 def vary(seed: bytes, inputs: Sequence[Varying]) -> Iterator[None]:
-    """Change the inputs for one call after the other, each time that the iterator is advanced."""
+    """Change the inputs for the next call with each step of the iterator."""
     draw = random.Random(seed).getrandbits
     places = []
     for one in inputs:
@@ -168,7 +168,7 @@ def vary(seed: bytes, inputs: Sequence[Varying]) -> Iterator[None]:
 
 
 def contents_of_call(order: ProofOrder, seed: bytes, call: int) -> list[bytes | None]:
-    """Return the content of each argument at one call of a row; None for outputs."""
+    """Return the content of each argument at one call of a row, None for outputs."""
     lives = [bytearray(arg.bank[: arg.spec.size_bytes]) for arg in order.args]
     changing = [
         varying(memoryview(live), memoryview(arg.bank), item_bytes(arg.spec), order.claimed_sec)
@@ -192,10 +192,10 @@ def item_bytes(spec: TensorSpec) -> int:
 
 
 def choose_rows(claimed_sec: float, empty_sec: float, rng: random.Random) -> tuple[int, int]:
-    """Return the numbers of calls of the short and the long row, which nobody can know beforehand.
+    """Return unpredictable numbers of calls for the short and the long row.
 
     Args:
-        empty_sec: what a call of the harness costs without the kernel.
+        empty_sec: overhead of the harness per call, without the kernel [s].
     """
     wanted = _SHORTEST_ROW_SEC / max(claimed_sec, 1e-12)
     most = min(_MOST_CALLS, _LONGEST_ROW_SEC / max(empty_sec + claimed_sec, 1e-12))
@@ -205,7 +205,7 @@ def choose_rows(claimed_sec: float, empty_sec: float, rng: random.Random) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimes:
-    """The shortest times that rows of two lengths took, without the kernel and with it [s]."""
+    """Shortest times of rows of two lengths, with and without the kernel [s]."""
 
     short: int
     long: int
@@ -216,13 +216,13 @@ class RowTimes:
 
     @property
     def measured_sec(self) -> float:
-        """Time of one call: the slope, less that of the empty rows."""
+        """Time of one call [s]: the slope, minus the slope of the empty rows."""
         added = (self.long_sec - self.short_sec) - (self.empty_long_sec - self.empty_short_sec)
         return max(0.0, added / (self.long - self.short))
 
     @property
     def least_sec(self) -> float:
-        """The smallest claim that these times prove [s]: by the bound on the long row, and by the slope."""
+        """Smallest claim that these times prove [s], by the bound on the long row and by the slope."""
         harness_sec = _HARNESS_SEC + _HARNESS_SHARE * self.empty_long_sec / self.long
         by_row = (self.long_sec - self.empty_long_sec - _NOISE_SEC) / self.long - harness_sec
         by_slope = self.measured_sec - harness_sec - 2 * _NOISE_SEC / (self.long - self.short)
@@ -230,5 +230,5 @@ class RowTimes:
 
 
 def longest_sec(claimed_sec: float, calls: int, empty_sec: float) -> float:
-    """Return how long a row is waited for: far longer than any that could still prove the claim [s]."""
+    """Return the timeout of a row [s], far above any time that could prove the claim."""
     return 1.0 + 20 * (empty_sec + calls * (claimed_sec + _HARNESS_SEC))

@@ -24,8 +24,8 @@ class RecordScope(ScopeFilter):
 
     target_json: str
     device_model: str
-    """The hardware: all devices of one model count as equally fast. With the conditions of its times where caches are
-    flushed or the device rests between runs, see `measured_model`.
+    """Hardware model; its devices count as equally fast. Includes non-default measuring conditions, such as flushed
+    caches, see `measured_model`.
     """
 
     tvm_version: str
@@ -33,7 +33,7 @@ class RecordScope(ScopeFilter):
 
 
 def measured_model(device_model: str, evaluator: Evaluator) -> str:
-    """Return the hardware of a scope with the conditions of its times: "AMD EPYC x2 (caches flushed)"."""
+    """Return the hardware of a scope with its measuring conditions: "AMD EPYC x2 (caches flushed)"."""
     conditions = [
         *(["caches flushed"] if evaluator.flush_cache else []),
         *([f"{evaluator.flush_bytes} bytes flushed"] if evaluator.flush_bytes else []),

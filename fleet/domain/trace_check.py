@@ -1,8 +1,8 @@
-"""Allowlist for schedules as text: a trace is code, so that only known instructions and annotations are replayed.
+"""Allowlist for serialized schedules: a trace is code, so only known instructions and annotations are replayed.
 
-Instructions and annotation keys are those of our own spaces and of MetaSchedule's rules. Their values are numbers,
-names of tensor intrinsics, which TVM looks up among those that are registered, and a few words. An annotation such as
-`pragma_import_llvm` would put LLVM IR of the trace's author into the library that is built.
+Instructions and annotation keys are those of our own spaces and of MetaSchedule's rules. Values are numbers, names of
+registered tensor intrinsics, and a few words. An annotation such as `pragma_import_llvm` could inject LLVM IR into the
+built library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fleet.domain.program_check import INDEX_MAP_TYPES, check_nodes
 from fleet.errors import InvalidRequest
 
 MOST_TRACE_BYTES = 1024 * 1024
-"""Traces of generated models have at most 40 kB."""
+"""Traces of generated models reach 40 kB."""
 
 INSTRUCTIONS = frozenset(
     {"Blockize", "ComputeAt", "ComputeInline", "DecomposePadding", "DecomposeReduction", "EnterPostproc", "Fuse"}
@@ -36,7 +36,7 @@ ANNOTATIONS = frozenset(
     | {"double_buffer_scope", "fleet.left_to_compiler", "schedule_rule", "warp_execution"}
     | {"meta_schedule.auto_tensorize", "meta_schedule.auto_tensorize_init", "meta_schedule.tiling_structure"}
 )
-"""Keys of annotations. Their values are numbers, but for those of `_WORDS`."""
+"""Annotation keys. Their values are numbers, except for the keys of `_WORDS`."""
 
 _INTRINSIC = r"(?:[A-Za-z][\w.]{0,99})?"
 _WORDS = {
@@ -44,7 +44,7 @@ _WORDS = {
     "meta_schedule.auto_tensorize_init": re.compile(f'"{_INTRINSIC}"'),
     "meta_schedule.tiling_structure": re.compile('"[SR]{1,32}"'),
 }
-"""Words that are the value of an annotation, between quotation marks as TVM writes a text."""
+"""Allowed text values by annotation key, in quotation marks as TVM writes a text."""
 
 _SCOPE = re.compile(r"global|shared(?:\.dyn)?|local|warp|wmma\.(?:matrix_a|matrix_b|accumulator)|m16n8k8\.matrix[ABC]")
 _ATTRIBUTES = {
@@ -58,7 +58,7 @@ _ATTRIBUTES = {
     "ReIndex": re.compile(r"read|write"),
     "Tensorize": re.compile(_INTRINSIC),
 }
-"""Words that an instruction may have as attributes; others have none."""
+"""Allowed text attributes by instruction; other instructions have none."""
 
 _MAPS = {"TransformLayout", "TransformBlockLayout"}
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,31}")
@@ -67,10 +67,10 @@ _DEEPEST = 4
 
 
 def check_trace(trace_json: str) -> None:
-    """Refuse a schedule that holds anything but known steps with numbers, names and known words.
+    """Refuse a schedule unless all its steps and their values are on the allowlist.
 
     Raises:
-        InvalidRequest: names the instruction by its number and kind, and the key or value that is not allowed.
+        InvalidRequest: the message names the instruction, and the key or value that is not allowed.
     """
     if len(trace_json) > MOST_TRACE_BYTES:
         raise InvalidRequest(f"its trace has {len(trace_json):,} bytes, more than {MOST_TRACE_BYTES:,}")
@@ -88,7 +88,7 @@ def check_trace(trace_json: str) -> None:
 
 
 def _refused(kind: object, inputs: object, attributes: object, outputs: object) -> str:
-    """Return what an instruction has that is not allowed, in words; "" for nothing."""
+    """Return a description of the disallowed part of an instruction; empty if all of it is allowed."""
     if not isinstance(kind, str) or kind not in INSTRUCTIONS:
         return "this kind"
     if not (isinstance(inputs, list) and isinstance(attributes, list) and isinstance(outputs, list)):
@@ -105,7 +105,7 @@ def _refused(kind: object, inputs: object, attributes: object, outputs: object) 
 def _first_bad(
     values: list[object], kind: str, words: re.Pattern[str] | None, *, has_variables: bool, depth: int = 0
 ) -> str | None:
-    """Return the first part of an instruction that is not allowed, in words; None if all is."""
+    """Return a description of the first disallowed value, or None if all are allowed."""
     for value in values:
         if isinstance(value, str):
             if (has_variables and _VARIABLE.fullmatch(value)) or (words is not None and words.fullmatch(value)):
@@ -125,7 +125,7 @@ def _first_bad(
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:
-    """Tell whether a value is a number, nothing, or a list of such."""
+    """Tell whether a value is a number, None, or a nested list of these."""
     if isinstance(value, list):
         return depth < _DEEPEST and all(_is_plain(one, depth + 1) for one in value)
     return value is None or (isinstance(value, int | float) and abs(value) < _MOST_INTEGER)
