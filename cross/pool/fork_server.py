@@ -11,13 +11,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 
 from fleet.base.environment import without_secrets
-from fleet.base.scratch import own
+from fleet.base.scratch import own, remove_abandoned
+from fleet.errors import ConfigError
 
 MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
@@ -27,6 +29,14 @@ MODULES_VARIABLE = "CROSS_POOL_MODULES"
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 """One thread for each worker: xgboost and numpy ask for it when they are loaded, before a worker is forked. With one
 for each core, threads that waited for each other took half of a search's processor time."""
+
+_SOCKET_PATH_BYTES = 107
+"""Longest path of a Unix socket on Linux."""
+
+_SOCKET_NAME_BYTES = len("/pymp-12345678/listener-12345678")
+"""Path of the server's socket within the temporary folder, as multiprocessing names it."""
+
+_SHORT_ROOTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - multiprocessing makes a private folder in one of them
 
 starting = threading.Lock()
 """Held while a process is started from the server: threads must not meet there."""
@@ -38,6 +48,9 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
     Args:
         target_json: load this target's tensor intrinsics, which must exist, too; "": those of none.
         modules: import these as well, where they are installed, or each worker that needs them does.
+
+    Raises:
+        ConfigError: no temporary folder has a path that is short enough for a socket.
     """
     main = sys.modules["__main__"]
     told = {
@@ -48,10 +61,33 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
         _THREADS_VARIABLE: "1",
     }
     with starting:
+        _make_folder()
         multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
         with _environment(told), _interrupts_blocked():
             forkserver.ensure_running()
         _own_folder()
+
+
+def _make_folder() -> None:
+    """Have multiprocessing make the folder of its socket, elsewhere if the path would be too long in $TMPDIR."""
+    usual = tempfile.gettempdir()
+    roots = [root for root in (usual, *_SHORT_ROOTS) if _fits(root) and os.access(root, os.W_OK | os.X_OK)]
+    if roots and roots[0] != usual:
+        remove_abandoned(Path(roots[0]))
+        tempfile.tempdir = roots[0]
+    try:
+        folder = Path(util.get_temp_dir())  # the same one from now on
+    finally:
+        tempfile.tempdir = usual
+    if not _fits(folder.parent):
+        most = _SOCKET_PATH_BYTES - _SOCKET_NAME_BYTES
+        raise ConfigError(
+            f"the path of the temporary folder {folder.parent} is too long: set TMPDIR to one of {most} bytes"
+        )
+
+
+def _fits(root: str | Path) -> bool:
+    return len(os.fsencode(root)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES
 
 
 def _own_folder() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 
@@ -36,7 +37,8 @@ def start_ahead(arguments: Sequence[str]) -> None:
     from cross.pool.fork_server import start_fork_server
     from fleet.optimizer.tasks import MODULES
 
-    start_fork_server(likely_target(arguments), MODULES)
+    with contextlib.suppress(ConfigError):  # the command says so
+        start_fork_server(likely_target(arguments), MODULES)
 
 
 def likely_target(arguments: Sequence[str]) -> str:

@@ -78,6 +78,24 @@ def test_the_folder_of_a_killed_build_pool_goes_too(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_anywhere_short", [True, False])
+def test_a_build_pool_starts_in_a_long_temporary_folder(is_anywhere_short: bool, tmp_path: Path) -> None:
+    """A socket's path has 107 bytes at most: its folder is made elsewhere, or one error says what to set."""
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    nowhere = "" if is_anywhere_short else "from cross.pool import fork_server\nfork_server._SHORT_ROOTS = ()\n"
+    words = [sys.executable, "-c", nowhere + _SERVE.replace("time.sleep(60)", "")]
+
+    done = subprocess.run(words, env={**os.environ, "TMPDIR": str(long)}, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == ("up\n" if is_anywhere_short else "")
+    said = "" if is_anywhere_short else f"the path of the temporary folder {long} is too long: set TMPDIR"
+    assert said in done.stderr
+    assert not is_anywhere_short or not done.stderr
+    assert not is_anywhere_short or not list(long.iterdir())
+
+
 def test_folders_of_others_are_left(tmp_path: Path) -> None:
     """What has no owner's file is somebody else's, whatever its name."""
     (tmp_path / "fleet-agent").mkdir()
