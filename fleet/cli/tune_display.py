@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -13,14 +12,13 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 
+from fleet.cli.progress_lines import ProgressLines
 from fleet.cli.tune_view import render_progress, state_text
 from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.job import report_progress
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_SILENCE_SEC = 5.0
-_TICK_SEC = 0.5
 _REFRESH_PER_SEC = 2.0
 """Slow on purpose: on one machine the display shares its cores with the measurements."""
 
@@ -35,11 +33,11 @@ def display(
         started_at: time.monotonic() at the start of the process [s].
     """
     if not console.is_terminal:
-        # A pipe has no width. Unwrapped lines can be searched.
-        printer = _LinePrinter(console, progress, started_at, is_detailed=logger.isEnabledFor(logging.INFO))
+        # A pipe has no width: whole lines can be searched.
+        printer = _Printer(console, progress, started_at, is_detailed=logger.isEnabledFor(logging.INFO))
         progress.notice = lambda text: console.print(text, style="yellow", soft_wrap=True)
         progress.listener = printer.on_change
-        with printer.ticking():
+        with printer.lines.ticking():
             yield
         return
     spinner = Spinner("dots")
@@ -63,7 +61,7 @@ def display(
         print_notices()
 
 
-class _LinePrinter:
+class _Printer:
     """Print a line when a phase begins, and the state of the job after five silent seconds.
 
     Args:
@@ -76,9 +74,7 @@ class _LinePrinter:
         self._started_at = started_at
         self._is_detailed = is_detailed
         self._shown: tuple[Phase, str] | None = None
-        self._printed_at = time.monotonic()
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self.lines = ProgressLines(self._write, self._state)
 
     def on_change(self) -> None:
         """Print the activity if it begins a phase."""
@@ -86,30 +82,17 @@ class _LinePrinter:
         if not found[1] or found == self._shown:
             return
         if self._is_detailed:
-            report = report_progress(self._progress, elapsed_sec=time.monotonic() - self._started_at)
-            self._print(f"{found[1]}{state_text(report, self._progress)}")
+            self.lines.print(self._state())
         elif self._shown is None or self._shown[0] is not found[0]:
-            self._print(found[1])
+            self.lines.print(found[1])
         self._shown = found
 
-    @contextlib.contextmanager
-    def ticking(self) -> Iterator[None]:
-        """Print the state of the job every five seconds of silence while the block runs."""
-        thread = threading.Thread(target=self._tick, name="progress lines", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
+    def _state(self) -> str:
+        """Return the activity and the state of the job; empty without an activity."""
+        if not self._progress.activity:
+            return ""
+        report = report_progress(self._progress, elapsed_sec=time.monotonic() - self._started_at)
+        return f"{self._progress.activity}{state_text(report, self._progress)}"
 
-    def _tick(self) -> None:
-        while not self._ended.wait(_TICK_SEC):
-            if time.monotonic() - self._printed_at >= _LONGEST_SILENCE_SEC and self._progress.activity:
-                report = report_progress(self._progress, elapsed_sec=time.monotonic() - self._started_at)
-                self._print(f"{self._progress.activity}{state_text(report, self._progress)}")
-
-    def _print(self, text: str) -> None:
-        with self._lock:
-            self._console.print(f"{time.monotonic() - self._started_at:6.1f} s  {text}", soft_wrap=True)
-            self._printed_at = time.monotonic()
+    def _write(self, text: str) -> None:
+        self._console.print(f"{time.monotonic() - self._started_at:6.1f} s  {text}", soft_wrap=True)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fleet.cli import activity
+from fleet.cli import activity, progress_lines
 from fleet.cli.activity import working
 
 
@@ -34,7 +34,8 @@ def test_steps_are_lines_and_silence_has_a_heartbeat(
 ) -> None:
     """A piped build of a large model was silent for minutes."""
     monkeypatch.setattr(activity, "_PATIENCE_SEC", 0.01)
-    monkeypatch.setattr(activity, "LONGEST_SILENCE_SEC", 0.02)
+    monkeypatch.setattr(progress_lines, "LONGEST_SILENCE_SEC", 0.02)
+    monkeypatch.setattr(progress_lines, "_TICK_SEC", 0.01)
     seen: list[str] = []
 
     with working("building it") as say:
@@ -61,6 +62,7 @@ def test_a_reader_that_is_gone_does_not_end_the_command(monkeypatch: pytest.Monk
             return False
 
     monkeypatch.setattr(activity, "_PATIENCE_SEC", 0.0)
+    monkeypatch.setattr(progress_lines, "_TICK_SEC", 0.01)
     monkeypatch.setattr(sys, "stderr", Broken())
 
     with working("building it") as say:

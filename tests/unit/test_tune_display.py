@@ -10,7 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
-from fleet.cli import tune_display
+from fleet.cli import progress_lines
 from fleet.cli.tune_display import display
 from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.testing import eventually_sync
@@ -87,8 +87,8 @@ def test_a_pipe_gets_a_line_for_each_phase(level: int, expected: list[str], capl
 
 def test_a_silent_pipe_gets_the_state_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials, the best so far and the time left, although nothing new has begun."""
-    monkeypatch.setattr(tune_display, "_LONGEST_SILENCE_SEC", 0.05)
-    monkeypatch.setattr(tune_display, "_TICK_SEC", 0.01)
+    monkeypatch.setattr(progress_lines, "LONGEST_SILENCE_SEC", 0.05)
+    monkeypatch.setattr(progress_lines, "_TICK_SEC", 0.01)
     out, running = io.StringIO(), JobProgress(trials_total=40, activity="searching", phase=Phase.SEARCH)
     running.workloads = [progress("w", untuned_sec=2e-3)]
     running.workloads[0].trials = 10
