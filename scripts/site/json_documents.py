@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
-from fleet.cli.json_schema import BY_COMMAND, of_errors, of_fleets, of_work
+from fleet.cli.json_schema import BY_COMMAND, MODULES, of_errors
 
 
 def as_markdown() -> str:
@@ -15,7 +15,7 @@ def as_markdown() -> str:
     tops = list(BY_COMMAND.values())
     parts = [
         value
-        for module in (of_errors, of_fleets, of_work)
+        for module in MODULES
         for value in vars(module).values()
         if is_typeddict(value) and value not in (*tops, of_errors.Failed)
     ]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
-from fleet.cli.json_schema.of_work import Builders
+from fleet.cli.json_schema.of_jobs import Builders
 from fleet.cli.main import app
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish

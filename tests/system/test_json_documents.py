@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from typing_extensions import is_typeddict
 
 from fleet.cli.json_out import SCHEMA
-from fleet.cli.json_schema import BY_COMMAND, of_fleets, of_work
+from fleet.cli.json_schema import BY_COMMAND, MODULES
 from fleet.cli.json_schema.words import Message
 from fleet.cli.main import app, load_command
 from fleet.client.sync import connect
@@ -35,7 +35,7 @@ _UNTESTED = {
     "jobs watch": "tests/system/test_optimizers.py runs an optimizer",
 }
 
-for _shape in [*vars(of_fleets).values(), *vars(of_work).values()]:
+for _shape in [value for module in MODULES for value in vars(module).values()]:
     if is_typeddict(_shape):
         _shape.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 

@@ -5,8 +5,13 @@ Every object also has "schema", the version of all of these; `fleet.cli.json_out
 
 from __future__ import annotations
 
+from fleet.cli.json_schema import of_errors as errors
 from fleet.cli.json_schema import of_fleets as fleets
-from fleet.cli.json_schema import of_work as work
+from fleet.cli.json_schema import of_jobs as jobs
+from fleet.cli.json_schema import of_library as library
+from fleet.cli.json_schema import of_models as models
+
+MODULES = (errors, fleets, models, jobs, library)
 
 BY_COMMAND: dict[str, type] = {
     "acquire": fleets.Acquired,
@@ -14,40 +19,40 @@ BY_COMMAND: dict[str, type] = {
     "agent deploy": fleets.Deployed,
     "agent join": fleets.Joined,
     "audit": fleets.Audit,
-    "build": work.Build,
-    "builder list": work.Builders,
+    "build": models.Build,
+    "builder list": jobs.Builders,
     "config show": fleets.Configuration,
     "devices reset-epochs": fleets.Epoch,
     "devices show": fleets.DeviceInFull,
     "devices": fleets.Devices,
     "doctor": fleets.Doctor,
-    "explain": work.Explain,
-    "export": work.Export,
-    "jobs list": work.Jobs,
-    "jobs show": work.JobSummary,
-    "jobs submit": work.JobData,
-    "jobs watch": work.Reports,
+    "explain": models.Explain,
+    "export": models.Export,
+    "jobs list": jobs.Jobs,
+    "jobs show": jobs.JobSummary,
+    "jobs submit": jobs.JobData,
+    "jobs watch": models.Reports,
     "leases revoke": fleets.Leases,
     "leases": fleets.Leases,
-    "library best": work.Best,
-    "library export": work.Exported,
-    "library import": work.Imported,
-    "library migrate": work.Migrated,
-    "library prune": work.Pruned,
-    "library snapshots": work.Snapshots,
+    "library best": library.Best,
+    "library export": library.Exported,
+    "library import": library.Imported,
+    "library migrate": library.Migrated,
+    "library prune": library.Pruned,
+    "library snapshots": library.Snapshots,
     "login": fleets.Joined,
-    "optimizer list": work.Optimizers,
-    "profile": work.Profile,
-    "program": work.Program,
-    "report": work.Report,
+    "optimizer list": jobs.Optimizers,
+    "profile": models.Profile,
+    "program": models.Program,
+    "report": jobs.Report,
     "request cancel": fleets.Cancelled,
     "request list": fleets.Requests,
-    "run": work.Run,
-    "serve-check": work.ServeCheck,
+    "run": models.Run,
+    "serve-check": models.ServeCheck,
     "status": fleets.Status,
     "targets show": fleets.Board,
     "targets": fleets.Targets,
-    "time": work.Time,
+    "time": models.Time,
     "tracker fsck": fleets.Journal,
     "tracker members": fleets.Members,
     "tracker revoke": fleets.Revocation,
@@ -55,6 +60,6 @@ BY_COMMAND: dict[str, type] = {
     "tracker token revoke": fleets.RevokedToken,
     "tracker token list": fleets.Tokens,
     "tracker unbind": fleets.Unbound,
-    "tune": work.Tune,
+    "tune": models.Tune,
 }
 """What each command prints."""

@@ -1,0 +1,84 @@
+"""Shapes of what commands about the library of records print."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from fleet.cli.json_schema.words import Free, Moment
+
+
+class BestRecord(TypedDict):
+    workload: str
+    operator: str
+    shash: str
+    target: str
+    device_model: str
+    tvm_version: str
+    best_sec: float
+    untuned_sec: float | None
+    gflops: float | None
+    run_secs: list[float]
+    checked: bool | None
+    is_proven: bool | None
+    record: int
+    job: str
+    measured_at: Moment
+    trace: str
+    disturbances: list[str]
+
+
+class Best(TypedDict):
+    """`fleet library best`"""
+
+    best: list[BestRecord]
+
+
+class Snapshot(TypedDict):
+    digest: str
+    made_at: Moment
+    published_at: Moment | None
+    is_in_use: bool
+    feature_version: str
+    records: int
+    workloads: dict[str, int]
+    metrics: Free
+    size_bytes: int
+
+
+class Snapshots(TypedDict):
+    """`fleet library snapshots`"""
+
+    snapshots: list[Snapshot]
+
+
+class Pruned(TypedDict):
+    """`fleet library prune`"""
+
+    snapshots: list[str]
+    model_files: list[str]
+    size_bytes: int
+    is_dry_run: bool
+
+
+class Exported(TypedDict):
+    """`fleet library export`"""
+
+    directory: str
+    workloads: int
+    records: int
+
+
+class Imported(TypedDict):
+    """`fleet library import`"""
+
+    workloads: int
+    records: int
+    known_records: int
+
+
+class Migrated(TypedDict):
+    """`fleet library migrate`"""
+
+    had_version: int
+    has_version: int
+    backup: str | None
