@@ -13,9 +13,7 @@ workers, and end.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +28,7 @@ from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
-from fleet.base.signals import ENDING, on_signals
+from fleet.base.signals import end_in, stop_on_signals
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity
@@ -115,7 +113,7 @@ def _told(options: AgentOptions) -> AgentOptions:
 
 async def _serve(options: AgentOptions) -> int:
     stopped = asyncio.Event()
-    on_signals(ENDING, _stop, stopped)
+    stop_on_signals(stopped, most_sec=_STOP_SEC)
     where = str(options.config_path or "agent.yaml")
     config = _config(options, where)
     if options.tracker is not None:
@@ -143,7 +141,7 @@ async def _serve(options: AgentOptions) -> int:
     finally:
         await agent.close()
         if stopped.is_set():
-            _end_in(_THREADS_SEC, 0)
+            end_in(_THREADS_SEC, 0)
     return 0
 
 
@@ -168,25 +166,6 @@ async def join_fleet(token: JoinToken, tracker: str, state_dir: Path | None) -> 
 
 def _default_state_dir() -> Path:
     return data_dir() / "agent"
-
-
-def _stop(stopped: asyncio.Event) -> None:
-    if stopped.is_set():
-        _end(1)
-    stopped.set()
-    _end_in(_STOP_SEC, 1)
-
-
-def _end_in(delay_sec: float, code: int) -> None:
-    """End the process after this time, unless it ended by itself."""
-    timer = threading.Timer(delay_sec, _end, (code,))
-    timer.daemon = True
-    timer.start()
-
-
-def _end(code: int) -> None:
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _config(options: AgentOptions, where: str) -> AgentConfig:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -20,6 +22,29 @@ def on_signals(numbers: Iterable[signal.Signals], callback: Callable[..., object
             loop.add_signal_handler(number, callback, *arguments)
 
 
+def stop_on_signals(stopped: asyncio.Event, *, most_sec: float) -> None:
+    """Set an event on the first ending signal. A second one ends the process at once, as does a shutdown that hangs.
+
+    Args:
+        most_sec: longest orderly shutdown; the process is ended after it.
+    """
+
+    def stop() -> None:
+        if stopped.is_set():
+            _end(1)
+        stopped.set()
+        end_in(most_sec, 1)
+
+    on_signals(ENDING, stop)
+
+
+def end_in(delay_sec: float, code: int) -> None:
+    """End the process after this time, unless it ended by itself."""
+    timer = threading.Timer(delay_sec, _end, (code,))
+    timer.daemon = True
+    timer.start()
+
+
 def send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     """Send a signal to a child unless it has ended.
 
@@ -29,3 +54,8 @@ def send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
+
+
+def _end(code: int) -> None:
+    sys.stderr.flush()
+    os._exit(code)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import listening_host
 from fleet.base.open_files import raise_file_limit
-from fleet.base.signals import ENDING, on_signals
+from fleet.base.signals import stop_on_signals
 from fleet.errors import ConfigError, FleetError
 from fleet.tracker.core.entries import MAX_NAMES_PER_AGENT, TrackerLimits
 
@@ -124,21 +122,11 @@ def run_tracker(options: TrackerOptions) -> int:
     return 0
 
 
-def _stop(stop: asyncio.Event) -> None:
-    """Begin to end: at once on a second signal, and after a while in any case, whatever hangs."""
-    if stop.is_set():
-        os._exit(1)
-    stop.set()
-    timer = threading.Timer(_STOP_SEC, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
-
-
 async def _serve(options: TrackerOptions) -> None:
     from fleet.tracker.server import Tracker, TrackerConfig  # clients only want a tracker's command line
 
     stop = asyncio.Event()
-    on_signals(ENDING, _stop, stop)
+    stop_on_signals(stop, most_sec=_STOP_SEC)
     config = TrackerConfig(
         host=options.host,
         port=options.port,

@@ -32,6 +32,36 @@ asyncio.run(main())
 """
 
 
+HANGING = """
+import asyncio, sys
+from fleet.base.signals import stop_on_signals
+
+async def main():
+    stopped = asyncio.Event()
+    stop_on_signals(stopped, most_sec=float(sys.argv[1]))
+    print("up", flush=True)
+    await stopped.wait()
+    print("stopping", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("most_sec", "count"), [("0.1", 1), ("600", 2)])
+def test_a_shutdown_that_hangs_is_ended(most_sec: str, count: int) -> None:
+    """After its time limit, or by a second signal at once."""
+    with subprocess.Popen([sys.executable, "-c", HANGING, most_sec], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.terminate()
+        assert process.stdout.readline() == "stopping\n"
+        if count == 2:
+            process.send_signal(signal.SIGINT)
+
+        assert process.wait(30) == 1
+
+
 async def test_a_child_that_has_just_ended_keeps_its_exit_code() -> None:
     """Ctrl-C reaches the whole process group, and is passed on, too: the child's code became 255 in some of a hundred
     runs, with "Unknown child process pid" in the log."""
