@@ -212,7 +212,7 @@ class LibraryError(FleetError):
 
 
 class NoLibrary(LibraryError):
-    """No library, whatever was named: a directory, another file, another database, a version that there never was."""
+    """The name is not a library: a directory, another kind of file or database, or an unknown schema version."""
 
     exit_code = 2
 

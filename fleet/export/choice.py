@@ -27,10 +27,10 @@ class Choice:
     """The hardware that they were measured on."""
 
     trials: int = 0
-    """How many trials of the model's workloads the library has there."""
+    """Number of trials of the model's workloads in this scope."""
 
     unproven: str = ""
-    """How many of their times are not proven, in a line; empty: all are."""
+    """Warning with the number of unproven times; empty if all are proven."""
 
 
 def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter) -> Choice:
@@ -51,7 +51,7 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
     found = {
         workload.shash: _of_time_alone(library, workload, scope, best)
         for workload in workloads
-        if traces.get(workload.shash)  # else it has none, or is faster without
+        if traces.get(workload.shash)  # else it has none, or the unscheduled program is faster
         for best in fastest(library, workload.shash, scope)
     }
     records = tuple(

@@ -89,7 +89,7 @@ class ExportOptions:
 
     affinity: Affinity = Affinity.CORES
     runs_it: bool = False
-    """Run the stored inputs where the file is for this machine's processor, and compare."""
+    """Run the stored inputs and compare the answers, if the file is for this machine's processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,27 +106,27 @@ class Exported:
 
     manifest: Manifest
     agreement: Agreement | None = None
-    """Comparison of its answers with those stored; None: it was not run."""
+    """Comparison of its answers with the stored ones; None if it was not run."""
 
     trials: int = 0
-    """That the library has of these operators, on the hardware whose records were used."""
+    """Number of trials of these operators in the library, on the hardware of the used records."""
 
     loop_nests: tuple[str, ...] = ()
     """What of it no schedule fits, on processors: functions, blocks of them, and operators."""
 
     @property
     def tuned(self) -> int:
-        """How many operators have a schedule that a trial found."""
+        """Number of operators with a schedule found by a trial."""
         return sum(not record.is_static for record in self.manifest.records)
 
     @property
     def static(self) -> int:
-        """How many operators have their static schedule, and a record of its time."""
+        """Number of operators with a static schedule and a record of its time."""
         return sum(record.is_static for record in self.manifest.records)
 
     @property
     def unmeasured(self) -> int:
-        """How many operators have no checked record: they get their static schedule, unless it failed."""
+        """Number of operators without a checked record. They get their static schedule, unless it failed."""
         return self.workloads - len(self.manifest.records)
 
 
@@ -187,14 +187,14 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
 
 
 async def _answers(pool: BuildPool, model: Model, seed: int) -> tuple[Answers, tuple[float, ...] | None]:
-    """Return right answers, and how far such are apart if that is known."""
+    """Return reference answers, and their rounding spread if it is known."""
     found = await run_within(pool, _TASK_TIMEOUT_SEC, having(find_answers, model), model, seed)
     spread = await find_spread(pool, model, seed=found.seed, style=found.style, largest_index=found.largest_index)
     return found, spread
 
 
 async def _run(pool: BuildPool, path: Path) -> Agreement | None:
-    """Run an exported model in a worker; None where it is for another machine."""
+    """Run an exported model in a worker; return None if it is for another machine."""
     try:
         return await run_within(pool, _TASK_TIMEOUT_SEC, run_here, path)
     except (ArtifactRefused, ConfigError):
@@ -204,7 +204,7 @@ async def _run(pool: BuildPool, path: Path) -> Agreement | None:
 
 
 def run_here(path: Path) -> Agreement:
-    """Run an exported model in this process, and compare its answers: the verdict of `fleet serve-check`."""
+    """Run an exported model in this process and return the verdict of `fleet serve-check`."""
     return load(path).check()
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.nn.batch_flatten")
 
 _WHOLE_POWERS = range(2, 6)
-"""Exponents that become multiplications; for larger ones the roundings of float32 add up to more than 4 units."""
+"""Exponents that become multiplications. For larger ones the float32 rounding errors exceed 4 ulp."""
 
 
 def drop_tuple(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
@@ -53,9 +53,9 @@ def fold_stack(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def power(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Write small whole powers as multiplications, and give other exponents that are one number no axis.
+    """Replace small integer powers by multiplications, and other uniform exponents by scalar constants.
 
-    CUDA's fast `pow` is NaN for negative numbers. An exponent without axes is known to the program, not read by it.
+    CUDA's fast `pow` is NaN for negative numbers. A scalar exponent is part of the program instead of an input.
     """
     from tvm import relax
 

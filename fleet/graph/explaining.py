@@ -1,6 +1,6 @@
-"""Says what the pipeline makes of a model: the graph before, what each pass left of it, and the programs that come out.
+"""Describe how the pipeline lowers a model: the graph before and after each pass, and the resulting programs.
 
-Counts only: no times. Who knows a device's roofline turns operations and bytes into an estimate.
+Contains counts and no times. A device's roofline turns operations and bytes into an estimate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FREE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "batch_flatte
 
 
 _LOOKUPS = frozenset({"take", "gather_elements", "gather_nd"})
-"""Operators that read some rows of a table: no more of it than they write."""
+"""Operators that read only some rows of a table: at most as many bytes as they write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

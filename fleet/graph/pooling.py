@@ -1,7 +1,7 @@
-"""Cuts windows of pools to their input: some exporters write a window of 1280 x 1280 on an image of 7 x 7.
+"""Clip pooling windows to their input: some exporters write a window of 1280 x 1280 for an image of 7 x 7.
 
-With `ceil_mode` such a window counts once, as far as it lies within the padded input. Programs would pad the input to
-the window's size, and again by a stride: 8.4 GB for 1,280 channels.
+With `ceil_mode` such a window gives one result, from its part inside the padded input. Without clipping, programs pad
+the input to the window's size and by another stride: 8.4 GB for 1,280 channels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cut_window(_rebuild: Rebuild, call: Call) -> Expr | None:
-    """Cut a window that covers the padded input to that, and its stride to 1: it has one result either way."""
+    """Clip a window that covers the padded input to its size, with a stride of 1. The single result stays the same."""
     attrs, shape = call.attrs, shape_of(call.args[0])
     layout = str(attrs.layout)
     axes = [layout.index(axis) for axis in "DHW" if axis in layout]
@@ -30,7 +30,7 @@ def cut_window(_rebuild: Rebuild, call: Call) -> Expr | None:
         whole = shape[axis] + padding[place] + padding[place + len(axes)]
         step = int(attrs.dilation[place])
         beyond = (sizes[place] - 1) * step + 1 - whole
-        if 0 <= beyond < strides[place]:  # one of a stride or more has no result
+        if 0 <= beyond < strides[place]:  # windows that exceed it by a stride or more have no result
             sizes[place], strides[place] = (whole - 1) // step + 1, 1
     changed: dict[str, object] = {"pool_size": sizes, "strides": strides}
     if all([int(number) for number in getattr(attrs, name)] == numbers for name, numbers in changed.items()):

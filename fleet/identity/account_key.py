@@ -1,4 +1,4 @@
-"""The key of this account, which its jobs in a library belong to. No tracker knows it, so it needs no fleet."""
+"""Key of this account that identifies the owner of jobs in a library. Independent of trackers and fleets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NAME = "account.key"
 
 
 def known_account_key_id() -> str:
-    """Return the name of this account's key; empty if it has none yet. Writes nothing.
+    """Return the id of this account's key; empty if it has none yet. Writes nothing.
 
     Raises:
-        ConfigError: others can read the key, or it cannot be read.
+        ConfigError: other accounts can read the key, or it cannot be read.
     """
     from fleet.identity.certificates import own_key_id  # cryptography is slow to load
 
@@ -30,10 +30,10 @@ def known_account_key_id() -> str:
 
 
 def account_key_id() -> str:
-    """Return the name of this account's key, made at first use; empty if it cannot be kept.
+    """Return the id of this account's key, which is created at first use; empty if it cannot be stored.
 
     Raises:
-        ConfigError: others can read the key, or it cannot be read.
+        ConfigError: other accounts can read the key, or it cannot be read.
     """
     known = known_account_key_id()
     if known:
@@ -54,7 +54,7 @@ def _make() -> None:
     fresh = folder / f"{_NAME}.{os.getpid()}"
     write_private(fresh, make_key())
     try:
-        with contextlib.suppress(FileExistsError):  # another process was faster, and its key counts
+        with contextlib.suppress(FileExistsError):  # another process was faster: use its key
             (folder / _NAME).hardlink_to(fresh)
     finally:
         fresh.unlink()

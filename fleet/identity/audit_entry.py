@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEASE_ENDED = "Lease.End"
-"""Action of the entry on a lease, written at its end."""
+"""Action of the entry written at the end of a lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class AuditEntry:
     key_id: str
     peer: str
     action: str
-    """The rpc: "LeaseService.RevokeLease"; `LEASE_ENDED` for a lease that is over."""
+    """The rpc, such as "LeaseService.RevokeLease", or `LEASE_ENDED`."""
 
     subject: str
     """On what, as JSON; empty for a stream."""

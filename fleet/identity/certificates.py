@@ -181,7 +181,7 @@ def authority_in(shown: bytes) -> bytes:
 
 
 def printable_name(name: str) -> str:
-    """Return a name as a certificate has it: printable, and not too long."""
+    """Sanitize a name for a certificate: drop unprintable characters and truncate it."""
     return "".join(char for char in name if char.isprintable())[:MAX_NAME_CHARS].strip() or "unnamed"
 
 

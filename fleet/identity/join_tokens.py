@@ -40,7 +40,7 @@ class JoinToken:
 
     @property
     def token_id(self) -> str:
-        """The name of the token, which is no secret."""
+        """Public id of the token."""
         return id_of(self.digest)
 
 
@@ -74,7 +74,7 @@ def digest_of(secret: bytes) -> str:
 
 
 def id_of(digest: str) -> str:
-    """Return the name of the token with this hash."""
+    """Return the public id of the token with this hash."""
     return digest[:_ID_CHARS]
 
 

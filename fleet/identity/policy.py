@@ -82,7 +82,7 @@ _DEEDS: Mapping[str, str] = {
     "LeaseService.CancelRequest": "cancelling a request",
     "LeaseService.ResetEpochs": "resetting a device's epochs",
 }
-"""In the words of the commands that call them."""
+"""Readable names of rpcs for error messages, in the words of the commands that call them."""
 
 _NOBODY = Rule(roles=frozenset())
 

@@ -1,7 +1,7 @@
-"""The ways in which a join token reaches a process: a prompt without echo, stdin, or a file of mode 0600.
+"""Sources of a join token: a prompt without echo, stdin, or a file of mode 0600.
 
-Never an argument or the environment: every account of a machine reads the command lines of all processes there, and
-whoever reads a token first joins with it.
+Arguments and the environment are no sources: every account of a machine can read the command lines of all processes,
+and the first account that uses a token joins with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fleet.errors import ConfigError, InvalidRequest
 from fleet.identity.join_tokens import JoinToken, parse_join_token
 
 STDIN = Path("-")
-"""Stands for stdin where a file is expected; a terminal prompts."""
+"""Placeholder for stdin in place of a file; prompts on a terminal."""
 
 _MAX_CHARS = 4096
 _OTHERS = 0o077
@@ -29,17 +29,17 @@ def read_join_token(source: Path = STDIN) -> JoinToken:
 
     Raises:
         ConfigError: other accounts can read the file, it cannot be read, or stdin is empty.
-        InvalidRequest: the content is no token.
+        InvalidRequest: the content is not a token.
     """
     return parse_join_token(_from_stdin() if source == STDIN else _from_file(source))
 
 
 def refuse_argument(text: str, *, instead: str) -> ConfigError:
-    """Return the error for a token on a command line or in the environment; it counts as seen by others.
+    """Return the error for a token on a command line or in the environment, which counts as compromised.
 
     Args:
-        text: the token, or anything that was given as one.
-        instead: the command that reads the token from elsewhere.
+        text: the token, or any text in its place.
+        instead: the command that reads the token from a safe source.
     """
     return ConfigError(
         "a join token is never an argument: every account of this machine can read it there. "
@@ -77,7 +77,7 @@ def _from_file(path: Path) -> str:
 
 
 def _seen(text: str) -> str:
-    """Return the sentence on a token that others may have; the id of one that can be parsed is named."""
+    """Return advice for a compromised token, with its id if it can be parsed."""
     name = "ID"
     with contextlib.suppress(InvalidRequest):
         name = parse_join_token(text).token_id

@@ -45,11 +45,10 @@ _POSTGRES_DAMAGED = ("XX001", "XX002")
 
 
 def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
-    """Return the URL of a library: a URL as it is, a path as a SQLite file, None as the one that is configured, else
-    the user's own.
+    """Return the URL of a library: a URL unchanged, a path as a SQLite file, None as the configured or default one.
 
     Raises:
-        NoLibrary: the text starts like a URL, and is none of a database that a library can be in.
+        NoLibrary: the text starts like a URL, but not that of a supported database.
         ConfigError: the configuration cannot be read.
     """
     if url_or_path is None:
@@ -82,12 +81,11 @@ def shown_url(url: sa.URL) -> str:
 
 
 def open_engine(url: sa.URL, *, is_default: bool = False, makes_file: bool = True) -> sa.Engine:
-    """Open the database; make its tables if there are none, bring older ones to today's version where they can be
-    written.
+    """Open the database, create missing tables, and migrate older ones if they are writable.
 
     Args:
-        is_default: the directory is ours to make.
-        makes_file: False: stand in for a file that is not there with an empty library in memory.
+        is_default: create the directory if it is missing.
+        makes_file: if False, use an empty library in memory in place of a missing file.
 
     Raises:
         LibraryError: the database cannot be used; the text says why and what to do.
@@ -198,7 +196,7 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
     if make:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # it has models and jobs; the database reports what is wrong
+            with contextlib.suppress(OSError):  # private, since it has models and jobs; the database reports errors
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except (FileExistsError, NotADirectoryError) as error:
             raise NoLibrary(f"{path.parent} cannot be the library's directory: {error.filename} is none") from error
@@ -234,9 +232,9 @@ def _open_in_memory() -> sqlite3.Connection:
 
 
 def _refuse_another_file(engine: sa.Engine, path: Path) -> None:
-    """Let each transaction fail once the file is not the one that was opened.
+    """Make each transaction fail once the library's file has been removed or replaced.
 
-    SQLite goes on with a file that was removed, and all that it stores there is lost.
+    SQLite would continue with the removed file, and everything stored there would be lost.
     """
     opened = _identity(path)
 

@@ -84,13 +84,13 @@ def import_json(library: Library, directory: Path, scope: RecordScope) -> Exchan
     """Read records that MetaSchedule wrote. Importing the same files again adds nothing.
 
     Args:
-        scope: what the records were measured on and built with, since the files do not say. Its target applies to
-            records that name none.
+        scope: device model and versions of the records, which the files do not contain. Its target applies to records
+            without one.
 
     Raises:
         NoLibrary: a file is missing or is not what JSONDatabase writes; the library stays as it was up to that line.
-        InvalidRequest: no device model, or a program or schedule holds something that is not allowed: both are code.
-            Nothing is imported then.
+        InvalidRequest: no device model, or a program or schedule, which are code, is not on the allowlist. Nothing is
+            imported.
     """
     if not scope.device_model:
         raise InvalidRequest("say which device model the records were measured on")

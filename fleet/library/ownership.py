@@ -1,8 +1,7 @@
-"""Owners of jobs: only the account that submitted a job cancels, resumes or reverts it, or the library's own owner.
+"""Ownership of jobs: only the submitting account or the library's owner may cancel, resume or revert a job.
 
-A job keeps the name of a key that its account proves by having it. This holds against users of our programs. It does
-not hold against users who may write the database by themselves: they can change any row, and whatever keeps the owner
-is such a row.
+A job stores the id of its owner's key. This protects jobs from other users of the commands. It cannot protect them from
+accounts with write access to the database, which can change any row.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from fleet.library.values import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """An account that wants to change a job."""
+    """Account that requests a change of a job."""
 
     key_id: str = ""
-    """Name of its key; empty: it has none."""
+    """Id of its key; empty if it has none."""
 
     is_forced: bool = False
-    """Change a job of another account: for the owner of the library."""
+    """Change jobs of other accounts, too. Only for the owner of the library."""
 
 
 ANYBODY = Caller()
 
 
 def check_owner(connection: sa.Connection, job: Job, caller: Caller) -> None:
-    """Refuse to change a job of another account. Jobs of libraries of older versions are everybody's.
+    """Refuse to change a job of another account. Jobs without an owner may be changed by every account.
 
     Raises:
-        NotAllowed: it is another's, or force is used by an account that does not own the library.
+        NotAllowed: the job belongs to another account, or force is used by an account that does not own the library.
     """
     if job.owner in ("", caller.key_id):
         return
@@ -51,14 +50,14 @@ def check_owner(connection: sa.Connection, job: Job, caller: Caller) -> None:
 
 
 def store_owner(connection: sa.Connection, job_id: int, key_id: str) -> None:
-    """Keep the first owner of a job; an empty one is none."""
+    """Store the owner of a job unless it has one. Ignores an empty key id."""
     if key_id:
         row = {"job_id": job_id, "key_id": key_id}
         connection.execute(insert_into(connection, job_owners).on_conflict_do_nothing(index_elements=["job_id"]), row)
 
 
 def owners(connection: sa.Connection, job_ids: Sequence[int]) -> dict[int, str]:
-    """Return owners by job; none in a library of an older version that may only be read."""
+    """Return owners by job id; empty for a read-only library of an older version."""
     if not sa.inspect(connection).has_table(job_owners.name):
         return {}
     query = sa.select(job_owners.c.job_id, job_owners.c.key_id).where(job_owners.c.job_id.in_(job_ids))

@@ -1,4 +1,4 @@
-"""The one line about schedules whose times were not proven by a clock outside of the kernel's process."""
+"""Warning about schedules without a proven time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ UNPROVEN = "they are the kernels' own claims; fleet tune MODEL --trials 0 proves
 
 
 def unproven_line(unproven: int, total: int, reason: str = "") -> str:
-    """Return the line; empty if all are proven.
+    """Return the warning; empty if all times are proven.
 
     Args:
-        reason: why they are not; empty: nobody has tried.
+        reason: reason for unproven times; empty if no proof was attempted.
     """
     if not unproven:
         return ""
@@ -22,6 +22,6 @@ def unproven_line(unproven: int, total: int, reason: str = "") -> str:
 
 
 def line_of(records: Iterable[Record]) -> str:
-    """Return the line for the records that are used."""
+    """Return the warning for the used records."""
     used = list(records)
     return unproven_line(sum(not record.is_proven for record in used), len(used))

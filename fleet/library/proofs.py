@@ -1,7 +1,7 @@
-"""Proofs of times in the database, one for each candidate on one device model: the newest.
+"""Proofs of times in the database: the newest one per candidate and device model.
 
-A proof stands for a candidate rather than for a record, so that a candidate that is measured again stays proven. But it
-proves no time below its `least_sec`: a record that claims less has to be proven anew.
+A proof belongs to a candidate and not to a record, so that a repeated measurement stays proven. It proves no time below
+its `least_sec`: a record that claims less needs a new proof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[object, ...]
 
 
 def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_json: str, proof: Proof) -> None:
-    """Keep a proof instead of an older one. Records of a candidate whose time is refuted count no more."""
+    """Store a proof in place of an older one. Records of a refuted candidate become failures."""
     key: dict[str, object] = {
         "workload_id": workload_id,
         "target_key": canonical_target(scope.target_json),
@@ -58,9 +58,9 @@ def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_j
 
 
 def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bool]:
-    """Return, by the id of a record's row, whether its time is proven; nothing for those that nobody tried to prove."""
+    """Return the verdicts by record id: True if the time is proven, False if it is refuted. Omits unproven records."""
     workload_ids = sorted({row["workload_id"] for row in found})
-    if not workload_ids or not sa.inspect(connection).has_table(proofs.name):  # a library of before, read as it is
+    if not workload_ids or not sa.inspect(connection).has_table(proofs.name):  # a read-only library of an older version
         return {}
     query = sa.select(proofs).where(proofs.c.workload_id.in_(workload_ids))
     known = {_key(dict(row)): dict(row) for row in connection.execute(query).mappings()}
@@ -69,7 +69,7 @@ def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bo
 
 
 def is_proven() -> sa.ColumnElement[bool]:
-    """Return SQL that is true for records whose time is proven."""
+    """Return an SQL condition for records with a proven time."""
     same = [proofs.c[name] == records.c[name] for name in _CANDIDATE]
     return sa.exists().where(*same, proofs.c.is_proven, records.c.median_sec >= proofs.c.least_sec)
 

@@ -60,7 +60,7 @@ class JobQueue:
         """Store a job that any optimizer may take.
 
         Args:
-            owner: name of the key of the account that it belongs to; empty: everybody's.
+            owner: key id of the owning account; empty if every account may change the job.
         """
         fields = {
             "title": clean(title),

@@ -29,7 +29,7 @@ class Selection:
     within: ScopeFilter = ANY_SCOPE
     job_name: str | None = None
     known_by: datetime | None = None
-    """Records stored by then, of all jobs; with `job_name`, those and all records of that job."""
+    """Only records stored before this time, of all jobs. With `job_name`, also all records of that job."""
 
     kinds: Sequence[RecordKind] = SCHEDULED
 

@@ -111,7 +111,7 @@ job_owners = sa.Table(
     "job_owners",
     metadata,
     sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
-    sa.Column("key_id", sa.Text, nullable=False),  # of the account that started or submitted it
+    sa.Column("key_id", sa.Text, nullable=False),  # key of the account that started or submitted it
 )
 
 optimizers = sa.Table(
@@ -231,10 +231,10 @@ proofs = sa.Table(
     sa.Column("device_model", sa.Text, nullable=False),
     sa.Column("tvm_version", sa.Text, nullable=False),
     sa.Column("trace_digest", sa.Text, nullable=False),
-    sa.Column("is_proven", sa.Boolean, nullable=False),  # else its time was refuted
+    sa.Column("is_proven", sa.Boolean, nullable=False),  # False: refuted
     sa.Column("claimed_sec", sa.Float, nullable=False),
     sa.Column("measured_sec", sa.Float, nullable=False),
-    sa.Column("least_sec", sa.Float, nullable=False),  # the shortest time that it proves
+    sa.Column("least_sec", sa.Float, nullable=False),  # shortest time that this proof supports
     sa.Column("spread_sec", sa.Float, nullable=False),
     sa.Column("calls", sa.Integer, nullable=False),
     sa.Column("message", sa.Text, nullable=False),

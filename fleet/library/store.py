@@ -80,10 +80,10 @@ class Library:
 
     @classmethod
     def open_to_read(cls, url_or_path: str | os.PathLike[str] | None = None) -> Self:
-        """Open a library, and make no file or folder: one that is not there is empty. Older ones are migrated.
+        """Open a library without creating files or folders. A missing library is empty; an older one is migrated.
 
         Raises:
-            LibraryError: as `open`.
+            LibraryError: see `open`.
         """
         return cls(engines.open_engine(engines.database_url(url_or_path), makes_file=False))
 
@@ -144,7 +144,7 @@ class Library:
 
         Args:
             name: of two jobs with one name the first is kept, so a start may be repeated; empty = generated.
-            owner: name of the key of the account that it belongs to; empty: everybody's.
+            owner: key id of the owning account; empty if every account may change the job.
             optimizer: under which name it claims candidates; then it renews its claim, see `fleet.library.queue`.
         """
         texts = {"title": title, "model_digest": model_digest, "tuner": tuner, "holder": holder}
@@ -273,7 +273,7 @@ class Library:
         A candidate counts with its newest undisturbed time, or its newest time when all were disturbed.
 
         Args:
-            proven_only: leave out candidates whose time was not proven by a clock outside of their process.
+            proven_only: leave out candidates without a proven time.
         """
         selection = Selection(workloads=[workload], within=within)
         with engines.reading(self._engine) as connection:
@@ -312,7 +312,7 @@ class Library:
             records.mark(connection, record_id, is_right=False, message=message)
 
     def add_proof(self, workload: str, scope: RecordScope, trace_json: str, proof: Proof) -> None:
-        """Keep how a candidate's proof ended. If its time is refuted, its records become TIME_NOT_PROVEN.
+        """Store the result of a candidate's proof. If the time is refuted, its records become TIME_NOT_PROVEN.
 
         Raises:
             NotFound: the library has no such workload.
@@ -377,6 +377,6 @@ def _summaries(
 
 
 def _fastest(connection: sa.Connection, selection: Selection) -> list[Record]:
-    """Return the fastest candidate that was checked, else, as on boards that return no numbers, the fastest one."""
+    """Return the fastest checked candidate, else the fastest one: some boards return no outputs to check."""
     checked = records.best(connection, selection, k=1, checked_only=True)
     return checked or records.best(connection, selection, k=1, checked_only=False)

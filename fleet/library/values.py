@@ -91,7 +91,7 @@ class Job:
     """What an optimizer needs to run it, JSON-ready; None: it cannot be run again from the library alone."""
 
     owner: str = ""
-    """Name of the key of the account that started or submitted it; empty: a library of an older version, or no key."""
+    """Key id of the account that started or submitted it; empty if it has no key, or in jobs of older versions."""
 
     priority: int = 0
     is_queued: bool = False
@@ -244,8 +244,7 @@ class Record:
     checked: bool | None
     created_at: datetime
     is_proven: bool | None = None
-    """Its time agrees with a clock outside of the kernel's process (`fleet.domain.proving`); False: it does not; None:
-    nobody has tried."""
+    """True if its time is proven (see `fleet.domain.proving`), False if it is refuted, None without a valid proof."""
 
     def __repr__(self) -> str:
         verdict, model = self.error or time_text(self.median_sec), self.scope.device_model or "any device"
@@ -350,7 +349,7 @@ class WorkloadSummary:
 
     best_record_id: int | None
     known_sec: float | None = None
-    """The best time that the library knew of this scope when the job began [s]."""
+    """Best time of this scope in the library before the job began [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

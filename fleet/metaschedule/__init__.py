@@ -44,7 +44,7 @@ _HOMES = {
 
 
 def host_target() -> Target:
-    """Return the target of this machine that `fleet tune` and `fleet build` use, so that they find the same records."""
+    """Return the target of this machine as `fleet tune` and `fleet build` use it, so that records match."""
     from cross.targets.target import host_target_json, make_target
 
     return make_target(host_target_json())

@@ -4,10 +4,10 @@
         executable = ms.relax_integration.compile_relax(...)
 
 TVM's own databases look a record up by its program alone, so a schedule tuned for one board is applied on another.
-This one returns only records of the same target, device model and TVM version, and none whose output was found wrong.
+This one returns only records of the same target, device model and TVM version, without known wrong output.
 
-It knows programs as `fleet tune` cuts them out of a model, which stock lowering does not. For a whole model, compile
-with `relax_pipeline=fleet.pipeline(target)` instead.
+It matches programs as `fleet tune` cuts them out of a model; stock lowering cuts them differently. For a whole model,
+compile with `relax_pipeline=fleet.pipeline(target)` instead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NO_DEVICE_MODEL = "name the device model that is measured on, FleetDatabase(...
 
 @dataclass(slots=True)
 class Queries:
-    """Counts what a compilation looked for."""
+    """Counters of the lookups of a compilation."""
 
     asked: int = 0
     found: int = 0
@@ -56,7 +56,7 @@ class Queries:
     unproven: int = 0
 
     def tell(self) -> None:
-        """Warn about what a user would not expect."""
+        """Warn if no program was found, or if schedules are unchecked or unproven."""
         if self.asked and not self.found:
             warnings.warn(
                 f"the library has no record for any of {self.asked} programs of this module: stock lowering cuts "
@@ -94,7 +94,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             target: the target of the records; None means the one being compiled for. Needed to tune.
             device_model: the hardware they were measured on; None means any, and can store nothing.
             tvm_version: the version they were measured with; None means the installed one, "" any.
-            checked: leave out candidates whose output was not compared with the unscheduled program, as imports.
+            checked: leave out candidates whose output was not checked, such as imported ones.
         """
         super().__init__()
         self._library = library if isinstance(library, Library) else Library.open(library)
@@ -139,7 +139,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         """Store a record. One without times is stored as failed; MetaSchedule does not say why.
 
         Raises:
-            InvalidRequest: no device model to store it under, or a step that would not be replayed.
+            InvalidRequest: no device model to store it under, or a step that is not on the allowlist.
         """
         if not self._device_model:
             raise InvalidRequest(_NO_DEVICE_MODEL)
@@ -184,8 +184,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
     ) -> TuningRecord | None:
         """Return the fastest candidate of a program for a target, or None. A FleetDatabase for another target has none.
 
-        One whose numbers were checked comes before a faster one that was never checked, and among these one whose time
-        was proven.
+        Candidates with proven times are preferred, then those with checked output, then the others.
         """
         if self._target is not None and not _is_same(self._target, target):
             self._queries.asked += 1
@@ -201,12 +200,12 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         return found[0] if found else None
 
     def tell(self) -> None:
-        """Warn about a scope in which no program was found, or unchecked schedules were used."""
+        """Warn if no program was found, or if schedules are unchecked or unproven; reset the counters."""
         self._queries.tell()
         self._queries = Queries()
 
     def describe(self) -> str:
-        """Return what it is in a line."""
+        """Return the repr: library, target, device model and TVM version."""
         parts = {"target": self._target, "device_model": self._device_model, "tvm_version": self._tvm_version or None}
         given = "".join(f", {name}={str(value)!r}" for name, value in parts.items() if value is not None)
         return f"FleetDatabase({self._library.url!r}{given})"
@@ -240,7 +239,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         )
 
     def _workload_of(self, shash: str) -> Workload | None:
-        """Return TVM's value of a workload; None, with a warning, for one that is not only arithmetic on tensors."""
+        """Return TVM's object of a workload, or None with a warning if its program is not on the allowlist."""
         if shash not in self._workloads:
             stored = self._library.workload(shash)
             try:
@@ -257,13 +256,13 @@ def _described(database: FleetDatabase) -> str:
 
 
 def _leave(database: FleetDatabase, *raised: object) -> None:
-    """End a `with` block, and warn if the block ended well and found nothing."""
+    """End a `with` block, and issue the warnings of its lookups unless it raised."""
     Database.__exit__(database, *raised)
     if raised[0] is None:
         database.tell()
 
 
-# TVM's decorator passes methods on to TVM by name, and these two are not among them.
+# TVM's decorator only forwards a fixed set of methods, without these two.
 FleetDatabase.__exit__ = _leave
 FleetDatabase.__repr__ = _described  # type: ignore[assignment, method-assign]
 

@@ -36,7 +36,7 @@ def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules
         with_rules: let MetaSchedule's own rules (post-order-apply) compete in the same search.
 
     Raises:
-        RuntimeError: when a search begins that is for another target; TVM passes errors on as this one.
+        RuntimeError: at the start of a search for another target. TVM turns all errors into this class.
     """
     from tvm.s_tir.meta_schedule.space_generator import PostOrderApply, ScheduleFn, SpaceGeneratorUnion
     from tvm.target import Target
@@ -53,7 +53,7 @@ def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules
 
 @derived_object
 class SameTarget(PySpaceGenerator):  # type: ignore[misc]
-    """A space without schedules that refuses searches for another target."""
+    """Empty space that refuses searches for another target."""
 
     def __init__(self, target_json: str) -> None:
         super().__init__()

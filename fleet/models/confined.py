@@ -1,8 +1,8 @@
-"""Confines the tasks of a build pool that read models of others: to the model's own files, and without a network.
+"""Confinement of build pool tasks that read untrusted models: access to the model's files only, no network.
 
-Formats of PyTorch are code: a .pt2 file holds pickles, a .keras file may name functions, and the result in one process
-is loaded again in the next. All tasks that have such a model are confined. The other formats are data that parsers in C
-read: reading them is confined.
+PyTorch formats contain code: a .pt2 file has pickles, a .keras file may name functions, and each process loads the
+result again. Every task with such a model is confined. The other formats are data for C parsers: only reading them is
+confined.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _CODE = frozenset({".keras", ".pt2"})
 
 
 def reading(fn: Callable[P, T], path: Path | str) -> Callable[P, T]:
-    """Return a function that reads a model's file, confined to that file and those that belong to it."""
+    """Return a function that reads a model's file, confined to that file and its weight files."""
     if _is_code(path) and (lacking := room.missing()):
         logger.warning("a model that may run code is read without a jail", extra={"missing": lacking})
     return Confined(fn, Room(readable=tuple(map(str, _files_of(path)))))
 
 
 def having(fn: Callable[P, T], model: Model, *, writable: Path | str | None = None) -> Callable[P, T]:
-    """Return a function that takes this model as an argument, confined if the model may be code.
+    """Return a function that takes this model as an argument, confined if the model may contain code.
 
     Args:
-        writable: the folder that it writes to.
+        writable: output folder of the function.
     """
     if model.format is not ModelFormat.TORCH:
         return fn
@@ -62,7 +62,7 @@ def _files_of(path: Path | str) -> list[Path]:
 
 
 def _linker_places() -> list[str]:
-    """Return the folders that a linker may lie in, and the file that names one."""
+    """Return the folders that may contain a linker, and the configuration file that names one."""
     named = [value.split()[0] for name, value in os.environ.items() if name.startswith("FLEET_LINKER_") and value]
     config = os.environ.get("FLEET_CROSS_CONFIG") or str(Path.home() / ".config" / "tvm-fleet" / "cross.yaml")
     places = [*os.environ.get("PATH", "").split(os.pathsep), config, *(str(Path(one).parent.parent) for one in named)]

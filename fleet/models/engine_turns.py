@@ -1,6 +1,6 @@
-"""Keeps a model's engine ready in a process of its own, and times it only when it has a turn.
+"""Serve a model's engine in a separate process that times it on request.
 
-Requests and answers are lines of JSON through two named pipes, since a confined process has files and no sockets.
+Requests and answers are JSON lines in two named pipes, because a confined process has no sockets.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ REQUESTS, ANSWERS = "requests", "answers"
 def serve_turns(
     models: Sequence[Model], inputs: Sequence[Sequence[NDArray[np.generic]]], folder: Path, *, threads: int
 ) -> None:
-    """Prepare the engine, then time it once for each request, until the pipe with requests ends.
+    """Prepare the engine, then time it once per request until the request pipe ends.
 
     Args:
         models: one model for each set of shapes.
-        inputs: arrays for each of them.
-        folder: has the two pipes.
-        threads: cores that the engine may use.
+        inputs: input arrays for each model.
+        folder: folder of the two pipes.
+        threads: number of threads for the engine.
     """
     before = os.sched_getaffinity(0)
     try:
@@ -56,9 +56,9 @@ def serve_turns(
 
 
 def _keep_to(cpus: Collection[int]) -> None:
-    """Keep all threads of this process to some processors: those of the device that it is compared with."""
+    """Pin all threads of this process to the cores of the device under comparison."""
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended, or may not be moved
+        with contextlib.suppress(OSError):  # the thread has ended, or cannot be moved
             os.sched_setaffinity(int(task.name), cpus)
 
 
@@ -76,7 +76,7 @@ def _prepared(model: Model, inputs: Sequence[NDArray[np.generic]], threads: int)
 
 
 def _time(run: Callable[[], object], repeat: int, min_repeat_sec: float) -> float:
-    """Return the seconds per run of the fastest repeat, after one run that does not count, as TVM's evaluator does."""
+    """Return the time per run of the fastest repeat [s], after one warm-up run as in TVM's evaluator."""
     run()
     return min(_repeat(run, min_repeat_sec) for _ in range(repeat))
 

@@ -1,7 +1,7 @@
-"""Evaluates ONNX models in float64, which tells how much of an answer in float32 is rounding.
+"""Evaluation of ONNX models in float64, to estimate the rounding error of answers in float32.
 
-Weights, inputs and constants become float64. ONNX Runtime runs the result where it has such kernels; it has none for
-convolutions and some others, and then the reference implementation of the package onnx does.
+Weights, inputs and constants become float64. ONNX Runtime runs the result if it has float64 kernels. It has none for
+convolutions and some other operators; then onnx's reference implementation runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 Array: TypeAlias = NDArray[np.generic]
 
 _MOST_BYTES = 900_000_000
-"""Of a model; twice as many have to fit into one protobuf message."""
+"""Maximum size of a model: twice this size has to fit into one protobuf message."""
 
 _RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"})
 _FLOAT_ONLY = "tensor(float)"
@@ -32,7 +32,7 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype"})
 
 
 def evaluate_in_float64(model: Model, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
-    """Return a model's outputs in float64, or None where nothing evaluates it so.
+    """Return a model's outputs in float64, or None if it cannot be evaluated.
 
     Args:
         inputs: one array per input of the model, in order.
@@ -57,7 +57,7 @@ def widened(model: ModelProto) -> ModelProto:
     """Return a copy of a model with float64 in place of float32.
 
     Raises:
-        ValueError: it draws random numbers.
+        ValueError: the model draws random numbers.
     """
     from onnx import ModelProto
 
@@ -106,7 +106,7 @@ def _widen(graph: GraphProto | FunctionProto, versions: dict[str, int]) -> None:
 
 
 def _widen_node(node: NodeProto, versions: dict[str, int]) -> Iterator[NodeProto]:
-    """Return the node, with casts around inputs and outputs that are float32 by the operator's definition."""
+    """Yield the node, with casts at the inputs and outputs that are float32 by the operator's definition."""
     from onnx import AttributeProto, TensorProto, helper
 
     if node.op_type in _RANDOM:
@@ -142,7 +142,7 @@ def _widen_tensor(tensor: TensorProto) -> None:
 
 
 def _widen_constant(node: NodeProto) -> None:
-    """Write constants that are float32 by their attribute, or by having none, as tensors of float64."""
+    """Replace constants that are float32 by their attribute or by default with float64 tensors."""
     from onnx import helper, numpy_helper
 
     if node.op_type == "ConstantOfShape" and not node.attribute:
@@ -155,12 +155,12 @@ def _widen_constant(node: NodeProto) -> None:
 
 
 def _float_only(node: NodeProto, versions: dict[str, int]) -> tuple[list[int], list[int]]:
-    """Return the places of inputs and outputs that an operator takes and gives in float32 alone."""
+    """Return the indices of inputs and outputs that an operator supports in float32 only."""
     from onnx import defs
 
     try:
         schema = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
-    except defs.SchemaError:  # of another domain, or one of the model's functions
+    except defs.SchemaError:  # an operator of another domain, or a function of the model
         return [], []
     formal = [list(schema.inputs), list(schema.outputs)]
     return tuple(  # type: ignore[return-value]

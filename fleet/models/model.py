@@ -119,7 +119,7 @@ def import_model(model: Model, *, unrolls: bool = False) -> IRModule:
     """Return a model as Relax functions, for its own shapes; for those of its others, give it these.
 
     Args:
-        unrolls: write the steps of recurrent layers out, for targets that run no program of a whole layer: GPUs.
+        unrolls: unroll the steps of recurrent layers, for targets without a program for a whole layer: GPUs.
 
     Raises:
         ImportFailed: an operator that cannot be imported.

@@ -18,5 +18,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget the owners: jobs are everybody's again."""
+    """Drop the owners: every account may change every job again."""
     op.drop_table("job_owners")

@@ -1,4 +1,4 @@
-"""Proofs of times: which candidates take as long as they claim, by a clock outside of their process."""
+"""Proofs of measured times by a clock outside of the kernel's process."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget the proofs. Candidates that were refused stay failed, under a kind of error that version 5 knows."""
+    """Drop the proofs. Refuted candidates stay failed, with an error kind that version 5 knows."""
     op.execute("UPDATE records SET error = 'RUN_FAILED' WHERE error = 'TIME_NOT_PROVEN'")
     op.drop_table("proofs")

@@ -1,4 +1,4 @@
-"""Files beside an ONNX file that hold its weights, as the file itself names them: a stranger's names, checked first."""
+"""External weight files of an ONNX model. The model names them, so the paths are untrusted and checked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def weight_files(path: Path) -> list[str]:
-    """Return the files with weights of an ONNX file, relative to its folder, sorted. Reads none of them.
+    """Return the sorted weight files of an ONNX file, relative to its folder, without reading them.
 
-    A file that is no ONNX model has none: its reader explains the fault.
+    Empty for a file that is not an ONNX model: its reader reports the error.
 
     Raises:
-        ImportFailed: a name leads out of the model's folder, by an absolute path, by "..", or by a symbolic link.
+        ImportFailed: a path leaves the model's folder: it is absolute, or has ".." or a symbolic link.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -48,7 +48,7 @@ def _check_inside(model: Path, location: str) -> None:
 
 
 def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of a graph and of those within its nodes."""
+    """Yield the tensors of a graph and of its nested graphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)

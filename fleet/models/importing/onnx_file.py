@@ -114,7 +114,7 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
-    """Refuse a file of a later format, whose operators may mean something else."""
+    """Refuse a file of a newer format, whose operators may have other semantics."""
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
@@ -128,7 +128,7 @@ def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
 
 
 def _check_names(path: Path, graph: onnx.GraphProto) -> None:
-    """Refuse a name that two nodes write: readers would each take another one."""
+    """Refuse duplicate value names, which readers resolve differently."""
     given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         for name in filter(None, node.output):

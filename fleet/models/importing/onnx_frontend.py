@@ -1,4 +1,4 @@
-"""TVM's ONNX frontend, with one more operator: recurrent layers, which become calls of their programs."""
+"""TVM's ONNX frontend with an additional operator for recurrent layers, which becomes a call of their program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def to_relax(proto: ModelProto) -> IRModule:
-    """Return a model as `from_onnx` of TVM's frontend does. Doubts of ONNX's checker are warnings."""
+    """Convert a model like `from_onnx` of TVM's frontend. Errors of ONNX's checker become warnings."""
     import onnx
 
     try:
@@ -40,7 +40,7 @@ class NodeRefused(Exception):
     """TVM cannot convert a node.
 
     Attributes:
-        node: its operator, its name (or that of its first output), and the types of its inputs.
+        node: description of the node: its name or first output, its operator, and the types of its inputs.
     """
 
     def __init__(self, node: str) -> None:
@@ -53,7 +53,7 @@ def _importer() -> type[Any]:
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]
-        """Knows our operator, too, and names the node that cannot be converted."""
+        """Importer that supports our operator and names the node of a failed conversion."""
 
         _node: NodeProto
 
@@ -63,7 +63,7 @@ def _importer() -> type[Any]:
             return str(super()._parse_value_proto(value_proto))
 
         def end_blocks(self) -> None:
-            """Close what a failed import left open: TVM would print a warning of its own about it."""
+            """Close blocks that a failed import left open, which TVM would warn about."""
             with contextlib.suppress(Exception):
                 while True:
                     self.bb._end_block()  # noqa: SLF001 - TVM's frontend has no other way

@@ -25,7 +25,7 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 _BATCH, _PIXELS, _STEPS = 1, 224, 128
 _IMAGE_RANK = 4
-"""Dimensions of an input of images: batch, channels, height, width, in any order."""
+"""Number of dimensions of an image input: batch, channels, height and width."""
 
 _MOST_ELEMENTS = 2**31 - 1
 """Of a tensor: programs count in 32 bits."""
@@ -131,7 +131,7 @@ def _open_dims(shape: OpenShape) -> list[str]:
 
 
 def _example(shape: OpenShape) -> str:
-    """Return a usual shape of that form: a batch of one, images of 224 x 224, sequences of 128."""
+    """Return an example for an open shape: a batch of one, images of 224 x 224, sequences of 128."""
     sizes = shape or (_BATCH, 3, _PIXELS, _PIXELS)
     usual = _PIXELS if len(sizes) >= _IMAGE_RANK else _STEPS
     return ",".join(str((usual if index else _BATCH) if _is_open(dim) else dim) for index, dim in enumerate(sizes))

@@ -37,10 +37,10 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def fold_constants(proto: ModelProto) -> int:
-    """Replace the nodes of the main graph whose results are constant, in place. Return how many there were.
+    """Fold nodes of the main graph with constant results, in place; return the number of folded nodes.
 
-    Repeats while shapes are left to find: a padding that is computed from a shape hides all shapes behind it until it
-    is a constant (each convolution of EnCodec has one).
+    Repeats while shape operators are left. A padding computed from a shape hides all later shapes until it is folded
+    (each convolution of EnCodec has one).
     """
     total = 0
     while count := _fold_once(proto):

@@ -59,10 +59,10 @@ class Values:
     """Version of the standard operators that the model uses."""
 
     makers: Mapping[str, NodeProto] = field(default_factory=dict)
-    """The node that computes a value, by the value's name."""
+    """Nodes by the names of the values that they compute."""
 
     def why_unknown(self, name: str) -> str:
-        """Return why the shape of a value is unknown, in words: the first unknown one on the way to it."""
+        """Return the reason why the shape of a value is unknown: its first input without a shape."""
         node = self.makers.get(name)
         if node is None:
             return f"the model says no shape of {name!r}"

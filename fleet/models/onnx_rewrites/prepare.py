@@ -27,7 +27,7 @@ def prepared(proto: ModelProto, *, unrolls: bool = False) -> ModelProto:
     """Return a model that computes the same, with as few operators as possible that TVM does not know.
 
     Args:
-        unrolls: write the steps of recurrent layers out; else each layer is one operator of our own.
+        unrolls: unroll the steps of recurrent layers; else each layer becomes one operator of our own.
 
     Raises:
         ImportFailed: the model contradicts itself, or has an operator that cannot be written down: a recurrent layer of
