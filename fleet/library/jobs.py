@@ -17,7 +17,7 @@ from fleet.errors import InvalidRequest, NotFound
 from fleet.library import rows
 from fleet.library.ownership import owners
 from fleet.library.rows import Row, clean
-from fleet.library.schema import insert_into, job_orders, job_workloads, jobs, model_runs, records, workloads
+from fleet.library.schema import has_table, insert_into, job_orders, job_workloads, jobs, model_runs, records, workloads
 from fleet.library.values import Job, JobState, ModelRun, RecordKind
 
 _SAME_START_SEC = 2.0
@@ -105,7 +105,7 @@ def read_jobs(
 
 def _orders(connection: sa.Connection, owners: Sequence[int] | None = None) -> list[Row]:
     """Return the orders of jobs, of all running ones for None; none in an older library that may only be read."""
-    if not sa.inspect(connection).has_table(job_orders.name):
+    if not has_table(connection, job_orders):
         return []
     is_it = jobs.c.state == JobState.RUNNING.value if owners is None else jobs.c.id.in_(owners)
     query = sa.select(job_orders).select_from(job_orders.join(jobs)).where(is_it)

@@ -21,7 +21,7 @@ from fleet.library import programs, records
 from fleet.library import snapshots as kept
 from fleet.library.election import Term, stand
 from fleet.library.records import Selection
-from fleet.library.schema import device_models, insert_into, record_programs, workloads
+from fleet.library.schema import device_models, has_table, insert_into, record_programs, workloads
 from fleet.library.schema import jobs as jobs_table
 from fleet.library.schema import records as table
 from fleet.library.values import Record, RecordProgram, StoredSample, StoredSnapshot
@@ -167,7 +167,7 @@ class Memory:
 
 
 def _is_kept(connection: sa.Connection) -> bool:
-    return sa.inspect(connection).has_table(record_programs.name)
+    return has_table(connection, record_programs)
 
 
 def _with_programs() -> sa.FromClause:

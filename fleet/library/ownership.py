@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from fleet.errors import NotAllowed
-from fleet.library.schema import insert_into, job_owners
+from fleet.library.schema import has_table, insert_into, job_owners
 from fleet.library.values import Job
 
 
@@ -58,7 +58,7 @@ def store_owner(connection: sa.Connection, job_id: int, key_id: str) -> None:
 
 def owners(connection: sa.Connection, job_ids: Sequence[int]) -> dict[int, str]:
     """Return owners by job id; empty for a read-only library of an older version."""
-    if not sa.inspect(connection).has_table(job_owners.name):
+    if not has_table(connection, job_owners):
         return {}
     query = sa.select(job_owners.c.job_id, job_owners.c.key_id).where(job_owners.c.job_id.in_(job_ids))
     return {row.job_id: row.key_id for row in connection.execute(query)}

@@ -16,13 +16,16 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof
 from fleet.domain.scope import RecordScope
 from fleet.library import rows
-from fleet.library.schema import insert_into, proofs, records
+from fleet.library.schema import has_table, insert_into, proofs, records
 
 _CANDIDATE = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
 
-TABLE = proofs.name
-
 Key = tuple[object, ...]
+
+
+def are_kept(connection: sa.Connection) -> bool:
+    """Tell whether the library keeps proofs. One of an older version that may only be read does not."""
+    return has_table(connection, proofs)
 
 
 def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_json: str, proof: Proof) -> None:
@@ -60,10 +63,11 @@ def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_j
 def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bool]:
     """Return the verdicts by record id: True if the time is proven, False if it is refuted. Omits unproven records."""
     workload_ids = sorted({row["workload_id"] for row in found})
-    if not workload_ids or not sa.inspect(connection).has_table(proofs.name):  # a read-only library of an older version
+    if not workload_ids or not are_kept(connection):
         return {}
-    query = sa.select(proofs).where(proofs.c.workload_id.in_(workload_ids))
-    known = {_key(dict(row)): dict(row) for row in connection.execute(query).mappings()}
+    columns = [proofs.c[name] for name in (*_CANDIDATE, "is_proven", "least_sec")]
+    query = sa.select(*columns).where(proofs.c.workload_id.in_(workload_ids))
+    known = {_key(row): row for row in map(dict, connection.execute(query).mappings())}
     verdicts = ((row["id"], _verdict(row, known.get(_key(row)))) for row in found)
     return {record_id: verdict for record_id, verdict in verdicts if verdict is not None}
 

@@ -110,7 +110,7 @@ def best(
     connection: sa.Connection, selection: Selection, *, k: int, checked_only: bool, proven_only: bool = False
 ) -> list[Record]:
     """Return the k fastest candidates, fastest first, each by the record that counts."""
-    if proven_only and not sa.inspect(connection).has_table(proofs.TABLE):
+    if proven_only and not proofs.are_kept(connection):
         return []
     ranked = _counting(selection, checked_only=checked_only, proven_only=proven_only)
     fastest = sa.select(ranked.c.id).order_by(ranked.c.median_sec, ranked.c.id).limit(k)

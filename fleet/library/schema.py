@@ -274,6 +274,17 @@ trainer = sa.Table(
 )
 
 
+def has_table(connection: sa.Connection, table: sa.Table) -> bool:
+    """Tell whether the library has a table. An older library that may only be read lacks some.
+
+    Each database connection remembers the tables that it has: asking takes longer than a small query.
+    """
+    known: set[str] = connection.info.setdefault("fleet_tables", set())
+    if table.name not in known and sa.inspect(connection).has_table(table.name):
+        known.add(table.name)
+    return table.name in known
+
+
 def insert_into(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
     """Return the dialect's INSERT, for ON CONFLICT: both spell it alike, but SQLAlchemy has no common one."""
     if connection.dialect.name == "postgresql":
