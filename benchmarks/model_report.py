@@ -72,12 +72,12 @@ class ModelFigures:
 
     @property
     def faster_peer_ms(self) -> float | None:
-        """Time of the faster one of the other engines that ran the model."""
+        """Time of the faster of the other engines; None if none ran the model."""
         return min((self.ms[name] for name in _PEERS if name in self.ms), default=None)
 
     @property
     def ratio_to_faster(self) -> float | None:
-        """Our time as a multiple of the faster engine's."""
+        """Our time divided by the faster engine's; None without both times."""
         return self.ms[self.ours] / self.faster_peer_ms if self.ours and self.faster_peer_ms else None
 
     @property
@@ -156,7 +156,7 @@ def _share(figures: ModelFigures, column: str, peak: float | None) -> float | No
 
 
 def _mean_ratio(found: Sequence[ModelFigures]) -> float | None:
-    """Return the geometric mean of our times as multiples of the faster engine's."""
+    """Return the geometric mean of the models' ratios of our time to the faster engine's."""
     return _mean([figures.ratio_to_faster for figures in found if figures.ratio_to_faster is not None])
 
 

@@ -1,10 +1,10 @@
-"""Runs the parts of the suite that need another environment than `.venv`: `make test` ends with them.
+"""Runs the tiers of the suite that need another environment than `.venv`, at the end of `make test`.
 
     python scripts/python_tiers.py torch      # tests of PyTorch, transformers and Keras
     python scripts/python_tiers.py pythons    # unit and contract tests on each newer Python of this machine
 
-A tier that cannot run here prints the reason and succeeds: the package index has no processor build of PyTorch, or the
-machine lacks that Python. Later failures fail the tier.
+A tier is skipped and succeeds, with a message, if the package index has no CPU build of PyTorch or the machine lacks
+that Python. Later failures fail the tier.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 TORCH = "2.13.0+cpu"
-"""Build for processors: the one without a local version is 3 GB of CUDA on x86-64."""
+"""CPU build. The build without a local version has 3 GB of CUDA on x86-64."""
 PROMISED = ("torch", "transformers", "keras")
 PYTHONS = ("3.12", "3.13", "3.14")
 QUICK = ["-m", "not slow and not measures", "tests/unit", "tests/contract"]
 
 
 def pip(python: Path | str, *arguments: str) -> list[str]:
-    """Return a pip command line that keeps to the tested versions."""
+    """Return a pip command line that is constrained to the tested versions."""
     pinned = ["--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
     return [str(python), "-m", "pip", arguments[0], "--quiet", *pinned, *arguments[1:]]
 
 
 def has_torch() -> bool:
-    """Whether pip's package index offers the build of PyTorch for processors."""
+    """Return True if pip's package index has the CPU build of PyTorch."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch", "--disable-pip-version-check"]
     listed = subprocess.run(command, capture_output=True, text=True)
     return re.search(rf"(?<![\w.]){re.escape(TORCH)}(?![\w.])", listed.stdout) is not None
 
 
 def run_torch() -> int:
-    """Install PyTorch beside `.venv`, not into it, and run the files that need it."""
+    """Install PyTorch outside of `.venv` and run the test files that need it."""
     if not has_torch():
         print(f"torch tier: skipped, since the package index has no torch {TORCH}")
         return 0
@@ -60,7 +60,7 @@ def run_torch() -> int:
 
 
 def find_python(version: str) -> Path | None:
-    """Return the interpreter of a version, from PATH or from pyenv, or None without one."""
+    """Return the interpreter of a Python version from PATH or pyenv; None if it is not installed."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = [Path(path)] if (path := shutil.which(f"python{version}")) else []
     for python in [*found, *sorted((pyenv / "versions").glob(f"{version}.*/bin/python"))]:
@@ -70,7 +70,7 @@ def find_python(version: str) -> Path | None:
 
 
 def run_pythons() -> int:
-    """Run the quick tests on each newer Python in an environment of its own."""
+    """Run the quick tests on each newer Python, each in its own environment."""
     extras = ",".join(extra for extra in ("tune", "compare", "cross", "cuda", "cuda-build", "postgres", "dask", "dev"))
     failed = 0
     for version in PYTHONS:

@@ -119,7 +119,7 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
     """Link objects to the shared library `output`.
 
     Raises:
-        BuildError: the linker failed, hung or made nothing; the message names it, with the command and its last lines.
+        BuildError: the linker failed, hung or made no library; the message has its name, command and last lines.
     """
     command = [*linker.command, "-o", str(output), *map(str, objects), *linker.libraries]
     try:

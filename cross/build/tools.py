@@ -30,15 +30,13 @@ def debian_triple(arch: str) -> str:
 
 
 def run_tool(command: Sequence[str], timeout_sec: float, *, complaint: str = "") -> None:
-    """Run a compiler or linker.
-
-    After the time limit it is ended together with the processes that it started.
+    """Run a compiler or linker. Kill it and its descendants after the time limit.
 
     Args:
-        complaint: what to say when it fails, in front of its last lines, instead of the command.
+        complaint: begins the error message, before the last lines of output; "" names the command.
 
     Raises:
-        BuildError: it cannot be run, fails, or takes too long.
+        BuildError: the command cannot be run, fails, or exceeds the time limit.
     """
     try:
         process = subprocess.Popen(
@@ -63,7 +61,7 @@ def run_tool(command: Sequence[str], timeout_sec: float, *, complaint: str = "")
 
 
 def _kill_all(process: subprocess.Popen[str]) -> None:
-    """Kill a process and its descendants: one that stays would keep our pipe open, and run for ever."""
+    """Kill a process and its descendants. A surviving descendant would run forever and keep the pipe open."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -301,7 +301,7 @@ class _Slot:
         return self._warm_worker(log_path).run(task)
 
     def _run_confined(self, task: _Task, log_path: Path) -> worker.Answer:
-        """Run a task in a worker that serves no other one, with a folder of its own to write in."""
+        """Run a task in a worker for this task only, with a writable folder of its own."""
         room = Path(f"{log_path}.room")
         room.mkdir(mode=0o700, exist_ok=True)
         try:

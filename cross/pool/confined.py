@@ -1,6 +1,6 @@
-"""Tasks of a build pool that run code of others: their worker is confined for good, and its answer is not trusted.
+"""Tasks of a build pool that run untrusted code: their worker is confined for good, and its answer is not trusted.
 
-Such a worker serves one task and ends. Its answer is unpickled with a list of what may be in it: plain values, arrays,
+Such a worker serves one task and ends. Its answer is unpickled with an allowlist of classes: plain values, arrays,
 values and errors of this project. Any other pickle could run code in the process that reads it.
 """
 
@@ -35,13 +35,13 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True)
 class Confined(Generic[P, T]):
-    """A function for a build pool that runs it in a worker confined to a room."""
+    """Function that a build pool runs in a worker confined to a room."""
 
     fn: Callable[P, T]
     room: Room
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function; the worker has confined itself before."""
+        """Call the function. The worker must have confined itself before."""
         return self.fn(*args, **kwargs)
 
 
@@ -49,7 +49,7 @@ def read_answer(content: bytes) -> Any:
     """Return the value of a pickle from a confined worker.
 
     Raises:
-        BuildError: it holds something else than plain values, or is no pickle.
+        BuildError: the content is not a valid pickle, or contains a class that is not on the allowlist.
     """
     try:
         return _Reader(io.BytesIO(content)).load()
@@ -72,7 +72,7 @@ class _Reader(pickle.Unpickler):
 
 
 def _is_value(found: object) -> bool:
-    """Tell whether it is a class of values, whose construction does nothing."""
+    """Return True for a value class of this project: constructing one has no side effects."""
     if not isinstance(found, type) or not found.__module__.startswith(_OURS):
         return False
     is_frozen = dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -50,7 +50,7 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
         modules: import these as well, where they are installed, or each worker that needs them does.
 
     Raises:
-        ConfigError: no temporary folder has a path that is short enough for a socket.
+        ConfigError: no temporary folder has a short enough path for a socket.
     """
     main = sys.modules["__main__"]
     told = {
@@ -69,7 +69,7 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
 
 
 def _make_folder() -> None:
-    """Have multiprocessing make the folder of its socket, elsewhere if the path would be too long in $TMPDIR."""
+    """Make multiprocessing create the folder of its socket, outside $TMPDIR if the path would be too long there."""
     usual = tempfile.gettempdir()
     roots = [root for root in (usual, *_SHORT_ROOTS) if _fits(root) and os.access(root, os.W_OK | os.X_OK)]
     if roots and roots[0] != usual:
@@ -100,7 +100,7 @@ def _own_folder() -> None:
 
 @contextlib.contextmanager
 def _environment(told: Mapping[str, str]) -> Iterator[None]:
-    """Have a process that is started here see some variables and no secrets, and this one keep its own."""
+    """Set variables and hide secrets in the environment inside the block, for processes started there."""
     hidden = os.environ.keys() - without_secrets(os.environ).keys()
     before = {name: os.environ.get(name) for name in (*told, *hidden)}
     for name in hidden:

@@ -71,7 +71,7 @@ def _warm_up(target_json: str) -> None:
 
 
 def _run(task: bytes, folder: str) -> tuple[Answer, bool]:
-    """Run a task; return its answer, and whether the worker has confined itself, which takes no other task then."""
+    """Run a task. Return its answer, and True if the worker has confined itself and so takes no other task."""
     import pickle
 
     is_confined = False

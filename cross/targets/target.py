@@ -35,7 +35,7 @@ _X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": (
 
 
 _LISTS = ("keys", "libs", "mattr")
-"""Target options with a list of words."""
+"""Target options that take a list of words."""
 
 
 def parse_target(target_json: str) -> dict[str, object]:
@@ -76,7 +76,7 @@ def resolve_target(text: str) -> str:
 
 
 def _target_of_words(text: str) -> str:
-    """Return the JSON of a target in the form that TVM dropped with 0.20: "llvm -mcpu=skylake -num-cores=4".
+    """Return the JSON of a target in the form of TVM before 0.20, such as "llvm -mcpu=skylake -num-cores=4".
 
     Raises:
         ConfigError: a word is not of the form -key=value.
@@ -179,7 +179,7 @@ def _check_triple(triple: str) -> None:
 
 
 def _check_core(target: Mapping[str, object]) -> None:
-    """Refuse a core that LLVM does not know, also of a host: TVM would print so and take a generic one."""
+    """Refuse a core unknown to LLVM, also of a host. TVM would only print a message and use a generic core."""
     from tvm.target import Target
     from tvm.target.codegen import llvm_get_cpu_archlist, llvm_is_valid_cpu
 
