@@ -419,11 +419,12 @@ def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[A
                 answer = await function(request, context)
         except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
             guard.note(rpc, context, noted(request), error)
-            await let_go(request)
             await _abort(context, error, rpc)
-        guard.note(rpc, context, noted(request), None)
-        await let_go(request)
-        return answer
+        else:
+            guard.note(rpc, context, noted(request), None)
+            return answer
+        finally:
+            await let_go(request)
 
     return unary
 
