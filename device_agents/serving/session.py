@@ -326,8 +326,7 @@ class Session:
             return measurement
         if worker.is_bloated:
             # What one candidate left in memory must not count against the next.
-            await worker.kill()
-            self.device.note_killed(worker)
+            await self._workers.empty()
         return cleaned_measurement(response.measurement)
 
     async def _call_in(
@@ -347,8 +346,7 @@ class Session:
         try:
             yield await self._apart.worker(lambda _: False)
         finally:
-            async with self._apart.vacant():
-                pass
+            await self._apart.empty()
 
     async def _usable_worker(self) -> WorkerHandle:
         return await self._workers.worker(lambda _: self.device.driver.is_prepared)

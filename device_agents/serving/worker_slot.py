@@ -35,7 +35,7 @@ class WorkerSlot:
         """The worker if it can take a request, else None."""
         return self._worker if self._worker is not None and self._worker.is_usable else None
 
-    async def worker(self, accepts: Callable[[WorkerHandle], bool] = lambda _: True) -> WorkerHandle:
+    async def worker(self, accepts: Callable[[WorkerHandle], bool]) -> WorkerHandle:
         """Return a usable worker. Start a new one unless the current one is usable and `accepts` it."""
         async with self._lock:
             self._check()
@@ -50,6 +50,11 @@ class WorkerSlot:
                 self._worker = await starting
                 raise
             return self._worker
+
+    async def empty(self) -> None:
+        """Kill the worker."""
+        async with self._lock:
+            await self._empty()
 
     @contextlib.asynccontextmanager
     async def vacant(self) -> AsyncIterator[None]:

@@ -53,8 +53,9 @@ class WorkerLink(asyncio.Protocol):
         answer = self._answer = asyncio.get_running_loop().create_future()
         if self._transport is not None and self.is_open:
             parts = [request] if isinstance(request, bytes) else request
-            head = HEADER.pack(sum(map(len, parts)))
-            if sum(map(len, parts)) <= _WRITE_BYTES:
+            size_bytes = sum(map(len, parts))
+            head = HEADER.pack(size_bytes)
+            if size_bytes <= _WRITE_BYTES:
                 self._transport.write(b"".join((head, *parts)))
             else:
                 self._unsent.extend(_slices([head, *parts]))
