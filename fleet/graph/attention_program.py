@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tvm.te import Tensor
 
 ATTRIBUTE = "fleet.attention"
-"""Of a PrimFunc that was made here."""
+"""Attribute of the PrimFuncs of this module."""
 
 KEYS, SCORES, MASKED, LARGEST, POWERS, TOTAL, INVERSE, MIXED, RESULT = (
     f"attention_{stage}"

@@ -1,4 +1,4 @@
-"""One recurrent layer: its kind, its sizes, and how its columns and sequences are grouped for a program."""
+"""Recurrent layer: kind, sizes, and the tiling of its columns and sequences in a program."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import enum
 from dataclasses import dataclass
 
 _WIDEST_TILE, _NARROWEST_TILE = 64, 16
-"""Columns of one gate. The narrowest is the widest register of any processor, so that the program is the same for all.
-"""
+"""Columns of one gate per tile. The narrowest tile fills the widest register of any processor, so that one program
+serves all processors."""
 
 _MOST_SUMS = 128
-"""Of a tile, for one sequence: two thirds of the widest registers."""
+"""Sums of a tile for one sequence: two thirds of the widest register file."""
 
 _MOST_ROWS, _MOST_ROWS_OF_LARGE = 4, 8
-"""Sequences of a chain: as many read each weight once."""
+"""Sequences per chain, which share each load of a weight."""
 
 _LARGE = 1 << 18
-"""Weights of the state, of one direction, from which on the caches of a core do not hold them."""
+"""Number of state weights per direction that no longer fits the caches of a core."""
 
 
 class Cell(enum.StrEnum):
-    """The recurrent layers of ONNX."""
+    """Kinds of recurrent layers in ONNX."""
 
     LSTM = "lstm"
     GRU = "gru"
@@ -32,20 +32,20 @@ GATES = {Cell.LSTM: 4, Cell.GRU: 3, Cell.RNN: 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """One recurrent layer."""
+    """Parameters of a recurrent layer."""
 
     cell: Cell
     steps: int
     batch: int
     hidden: int
     is_reverse: tuple[bool, ...]
-    """Of each direction: whether it runs from the last step to the first."""
+    """For each direction, True if it runs from the last step to the first."""
 
     activations: tuple[str, ...]
-    """Names in ONNX; the same for all directions."""
+    """ONNX names of the activations; the same for all directions."""
 
     clip: float | None = None
-    """Largest magnitude of what an activation of a gate gets."""
+    """Bound on the magnitude of a gate's value before its activation; None if unbounded."""
 
     is_linear_before_reset: bool = False
     """GRU: the reset gate applies to the product with the state, not to the state."""
@@ -73,12 +73,12 @@ class Recurrence:
 
     @property
     def gates(self) -> int:
-        """Numbers that a column gets from the products."""
+        """Number of gates per column."""
         return GATES[self.cell]
 
     @property
     def tile(self) -> int:
-        """Columns that are computed together."""
+        """Number of columns computed together."""
         width = _WIDEST_TILE
         while width > _NARROWEST_TILE and (self.hidden % width or self.gates * width > _MOST_SUMS):
             width //= 2
@@ -86,29 +86,29 @@ class Recurrence:
 
     @property
     def padded(self) -> int:
-        """Columns of the state, in whole tiles."""
+        """Number of columns of the state, padded to whole tiles."""
         return -(-self.hidden // self.tile) * self.tile
 
     @property
     def rows(self) -> int:
-        """Sequences of a chain."""
+        """Number of sequences per chain."""
         is_large = self.gates * self.hidden * self.padded >= _LARGE
         most = min(self.batch, _MOST_ROWS_OF_LARGE if is_large else _MOST_ROWS)
         return next(rows for rows in range(most, 0, -1) if self.batch % rows == 0)
 
     @property
     def has_two_products(self) -> bool:
-        """GRU, reset before the product: it needs all of the reset gate first."""
+        """True for a GRU with the reset before the product, which needs the whole reset gate first."""
         return self.cell is Cell.GRU and not self.is_linear_before_reset
 
     @property
     def weights_shape(self) -> tuple[int, ...]:
-        """[directions, tiles, hidden, gates, columns of a tile]: a tile's weights lie together."""
+        """[directions, tiles, hidden, gates, columns of a tile]: the weights of a tile are contiguous."""
         return (self.directions, self.padded // self.tile, self.hidden, self.gates, self.tile)
 
     @property
     def results(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the outputs: all answers, the last hidden states, and those of an LSTM's cells."""
+        """Shapes of the outputs: all answers, the last hidden states, and the last cell states of an LSTM."""
         state = (self.directions, self.batch, self.hidden)
         states = 2 if self.cell is Cell.LSTM else 1
         return ((self.steps, self.directions, self.batch, self.hidden), *[state] * states)

@@ -1,14 +1,14 @@
-"""A whole recurrent layer as one tensor program: the loop over time, the product with the state, and the gates.
+"""Tensor program of a whole recurrent layer: the loop over time, the product with the state, and the gates.
 
-The products with the input come ready, for all steps at once. A chain is one direction of a few sequences: chains are
-independent of each other. Within a step, columns of the state are computed in tiles; a tile's gates follow its product
-at once. `fleet.spaces.recurrent` finds the stages by their names.
+The products with the input are computed before, for all steps at once. A chain is one direction of a few sequences;
+chains are independent of each other. Within a step, the columns of the state are computed in tiles, and a tile's gates
+follow its product immediately. `fleet.spaces.recurrent` finds the stages by their names.
 
-All states of a chain stay in one array, "history", with the initial state in front. So a step reads what another one
-wrote, never what it writes itself, and what it answers is copied out at the end.
+The array "history" keeps all states of a chain, starting with the initial state. A step therefore only reads states of
+earlier steps, and the answers are copied out at the end.
 
-A sequence that is shorter than the others of its batch keeps its state and answers 0 from its end on. Read backwards,
-it keeps the initial state until its last element, so both directions need only that one rule.
+Beyond the end of a short sequence in a batch, the state stays unchanged and the answers are 0. In reverse, the initial
+state stays until the last element, so one rule serves both directions.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from tvm.tirx import Buffer, PrimFunc, Var
 
 ATTRIBUTE = "fleet.recurrence"
-"""Of a PrimFunc that was made here."""
+"""Attribute of the PrimFuncs of this module."""
 
 _OPAQUE = 8
-"""TVM's number for what is fused with nothing (kOpaque)."""
+"""TVM's operator pattern that prevents fusion (kOpaque)."""
 
 CHAIN, STEP, PRODUCT, SECOND = "chain", "step", "product", "candidate_product"
-"""The blocks around everything and around one step, and those that multiply the state."""
+"""Names of the blocks around a chain and around a step, and of the products with the state."""
 WEIGHTS = 1
-"""Place of the parameter that holds the weights of the state."""
+"""Index of the parameter with the weights of the state."""
 
 
 def recurrence_program(layer: Recurrence) -> PrimFunc:
-    """Return the program of a layer, unscheduled.
+    """Return the unscheduled program of a layer.
 
     Its parameters are the products with the input, float32 [steps, batch, directions, gates, padded], biases included;
-    the weights of the state; then what the layer has of candidate bias, peepholes, lengths, initial states; results.
+    the weights of the state; candidate bias, peepholes, lengths and initial states if the layer has them; the results.
     """
     from tvm.script.ir_builder import IRBuilder
     from tvm.tirx.script import builder as T  # noqa: N812 - as in TVMScript
@@ -52,9 +52,9 @@ def recurrence_program(layer: Recurrence) -> PrimFunc:
 
 
 def input_scales(mod: IRModule) -> tuple[tuple[int, float], ...]:
-    """Return the arguments of a module's "main", by place, that random numbers of variance 1 do not suit, with factors.
+    """Return scale factors for random inputs, by index of the argument of a module's "main".
 
-    With such weights a recurrent layer is chaotic: 64 steps of 64 columns make a difference of 1 of one of 1e-7.
+    With weights of variance 1 a recurrent layer is chaotic: 64 steps of 64 columns amplify a difference of 1e-7 to 1.
     """
     function = mod["main"]
     if not function.attrs or ATTRIBUTE not in function.attrs:
@@ -64,7 +64,7 @@ def input_scales(mod: IRModule) -> tuple[tuple[int, float], ...]:
 
 
 class _Writer:
-    """Writes the blocks of one layer."""
+    """Writer of the blocks of one layer."""
 
     def __init__(self, builder: Any, layer: Recurrence) -> None:
         self.t = builder
@@ -87,7 +87,7 @@ class _Writer:
         }
 
     def write(self) -> None:
-        """Write everything."""
+        """Write the blocks of all chains."""
         t, layer = self.t, self.layer
         with t.grid(layer.directions, layer.batch // layer.rows) as (direction, part), t.sblock(CHAIN):
             d = t.axis.spatial(layer.directions, direction)
@@ -134,14 +134,14 @@ class _Writer:
         return t.if_then_else(j < layer.hidden, found[d, b, j], t.float32(0))
 
     def time(self, d: Expr, s: Expr) -> Expr:
-        """Return the time of a direction's step."""
+        """Return the time index of a direction's step."""
         last = self.layer.steps - 1
         if len(set(self.layer.is_reverse)) == 1:
             return last - s if self.layer.is_reverse[0] else s
         return s + d * (last - 2 * s)
 
     def buffer(self, name: str, shape: Sequence[int]) -> Buffer:
-        """Allocate an array within the block that is being written."""
+        """Allocate an array in the current block."""
         from tvm.script.ir_builder import IRBuilder
 
         return IRBuilder.name(name, self.t.sblock_alloc_buffer(shape, "float32", layout=None))
@@ -153,10 +153,10 @@ class _Writer:
         store: Callable[..., tuple[Buffer, Sequence[Expr | int], Expr]],
         tile: Var | None = None,
     ) -> None:
-        """Write loops and a block in them that stores one number.
+        """Write loops around a block that stores one number.
 
         Args:
-            tile: loop around them, the first of the block's axes.
+            tile: outer loop that becomes the block's first axis; None if there is none.
         """
         t, layer = self.t, self.layer
         with t.grid(*extents) as loops, t.sblock(name):
@@ -167,7 +167,7 @@ class _Writer:
 
 
 class _Step:
-    """Writes one step of a chain."""
+    """Writer of one step of a chain."""
 
     def __init__(self, writer: _Writer, d: Var, first: Expr, s: Var, history: Buffer, cells: Buffer | None) -> None:
         self._writer = writer
@@ -209,7 +209,7 @@ class _Step:
 
         def hidden(n: Expr, r: Expr, lane: Expr) -> Expr:
             shown = self._activate(0, self._peep(self._gate(1, n, r, lane), 1, new_cell[r, n, lane], n, lane))
-            # ONNX Runtime clips the gates, and not the cell, though that is the input of an activation, too.
+            # Like ONNX Runtime, clip the gates but not the cell, although an activation reads it, too.
             return shown * self._function(layer.activations[2], new_cell[r, n, lane])
 
         with self._t.serial(0, self._tiles) as tile:
@@ -247,7 +247,7 @@ class _Step:
             return self._activate(1, self._input(2, n, r, lane) + second[r, n, 0, lane])
 
         def hidden(n: Expr, r: Expr, lane: Expr) -> Expr:
-            # (1 - z) * candidate + z * hidden, with one product less
+            # (1 - z) * candidate + z * hidden, with one multiplication less
             found, old = candidates[r, n, lane], self._old(n, r, lane)
             return self._hold(r, found + updates[r, n, lane] * (old - found), old)
 
@@ -277,7 +277,7 @@ class _Step:
     def _product(
         self, name: str, tile: Var, to: Buffer, state: Buffer, at: Callable[[Expr, Expr], Sequence[Expr]]
     ) -> None:
-        """Write the product of a state with the weights of some gates, the last ones for the second product."""
+        """Write the product of a state with the weights of some gates; the second product uses the last gates."""
         t, layer = self._t, self._layer
         gates = int(to.shape[2])
         begin = layer.gates - gates if name == SECOND else 0
@@ -298,7 +298,7 @@ class _Step:
         )
 
     def _keep(self, name: str, tile: Var, new: Buffer, to: Buffer, place: tuple[Expr, ...]) -> None:
-        """Copy a tile to where the next step reads it: no stage reads and writes the same array."""
+        """Copy a tile to the array that the next step reads: no stage reads and writes the same array."""
         self._writer.block(
             name,
             (self._layer.rows, self._layer.tile),
@@ -319,7 +319,7 @@ class _Step:
         return self._given["given"][self._time, self._first + r, self._d, gate, self._column(n, lane)]
 
     def _gate(self, gate: int, n: Expr, r: Expr, lane: Expr) -> Expr:
-        """Return what a gate's activation gets."""
+        """Return the value of a gate before its activation."""
         return self._input(gate, n, r, lane) + self._products[r, n, gate, lane]
 
     def _peep(self, gate: Expr, index: int, seen: Expr, n: Expr, lane: Expr) -> Expr:
@@ -334,7 +334,7 @@ class _Step:
         return self._t.Select(self._time < self._given["lengths"][self._first + r], new, old)
 
     def _activate(self, index: int, value: Expr) -> Expr:
-        """Apply the activation at a place of the layer's list."""
+        """Apply an activation of the layer, given by its index."""
         clip = self._layer.clip
         if clip is not None:
             value = self._t.max(self._t.min(value, self._t.float32(clip)), self._t.float32(-clip))
@@ -358,4 +358,4 @@ ACTIVATIONS: dict[str, Callable[[Any, Expr], Expr]] = {
     "Softsign": lambda t, x: x / (t.float32(1) + t.abs(x)),
     "Tanh": lambda t, x: t.tanh(x),
 }
-"""Functions of ONNX by name, with ONNX's defaults for their parameters."""
+"""Activations by ONNX name, with ONNX's default parameters."""

@@ -1,4 +1,4 @@
-"""Runs a model where its users run it today, for reference outputs; `fleet.models.engine_turns` times it."""
+"""Reference outputs of a model from the usual engine of its format. `fleet.models.engine_turns` times the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReferenceRun:
 
 
 def reference_outputs(model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int = 1) -> ReferenceRun | None:
-    """Run a model. None where its engine is not installed or refuses the model.
+    """Run a model in its engine. Return None if the engine is not installed or refuses the model.
 
     Args:
         inputs: one array per input of the model, in order.
@@ -54,7 +54,7 @@ def reference_outputs(model: Model, inputs: Sequence[NDArray[np.generic]], *, th
 
 
 def engine_of(model_format: ModelFormat) -> str:
-    """Return the engine of a format; empty: none."""
+    """Return the name of a format's engine; empty if it has none."""
     return ENGINES[model_format][0] if model_format in ENGINES else ""
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _REFERENCE_TIMEOUT_SEC = 120.0
 _SLOW_REFERENCE_SEC = 0.1
-"""Of a proof whose reference takes longer, one answer is compared instead of two."""
+"""Run time of a reference above which a proof compares one answer instead of two."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,10 +53,10 @@ class Expected:
     inputs: Sequence[Array | TensorSpec] = ()
     outputs: list[Array] = field(default_factory=list)
     style: InputStyle = InputStyle.NORMAL
-    """Of the inputs."""
+    """Style of the inputs."""
 
     run_sec: float = 0.0
-    """Time of a run, there and back [s]."""
+    """Time of one run of the reference, transfers included [s]."""
 
     fault: str = ""
     """Why there are no outputs; without them no candidate can be checked."""
@@ -96,7 +96,7 @@ class Checker:
     async def check(
         self, effect: Check
     ) -> AsyncGenerator[BaselineBuilt | ReferenceMade | ReferenceFailed | Checked, None]:
-        """Tell whether a candidate computes what it should, and whether it takes the time that it claims."""
+        """Compare a candidate's output with the reference, then prove its claimed time."""
         workload = self._workload_of(effect.workload)
         if effect.workload not in self._baselines:
             yield await self.build_baseline(effect.workload)
@@ -124,7 +124,7 @@ class Checker:
         yield Checked(effect.workload, effect.digest, verdict, proof.message, proof)
 
     async def prepare_proof(self, effect: Prove) -> Claim | None:
-        """Build a schedule of the library and its reference; None if the schedule does not build."""
+        """Build a schedule of the library and its reference; return None if the schedule does not build."""
         artifact, packings = effect.artifact, effect.packings
         if artifact is None:
             built = await self._searcher.build_again(effect.workload, effect.trace_json)
@@ -144,11 +144,11 @@ class Checker:
         expected = self._expected[effect.workload]
         if expected.fault:
             return
-        with contextlib.suppress(MeasurementError):  # the device went away: nothing is said of the time
+        with contextlib.suppress(MeasurementError):  # the device is lost: no verdict on the time
             yield Proven(effect.workload, effect.trace_json, await self._prove(workload, claim, expected))
 
     async def _expect(self, workload: Workload) -> AsyncGenerator[ReferenceMade | ReferenceFailed, None]:
-        """Find out what the unscheduled program of a workload computes, unless that is known."""
+        """Compute the reference outputs of a workload with its unscheduled program, unless they are known."""
         shash = workload.shash
         expected = self._expected.setdefault(shash, Expected(artifact=self._baselines[shash]))
         if expected.outputs or expected.fault:

@@ -161,7 +161,7 @@ def schedules(
 
 
 def fastest(library: Library, workload: str, within: ScopeFilter) -> list[Record]:
-    """Return the fastest checked schedule, one whose time is proven before others; nothing if none was checked."""
+    """Return the fastest schedule with a proven time, else the fastest checked one; empty if none was checked."""
     proven = library.best(workload, within, checked_only=True, proven_only=True)
     return proven or library.best(workload, within, checked_only=True)
 
@@ -185,10 +185,10 @@ def without_static(library: Library, workloads: Sequence[Workload], scope: Recor
 
 
 def are_static(library: Library, schedules: Mapping[str, str], without: Mapping[str, str], scope: RecordScope) -> bool:
-    """Tell whether a model with these schedules is the one with static schedules.
+    """Tell whether all of a model's schedules are the static ones.
 
     Args:
-        without: NO_TRACE for each workload that has no static schedule.
+        without: NO_TRACE for each workload without a static schedule.
     """
     return all(
         without.get(shash) == NO_TRACE

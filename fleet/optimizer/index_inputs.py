@@ -1,4 +1,4 @@
-"""Random inputs for models and programs: the largest index that their tables have, and numbers of a size that suits."""
+"""Random inputs for models and programs: indices within their tables, and numbers of a suitable scale."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def largest_index_of(workload: Workload) -> int:
 def inputs_of(
     workload: Workload, seed: int, style: InputStyle = InputStyle.NORMAL, *, args: Sequence[TensorSpec] | None = None
 ) -> list[Array | TensorSpec]:
-    """Return random inputs that suit a single program, and the specs of its outputs.
+    """Return suitable random inputs for a single program, and the specs of its outputs.
 
     Args:
-        args: its arguments with other shapes; None: with its own.
+        args: its arguments with other shapes; None for its own shapes.
     """
     return make_inputs(
         workload.args if args is None else args,

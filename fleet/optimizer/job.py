@@ -164,7 +164,7 @@ class WorkloadReport:
 
     trials_before: int
     untuned_us: float | None
-    """Time of the unscheduled program [us]; None: not known."""
+    """Time of the unscheduled program [us]; None if it is unknown."""
 
     static_us: float | None
     """With the schedule that is chosen without a trial; None: it was not measured in this job."""
@@ -187,7 +187,7 @@ class WorkloadReport:
     """Why it got no (more) trials, or empty."""
 
     is_untuned_above: bool = False
-    """The unscheduled program takes longer than `untuned_us`, and was stopped."""
+    """The unscheduled program was stopped at `untuned_us`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class PlacedReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioReport:
-    """Ratio of two times that were taken in turns, and the interval that contains it with 99 % confidence."""
+    """Ratio of two times measured in turns, with its 99 % confidence interval."""
 
     ratio: float
     low: float
@@ -229,13 +229,13 @@ class ModelReport:
     """The whole model at the end of a job."""
 
     untuned_ms: float | None = None
-    """Of one run; None: it was stopped, or failed."""
+    """Time of one run [ms]; None if it was stopped or failed."""
 
     untuned_above_ms: float | None = None
-    """The untuned model takes longer than this, ten times as long as with static schedules, and was stopped."""
+    """Time at which the untuned model was stopped [ms]: ten times that with static schedules. None if it was not."""
 
     untuned_problem: str = ""
-    """Why the untuned model did not run, as for lack of memory; empty: it ran."""
+    """Reason why the untuned model did not run, such as lack of memory; empty if it ran."""
 
     static_ms: float | None = None
     """With the schedules that are chosen without a trial."""
@@ -255,32 +255,32 @@ class ModelReport:
     """Time of the engine in `reference`; None where the device is another machine."""
 
     rounds: int = 0
-    """Turns that each program had."""
+    """Number of rounds in which each program ran."""
 
     is_static: bool = False
-    """The tuned model is the same program as the one with static schedules, and ran once for both."""
+    """The tuned model is the same program as the model with static schedules: one run counts for both."""
 
     is_untuned_static: bool = False
-    """The same of the untuned model."""
+    """The untuned model is the same program as the model with static schedules."""
 
     against_static: RatioReport | None = None
-    """Time of the tuned model divided by that with static schedules; None: the same program, or too few turns."""
+    """Time of the tuned model divided by that with static schedules; None for the same program or too few rounds."""
 
     against_engine: RatioReport | None = None
-    """Time of the tuned model divided by that of the engine; None: it did not run here, or too few turns."""
+    """Time of the tuned model divided by the engine's; None if the engine did not run here, or for too few rounds."""
 
     is_slower: bool = False
-    """The tuned model takes longer than with static schedules, beyond doubt: use that."""
+    """The tuned model is significantly slower than with static schedules: use the static ones."""
 
     max_abs_error: float | None = None
     """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
 
     tolerance: float | None = None
-    """Tolerance where that difference is: it follows from the lengths of sums, the types, `roundings`, and from
-    the error of the reference against float64 where that is known."""
+    """Tolerance at the element with that difference. It follows from the lengths of sums, the types, `roundings`, and
+    the error of the reference against float64 if that is known."""
 
     tolerance_by: str = "sums"
-    """ "float64" where that error is known, else "sums"."""
+    """ "float64" if that error is known, else "sums"."""
 
     roundings: int = 0
     """How often a number is rounded to a code of 8 bits on its way to an output; 0: the model is not quantized."""
@@ -292,10 +292,10 @@ class ModelReport:
     """Why agreement with the reference says little; None: it says enough."""
 
     unchecked: str = ""
-    """Why its answers were compared with nothing; empty: they were compared."""
+    """Reason why its answers were not compared; empty if they were."""
 
     is_right: bool = True
-    """The tuned model answers as the reference does: the verdict that `fleet serve-check` gives, too."""
+    """The tuned model's answers agree with the reference, by the same rule as in `fleet serve-check`."""
 
     message: str = ""
     """How its answers differ from the reference's, and why; empty: they agree."""
@@ -329,7 +329,7 @@ class TuneReport:
     model: ModelReport | None
     repeats: RepeatCount = field(default_factory=RepeatCount)
     target_json: str = ""
-    """The target that its artifacts are built for; empty in reports of older versions."""
+    """Target of the artifacts; empty in reports of older versions."""
 
     def __repr__(self) -> str:
         ran = (

@@ -414,7 +414,7 @@ class JobRun:
 
 
 def _unproven(progress: JobProgress) -> str:
-    """Say how many of the schedules that are used have no proof of their time; empty: all have."""
+    """Return a warning with the number of used schedules without a proven time; empty if all are proven."""
     used = [item for item in progress.workloads if item.uses_schedule]
     unproven = [item for item in used if not item.is_proven]
     reason = next((item.unprovable for item in unproven if item.unprovable), "")

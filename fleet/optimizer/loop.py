@@ -160,7 +160,7 @@ class TuningLoop:
         await self._prove_winners()
 
     async def _prove_winners(self) -> None:
-        """Prove what is best where that is not done: schedules of earlier jobs, and times that the run-off found."""
+        """Prove the best schedules that are still unproven: those of earlier jobs, and winners of the run-off."""
         wanted = [ev.ProofWanted(item.workload.shash) for item in self._core.progress.workloads]
         events: Sequence[ev.Event] = wanted
         while proofs := [effect for event in events for effect in await self._perform_but_proofs(event)]:
@@ -175,7 +175,7 @@ class TuningLoop:
                 ]
 
     async def _perform_but_proofs(self, event: ev.Event) -> list[ev.Prove]:
-        """Apply an event and perform what follows, except proofs: those are returned."""
+        """Apply an event and perform its effects, except proofs, which are returned."""
         effects = feed(self._core, event)
         await self._perform([effect for effect in effects if not isinstance(effect, ev.Prove)])
         return [effect for effect in effects if isinstance(effect, ev.Prove)]

@@ -1,12 +1,12 @@
 """Turns on the cores between processes: two optimizers on one machine, or an optimizer and somebody's `fleet tune`.
 
-Three files that are locked by flock(2), which the kernel releases however a process ends. `gate` is held while a
-process enters, so that none overtakes; `building` and `measuring` are held during that work. A process enters once no
-other holds a lock that excludes its own. Locks are polled: a thread that waits in the kernel cannot be cancelled.
+Three files are locked by flock(2), which the kernel releases at any end of a process. `gate` is held while a process
+enters, which keeps the order of arrival; `building` and `measuring` are held during that work. A process enters once
+no other holds a lock that excludes its own. Locks are polled, because a thread blocked in the kernel cannot be
+cancelled.
 
-The files lie in a folder that only this account can open. In a folder of all accounts, any of them could hold the gate
-and delay every turn of the others. Two accounts that tune on one machine take no turns: measurements beside foreign
-work are marked as disturbed.
+Only this account can open the files' folder. In a shared folder, any account could hold the gate and delay all others.
+Two accounts on one machine therefore take no turns: measurements beside foreign work are marked as disturbed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class MachineTurns:
 
     @classmethod
     def of_this_machine(cls) -> Self | None:
-        """Return the turns of all processes of this account on this machine; None if its state folder is unusable."""
-        folder = state_dir() / "turns" / platform.node()  # homes may be shared by machines
+        """Return the turns of this account's processes on this machine, or None if its state folder is unusable."""
+        folder = state_dir() / "turns" / platform.node()  # machines may share home folders
         try:
             make_private_dir(folder.parent)
             os.close(_opened(folder / "gate"))
@@ -102,5 +102,5 @@ class MachineTurns:
 
 
 def _opened(path: Path) -> int:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # at first, or after somebody cleaned up
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # at first use, or after a cleanup
     return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)

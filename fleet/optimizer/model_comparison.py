@@ -40,16 +40,16 @@ from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.workloads.extract import compile_model
 
 UNTUNED, STATIC, TUNED, IN_PLACE = "untuned", "static", "tuned", "in place"
-"""Builds of the whole model: the last two with the schedules that are fastest alone, and in the model."""
+"""Builds of the whole model: the last two use the schedules that are fastest alone, and fastest in the model."""
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 120.0
 _ONNX_RUNTIME = "onnxruntime"
 _SLOWER = 1.01
-"""A smaller difference is not worth a word, however certain it is."""
+"""Ratio below which a slowdown is not reported, even if it is significant."""
 
 _TURNS_SEC, _TURNS_SHARE = 5.0, 0.1
-"""Time for the turns of a model [s], and the share of the job's time so far, if that is longer."""
+"""Time budget for the turns of a model: the longer of this time [s] and this share of the job's time so far."""
 
 _OTHER_SEED = 1_000
 """Added to the seed for inputs that should give different outputs."""
@@ -70,7 +70,7 @@ class _Expected:
     style: InputStyle
     attempt: int
     spread: tuple[float, ...] | None = None
-    """Error of the reference against float64, by output; None: not known."""
+    """Error of the reference against float64, by output; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,19 +83,19 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timed:
-    """The times of all programs."""
+    """Times of all programs."""
 
     rounds: Rounds
     untuned: Untuned
     same: Mapping[str, str]
-    """For each build, the build that ran for it: equal programs run once."""
+    """For each build, the build that ran in its place: equal programs run once."""
 
     def best_sec(self, name: str) -> float:
-        """Return the time of a build [s]; infinite if it has none."""
+        """Return the time of a build [s]; infinite if it did not run."""
         return self.rounds.best_sec(self.same.get(name, name))
 
     def against(self, name: str, other: str) -> RatioInterval | None:
-        """Return the ratio of the times of two programs, or None if they did not run against each other."""
+        """Return the interval of the ratio of two programs' times, or None if they were not compared."""
         one, two = self.same.get(name, name), self.same.get(other, other)
         return self.rounds.interval(one, two) if one != two else None
 
@@ -114,7 +114,7 @@ class ModelComparison:
     """Cores that ONNX Runtime may use: as many as the device if that is a processor, else all."""
 
     terms: int
-    """Of the sums of all workloads of the model, also those that are not tuned."""
+    """Number of terms in the sums of all workloads of the model, untuned ones included."""
 
     is_local: bool
     """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
@@ -123,7 +123,7 @@ class ModelComparison:
     """NO_TRACE, by structural hash, for workloads whose static schedules failed on the device."""
 
     has_static_only: bool = False
-    """All schedules that it is given are the static ones."""
+    """All given schedules are the static ones."""
 
     placing: Placing | None
     """Compares schedules in the model, and keeps what it shall have; None: the library is told nothing."""
@@ -188,7 +188,7 @@ class ModelComparison:
         return fastest
 
     async def _time(self, built: Mapping[str, Artifact], largest: Sequence[int]) -> _Timed:
-        """Have all programs take turns; those of the device and the engine have the same cores, and never overlap."""
+        """Time all programs in turns. Programs on the device and the engine use the same cores and never overlap."""
         digests = {name: artifact.digest for name, artifact in built.items()}
         order = (STATIC, TUNED, IN_PLACE, UNTUNED)
         same = {name: next(one for one in order if digests.get(one) == digests[name]) for name in built}
@@ -220,7 +220,7 @@ class ModelComparison:
 
     @asynccontextmanager
     async def _engine(self, largest: Sequence[int]) -> AsyncIterator[Engine | None]:
-        """Have the engine ready in a process of the pool."""
+        """Prepare the engine in a process of the pool."""
         inputs = [
             [given for given in self._inputs(variant, one) if not isinstance(given, TensorSpec)]
             for variant, one in zip(self.model.variants, largest, strict=True)
@@ -260,7 +260,7 @@ class ModelComparison:
     async def _check(
         self, report: ModelReport, tuned: Artifact, untuned: Artifact, largest: Sequence[int]
     ) -> ModelReport:
-        """Compare the answers with the engine's, or with those of the untuned program if that is fast enough."""
+        """Compare the answers with the engine's, or with the untuned program's if that is fast enough."""
         is_bounded = bool(report.untuned_above_ms or report.untuned_problem)
         trusted = None if is_bounded else untuned
         runs = []
@@ -299,7 +299,7 @@ class ModelComparison:
         )
 
     def _agree(self, outputs: Sequence[Array], expected: _Expected) -> Agreement:
-        """Compare as exported models are compared, with the same tolerances."""
+        """Compare with the same tolerances as for exported models."""
         tolerances = answer_tolerances(
             expected.outputs,
             terms=self.terms,
@@ -309,7 +309,7 @@ class ModelComparison:
         return agree(outputs, expected.outputs, tolerances)
 
     async def _judge(self, report: ModelReport, runs: Sequence[_Run], untuned: Artifact) -> ModelReport:
-        """Say whether a schedule or the import makes a wrong answer: both programs have the import in common."""
+        """Attribute a wrong answer to a schedule or to the import, which the untuned program shares."""
         problem = ""
         for run in runs:
             try:
@@ -336,7 +336,7 @@ class ModelComparison:
         return await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, model), model)
 
     async def _expect(self, model: Model, untuned: Artifact | None, largest: int) -> _Expected | None:
-        """Find inputs for which the model's output is a real test, if there are any; None: nothing answers them."""
+        """Find inputs that make the model's output a meaningful test; return None if there is no reference."""
         first: _Expected | None = None
         for attempt, style in enumerate(InputStyle):
             found = await self._expect_for(model, untuned, attempt, style, largest)
@@ -392,7 +392,7 @@ class ModelComparison:
 
 
 def blame(problem: str) -> str:
-    """Say why a tuned model answers otherwise, given how it differs from the untuned program; empty: it does not."""
+    """Return the cause of a wrong answer, given the difference from the untuned program, empty if there is none."""
     if not problem:
         return "the untuned program answers the same, so that it is the import, and no schedule"
     return f"the untuned program answers otherwise, so that it is a schedule: {problem}"

@@ -11,9 +11,9 @@ with `scale` the root mean square of the reference, since an element that cancel
 of its large terms. A wrong kernel (elements swapped, a tile left out, a sum cut short) is off by about `scale` itself:
 in float32 that is ten thousand times the bound. Right ones stay far below it: see tests/unit/test_numerics_compare.py.
 
-Of a whole model, n is what all its sums add up: each of them rounds what the next one gets. A VGG-19 has 48,000 terms.
-Large terms that cancel lose more than that. So models are allowed a multiple of what their engine is off float64, where
-that can be had (`fleet.optimizer.spread`), and the bound above at least.
+For a whole model, n is the total length of its sums, since each one rounds the input of the next. VGG-19 has 48,000
+terms. Cancellation of large terms loses more than that. Models are therefore allowed a multiple of their engine's error
+against float64, if it can be computed (`fleet.optimizer.spread`), and at least the bound above.
 
 Convolutions by Winograd's algorithm round more for each term, but stay within the same bound: `growth` in
 fleet.graph.winograd_algorithm says how much more, and a test that it is less than what SAFETY leaves.
@@ -64,11 +64,11 @@ _FEW = 4
 """Elements that may be so close whatever the share: outputs can be small."""
 
 _SPREAD_FACTOR = 8.0
-"""Between the error of the reference against float64, the largest of some dozens, and the largest difference of two
-right answers: both are off, in any direction, and few elements show little of the tail."""
+"""Factor from the reference's largest error against float64 to the largest difference of two right answers. Both
+answers have errors, in either direction, and few elements reveal little of the tail."""
 
 _MOST_SPREAD = 2.0**-9
-"""Whatever float64 says: a wrong rounding to bfloat16, or an error of 1 % in one element, is found."""
+"""Upper bound of that tolerance: still detects a wrong rounding to bfloat16, or an error of 1 % in one element."""
 
 _CODES = ("int8", "uint8")
 _INTEGER_BOUND = 8
@@ -122,7 +122,7 @@ def make_inputs(
     [0, largest_index], since most are indices, and a negative one is none in PyTorch. Booleans are fair coins.
 
     Args:
-        scales: factors by place, for floats that have to be smaller than others.
+        scales: factors by index of the argument, for floats that need another scale.
     """
     rng, factors = np.random.default_rng(seed), dict(scales)
     return [
@@ -178,13 +178,13 @@ def tolerance_of(dtype: str, *, reduction_size: int | None = None, roundings: in
 def answer_tolerances(
     outputs: Sequence[Array], *, terms: int, roundings: int, spread: Sequence[float] | None
 ) -> tuple[float, ...]:
-    """Return what a model's answer may be off, for each output, as `fleet.runtime.agreement.agree` takes it.
+    """Return the tolerance of each output of a model, in the unit of `fleet.runtime.agreement.agree`.
 
     Args:
-        outputs: the reference's.
-        terms: of the model's sums together.
+        outputs: outputs of the reference.
+        terms: number of terms in all sums of the model.
         roundings: see `Model.roundings`.
-        spread: error of the reference against float64 for each output, in the same unit; None: not known.
+        spread: error of the reference against float64 for each output, in the same unit; None if it is unknown.
     """
     errors = spread if spread is not None else [0.0] * len(outputs)
     return tuple(

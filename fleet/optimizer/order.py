@@ -23,7 +23,7 @@ FORMAT = 1
 """Incremented when an older optimizer would misread an order."""
 
 _DATA = frozenset({".onnx", ".tflite", PROGRAM_SUFFIX})
-"""Types of model files that are read as data. The others have pickles, Python functions or classes by name."""
+"""Types of model files that are pure data. Others contain pickles, Python functions or class names."""
 
 _MOST = 2**31 - 1
 """Trials, and seeds: what a database's integer holds."""
@@ -97,16 +97,12 @@ def check_options(options: TuneOptions, now: datetime) -> None:
 
 
 def is_data(model: Path) -> bool:
-    """Tell whether reading a model's file runs no code of its author, so that it may go into the queue."""
+    """Tell whether a model's file can be read without running code of its author, as the queue requires."""
     return not is_of_transformers(model) and model.suffix in _DATA
 
 
 def check_is_data(model: Path) -> None:
-    """Refuse a model whose file is code: an optimizer would run it with its own account.
-
-    Raises:
-        InvalidRequest: it is one.
-    """
+    """Raise InvalidRequest for a model whose file contains code: an optimizer would run it under its own account."""
     if not is_data(model):
         known = ", ".join(f"*{suffix}" for suffix in sorted(_DATA))
         raise InvalidRequest(
@@ -123,7 +119,7 @@ def submit(library: Library, options: TuneOptions, *, holder: str, owner: str = 
         fleet_id: see `JobOrder`.
 
     Raises:
-        ImportFailed: there is no such model, or it names weights outside of its folder.
+        ImportFailed: the model does not exist, or names weights outside of its folder.
         InvalidRequest: see `check_options` and `check_is_data`.
         LibraryError, DiskFull: it could not be stored.
     """
@@ -153,8 +149,8 @@ def restore_model(library: Library, order: JobOrder, folder: Path) -> Path:
     Raises:
         NotFound: the library has it no more, or damaged.
         LibraryError: it cannot be read.
-        InvalidRequest: the order names a file that did not come with it, a path that leads out of the folder, or a
-            format that is code.
+        InvalidRequest: the order names a file without content, a path that leaves the folder, or a format that is
+            code.
     """
     name = str(order.options.model)
     check_is_data(order.options.model)

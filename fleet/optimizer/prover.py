@@ -1,7 +1,7 @@
-"""Has the time of a winner proven by the agent's clock, and compares the answers with the reference.
+"""Proof of a winner's time by the agent's clock, with its answers compared to the reference.
 
-The numbers that inputs are drawn from are chosen here, at random and after the artifact is built. The reference runs in
-a worker that has run no candidate: one that had could answer for it.
+The input banks are drawn here at random, after the artifact is built. The reference runs in a fresh worker, because a
+candidate could tamper with a worker that it has run in.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 _REFERENCE_TIMEOUT_SEC = 120.0
 _PAUSES_SEC = (0.0, 0.3, 1.0)
-"""Pauses before further tries, each in another worker: a refusal is for good, and other virtual machines on the same
-host slow a kernel down for a second without a trace in this one's counters."""
+"""Pauses before retries, each in another worker. A refusal is final, and other virtual machines on the host can slow a
+kernel down for a second without a trace in this machine's counters."""
 
 _PLAIN_LIE = 3.0
-"""A time that is so many times the claim is refused at the second try."""
+"""Ratio of proven time to claim above which the second try is final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A time that is to be proven."""
+    """Claimed time of an artifact."""
 
     artifact: Artifact
     packings: tuple[Packing, ...] = ()
@@ -56,7 +56,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prover:
-    """Proves times of one workload's candidates."""
+    """Prover of the times of one workload's candidates."""
 
     device: SteadyDevice
     workload: Workload
@@ -64,15 +64,15 @@ class Prover:
     """The unscheduled program."""
 
     style: InputStyle
-    """Inputs for which its outputs are a real test."""
+    """Style of inputs that make its outputs a meaningful test."""
 
     answers: int
 
     async def prove(self, claim: Claim) -> Proof:
-        """Prove a time.
+        """Prove a time, with retries.
 
         Raises:
-            MeasurementError: the device went away, or the reference failed.
+            MeasurementError: the device is lost, or the reference failed.
         """
         proof = await self._try(claim)
         for tries, pause_sec in enumerate(_PAUSES_SEC, 1):
@@ -101,7 +101,7 @@ class Prover:
         return replace(proof, answers=())
 
     def _draw(self, seed: int, packings: Sequence[Packing]) -> list[tuple[ProofArgument, Array | None]]:
-        """Return each argument, and those that are packed as the reference takes them."""
+        """Return random arguments. Packed ones come with their unpacked array for the reference, others with None."""
         packed = {packing.argument for packing in packings}
         longer = [
             spec if spec.is_output or index in packed else TensorSpec((_items(spec) + EXTRA_ITEMS,), spec.dtype)
@@ -121,7 +121,7 @@ class Prover:
         return found
 
     async def _fault(self, order: ProofOrder, answer: ProofAnswer, originals: Sequence[Array | None]) -> str:
-        """Return how an answer differs from the reference; empty if it does not."""
+        """Return the difference of an answer from the reference in words; empty if they agree."""
         from fleet.client.arrays import array_of
         from fleet.domain.measuring import Tensor
 
@@ -138,7 +138,7 @@ class Prover:
 
 
 def impossible(reason: str) -> Proof:
-    """Return a proof that says nothing of a time."""
+    """Return a proof without a statement about the time."""
     return Proof(verdict=ProofVerdict.IMPOSSIBLE, message=reason)
 
 

@@ -51,7 +51,7 @@ class Recorder:
             yield Stored(effect.workload, effect.digest, record.id, at_sec)
 
     async def mark(self, effect: MarkChecked | MarkWrong | KeepProof | Notice) -> AsyncGenerator[Stored, None]:
-        """Say in the library that a candidate computes the right numbers, takes its time, or must never be used."""
+        """Mark a candidate in the library as checked, proven or wrong."""
         if isinstance(effect, MarkChecked):
             await patiently(partial(self._library.mark_checked, effect.record_id))
         elif isinstance(effect, MarkWrong):

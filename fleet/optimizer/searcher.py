@@ -116,7 +116,7 @@ class Searcher:
         return BaselineBuilt(shash, built.artifact)
 
     async def build_again(self, shash: str, trace_json: str) -> Built | None:
-        """Build a schedule of the library; None if it does not build."""
+        """Build a schedule of the library; return None if the build fails."""
         built = await self._build(shash, "", trace_json, wants_features=False)
         return built if isinstance(built, Built) else None
 

@@ -217,7 +217,7 @@ class Optimizer:
         entry = QueuedEntry(self._shop.library, job, self._name)
         with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
             model = await patiently(partial(restore_model, shop.library, order, folder))
-            # Override the options of the order that say where a job runs and which files of this machine it reads.
+            # Override options that control the place of execution or access to files of this machine.
             here = replace(
                 order.options,
                 model=model,

@@ -1,7 +1,7 @@
-"""Measures how far right answers of a model are apart: what float32 loses of float64, in the engine of its format.
+"""Rounding spread of a model: the error of its engine's float32 answers against float64.
 
-Rounding is derived from the lengths of sums (`fleet.optimizer.numerics`), which knows nothing of large terms that
-cancel: attention with activations of some thousands loses more than its sums say. The engine's own error shows it.
+Tolerances follow from the lengths of sums (`fleet.optimizer.numerics`), which ignores cancellation: attention with
+activations in the thousands loses more precision than its sums suggest. The engine's own error includes it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fleet.runtime.agreement import relative_errors
 
 _TIMEOUT_SEC = 30.0
 _ENOUGH_ELEMENTS = 64
-"""Of an output, so that their largest error says something."""
+"""Number of elements of an output from which their largest error is meaningful."""
 
 _MOST_INPUTS = 16
 _SMALL_BYTES = 4_000_000
-"""Models up to this size get the most inputs, larger ones fewer. A limit of time would make exports differ."""
+"""Largest model that gets all inputs; larger ones get fewer. A time limit would make exports irreproducible."""
 
 
 async def find_spread(
     pool: Pool, model: Model, *, seed: int, style: InputStyle, largest_index: int
 ) -> tuple[float, ...] | None:
-    """Measure it in a worker; None where nothing evaluates the model in float64, or that takes too long."""
+    """Measure the spread in a worker; return None if the model cannot be evaluated in float64, or not in time."""
     if model.format is not ModelFormat.ONNX or model.roundings:
         return None
     try:
@@ -41,7 +41,7 @@ async def find_spread(
 
 
 def measure_spread(model: Model, seed: int, style: InputStyle, largest_index: int) -> tuple[float, ...] | None:
-    """Return for each output the largest error of the engine, as a share of (rms + |element|); None: not known."""
+    """Return the engine's largest error per output as a share of (rms + |element|), or None if it is unknown."""
     worst, elements = np.zeros(len(model.output_names)), 0
     for attempt in range(max(1, _MOST_INPUTS * _SMALL_BYTES // max(_SMALL_BYTES, len(model.content)))):
         made = make_inputs(model.inputs, seed + attempt, style, largest_index=largest_index)

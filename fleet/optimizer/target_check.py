@@ -1,4 +1,4 @@
-"""Check a target that the user named against the leased device, before anything is built for it."""
+"""Check of a user's target against the leased device, before the first build."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fleet.errors import InvalidRequest
 
 
 def check_device(target_json: str, inventory: Inventory, *, device_name: str) -> None:
-    """Refuse a target whose code the device cannot run.
+    """Refuse a target whose code cannot run on the device.
 
     Raises:
-        InvalidRequest: another kind of hardware, or another processor architecture.
-        ArtifactRefused: code may use features that the device's processor or GPU lacks.
+        InvalidRequest: another kind of hardware or another processor architecture.
+        ArtifactRefused: the code may use features that the device's processor or GPU lacks.
     """
     kinds = parse_target(target_json)["kind"], parse_target(inventory.target_json)["kind"]
     built_for, arch = architecture(target_json), inventory.labels.get("arch", "")

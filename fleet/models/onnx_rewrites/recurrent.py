@@ -1,11 +1,11 @@
 """LSTM, GRU and RNN as matrix products and element-wise operators, for targets without a program for all steps.
 
-The steps are written out one after the other, so the sequence length has to be known. The products with the input
-are one for all steps; only those with the state wait for each other. Equations, gate orders and the meaning of each
-input are those of the ONNX operator specification.
+The steps are unrolled, so the sequence length has to be known. One product covers the input of all steps; only the
+products with the state run step by step. Equations, gate orders and the meaning of each input follow the ONNX operator
+specification.
 
-A sequence that is shorter than the others of its batch keeps its state and answers 0 from its end on. Read backwards,
-it keeps the initial state until its last element, so both directions need only that one rule.
+Beyond the end of a short sequence in a batch, the state stays unchanged and the outputs are 0. In reverse, the initial
+state stays until the last element, so one rule serves both directions.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _lstm_step(one: _Direction, given: str, state: _State) -> _State:
     added = write.op("Mul", kept_in, one.activate(1, candidate))
     new_cell = write.op("Add", write.op("Mul", kept, cell), added)
     shown = one.activate(0, peep(output_gate, 1, new_cell))
-    # ONNX Runtime clips the gates, and not the cell, though that is the input of an activation, too.
+    # Like ONNX Runtime, clip the gates but not the cell, although an activation reads it, too.
     return write.op("Mul", shown, write.op(one.activations[2], new_cell)), new_cell
 
 
@@ -109,7 +109,7 @@ def _gru_step(one: _Direction, given: str, state: _State) -> _State:
     else:
         remembered = _gru_candidate(one, write.op("Mul", reset, hidden))
     candidate = one.activate(1, write.op("Add", candidate_x, remembered))
-    # (1 - z) * candidate + z * hidden, with one product less
+    # (1 - z) * candidate + z * hidden, with one multiplication less
     changed = write.op("Mul", update, write.op("Sub", hidden, candidate))
     return (write.op("Add", candidate, changed),)
 

@@ -1,7 +1,7 @@
-"""LSTM, GRU and RNN as one operator of our own for all steps, behind one product with the input.
+"""LSTM, GRU and RNN as a single custom operator for all steps, after one product with the input.
 
-The operator stands for a program (`fleet.models.recurrent_program`), which the importer puts in its place. Weights are
-brought into the program's order by operators that are computed when the model is compiled.
+The importer replaces the operator with a program (`fleet.models.recurrent_program`). Further operators, which are
+folded at compile time, bring the weights into the program's order.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 DOMAIN, OPERATOR, LAYER = "fleet", "FleetRecurrence", "layer"
-"""The operator's domain and name, and the attribute that holds the `Recurrence` as JSON."""
+"""Domain and name of the operator, and its attribute with the `Recurrence` as JSON."""
 
 
 def join(node: NodeProto, write: Replacement) -> bool:
-    """Replace a recurrent node by the operator; by its single steps if its numbers or activations are unusual.
+    """Replace a recurrent node by the operator, or by its unrolled steps if its dtype or activations are unusual.
 
     Raises:
-        ImportFailed: the shape of its input is unknown, or it uses activations with parameters of their own.
+        ImportFailed: the shape of its input is unknown, or an activation is unsupported or has parameters.
     """
     facts = read_recurrent(node, write.values)
     is_usual = facts.activations_of(0) == facts.activations_of(len(facts.directions) - 1)
@@ -51,7 +51,7 @@ JOINING: dict[str, Rule] = dict.fromkeys(GATES, join)
 
 
 class _Joining:
-    """Writes one recurrent node."""
+    """Writer of the replacement for one recurrent node."""
 
     def __init__(self, node: NodeProto, write: Replacement, facts: RecurrentNode) -> None:
         self._node = node
@@ -77,7 +77,7 @@ class _Joining:
         )
 
     def run(self) -> None:
-        """Write the product with the input, the operator, and its outputs in the node's order of axes."""
+        """Write the product with the input, the operator, and its outputs in the node's axis order."""
         from onnx import TensorProto
 
         layer = self._layer
@@ -112,7 +112,7 @@ class _Joining:
         return self._reshaped(product, layer.steps, layer.batch, layer.directions, layer.gates, layer.padded)
 
     def _bias(self) -> str:
-        """Return the sum of both biases, [directions, gates, padded], but for the one that is added later."""
+        """Return the sum of both biases, [directions, gates, padded], without a bias that the operator adds itself."""
         write, layer = self._write, self._layer
         of_input, of_state = self._biases()
         if layer.has_candidate_bias:
@@ -149,7 +149,7 @@ class _Joining:
         return self._write.op("Transpose", state, perm=[1, 0, 2]) if self._facts.is_batch_first else state
 
     def _outputs(self, inputs: list[str]) -> None:
-        """Write the operator, which has all outputs, also those that the node leaves out."""
+        """Write the operator with all outputs, including those omitted by the node."""
         write, wanted = self._write, self._node.output
         order = {0: [2, 0, 1, 3], 1: [1, 0, 2], 2: [1, 0, 2]} if self._facts.is_batch_first else {}
         names = ["" if place in order else present(wanted, place) for place in range(len(self._layer.results))]
@@ -159,7 +159,7 @@ class _Joining:
                 write.op("Transpose", made[place], perm=axes, output=wanted[place])
 
     def _padded(self, name: str, before: tuple[int, ...], after: tuple[int, ...] = ()) -> str:
-        """Fill up the axis of the state's columns to whole tiles, with the axes before and after it."""
+        """Pad the axis of the state's columns to whole tiles, given the axes before and after it."""
         missing = self._layer.padded - self._layer.hidden
         if not missing:
             return name

@@ -1,4 +1,4 @@
-"""Reads an LSTM, GRU or RNN node: its sizes, directions and activations, as the ONNX specification defines them."""
+"""Parser of LSTM, GRU and RNN nodes: sizes, directions and activations by the ONNX specification."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _ACTIVATIONS = frozenset({"Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"})
-"""Functions that are ONNX operators of the same name, with the same defaults."""
+"""Activations that are ONNX operators of the same name with the same defaults."""
 
 BIASES, SEQUENCE_LENS, INITIAL_H, INITIAL_C, PEEPHOLES = 3, 4, 5, 6, 7
-"""Places of the optional inputs."""
+"""Indices of the optional inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentNode:
-    """The facts of one node."""
+    """Parameters of a recurrent node."""
 
     kind: str
     directions: tuple[str, ...]
-    """Of "forward" and "reverse"."""
+    """One or both of "forward" and "reverse"."""
 
     activations: tuple[str, ...]
-    """Of all directions, one after the other."""
+    """Activations of all directions, concatenated."""
 
     clip: float | None
     is_batch_first: bool
     steps: int
     batch: int
     size: int
-    """Numbers of one input."""
+    """Number of input features."""
 
     hidden: int
     is_linear_before_reset: bool
@@ -48,7 +48,7 @@ class RecurrentNode:
 
     @property
     def gates(self) -> int:
-        """Numbers that a column gets from the products."""
+        """Number of gates per column."""
         return GATES[self.kind]
 
     def activations_of(self, direction: int) -> tuple[str, ...]:
@@ -58,10 +58,10 @@ class RecurrentNode:
 
 
 def read_recurrent(node: NodeProto, values: Values) -> RecurrentNode:
-    """Return the facts of a node.
+    """Return the parameters of a recurrent node.
 
     Raises:
-        ImportFailed: the shape of its input is unknown, or it uses activations with parameters of their own.
+        ImportFailed: the shape of its input is unknown, or an activation is unsupported or has parameters.
     """
     attributes = attributes_of(node)
     directions = _directions(attributes)

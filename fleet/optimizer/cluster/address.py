@@ -1,6 +1,6 @@
-"""Address and certificates of a Dask cluster. Every connection takes TLS, on the loopback too.
+"""Address and certificates of a Dask cluster. All connections use TLS, even on the loopback.
 
-Dask runs code that it is sent, so a port without TLS gives this account to every other user of the machine.
+Dask executes code from its peers, so a port without TLS gives every user of the machine access to this account.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.diagnostics.nvml": False,
-    # Dask's pages take no certificates: nothing is served there.
+    # Disable Dask's web pages, which do not authenticate clients.
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
@@ -55,7 +55,7 @@ class ClusterAddress:
     """tls://host:port."""
 
     certs: Path | None = None
-    """Folder with ca.pem, cert.pem and key.pem; None: the one that this account's scheduler made."""
+    """Folder with ca.pem, cert.pem and key.pem; None for the folder made by this account's scheduler."""
 
     @property
     def folder(self) -> Path:
@@ -63,10 +63,11 @@ class ClusterAddress:
         return self.certs or own_certs()
 
     def check(self) -> None:
-        """Refuse a cluster that cannot be used.
+        """Refuse an unusable cluster.
 
         Raises:
-            ConfigError: no Dask here, no such address, an address without TLS, or no usable certificates.
+            ConfigError: Dask is not installed, the address is malformed or without TLS, or certificates are missing or
+                readable by others.
         """
         scheme, _, place = self.address.partition("://")
         if scheme not in ("tls", "tcp") or not host_of(place) or not place.rpartition(":")[2].isdigit():
@@ -81,12 +82,12 @@ class ClusterAddress:
             raise ConfigError("Dask is not installed; install it with: pip install 'tvm-fleet[dask]'")
 
     async def reach(self, timeout_sec: float) -> str:
-        """Connect once, with our certificate, and return the address of this machine that the connection comes from.
+        """Connect once with our certificate and return the local address of the connection.
 
-        Dask itself repeats a refused handshake for half a minute.
+        Fails fast: Dask itself retries a refused handshake for half a minute.
 
         Raises:
-            BuildersUnavailable: nothing listens there, or it has other certificates.
+            BuildersUnavailable: nothing listens there, or the certificates do not match.
         """
         host, _, port = self.address.removeprefix("tls://").rpartition(":")
         context = self.security().get_connection_args("client")["ssl_context"]
@@ -108,7 +109,7 @@ class ClusterAddress:
         return here
 
     def security(self) -> Security:
-        """Return the certificates as Dask takes them."""
+        """Return the certificates as Dask's security settings."""
         from distributed import Security
 
         files = {
@@ -139,12 +140,12 @@ class ClusterAddress:
 
 
 def own_certs() -> Path:
-    """Return the folder of this account's own certificates, which its scheduler makes."""
+    """Return the folder of this account's own certificates, made by its scheduler."""
     return credentials_dir() / "builders"
 
 
 def versions() -> str:
-    """Return the versions that client and builders must share: both pickle values of these packages."""
+    """Return the versions that client and builders must share, because they exchange pickled values."""
     return f"tvm-fleet {package_version()} with apache-tvm {tvm_version()}"
 
 

@@ -1,7 +1,7 @@
-"""Makes the certificate that all processes of one Dask cluster share. It is its own authority.
+"""Self-signed certificate that all processes of a Dask cluster share.
 
-Dask sends code from one machine to another, so a cluster is one domain of trust: a certificate for each machine would
-prevent nothing within it. The fleet's own certificates are others.
+Dask sends code between machines, so a cluster is a single trust domain: separate certificates per machine would add no
+protection. They are independent of the fleet's certificates.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tvm-fleet build
 
 
 def ensure_certs(folder: Path) -> None:
-    """Make the certificates of this account's cluster unless they are there. Safe for two processes at once.
+    """Create the certificates of this account's cluster unless they exist. Safe for concurrent processes.
 
-    Expired ones are replaced: no connection takes them any more.
+    Expired certificates are replaced, since no connection accepts them.
 
     Raises:
-        ConfigError: nothing can be written there.
+        ConfigError: the folder cannot be written.
     """
     if (folder / CERT).is_file() and _is_valid(folder / CERT):
         return
     make_private_dir(folder.parent)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)  # left by a process with our pid
+    shutil.rmtree(fresh, ignore_errors=True)  # left by an earlier process with our pid
     make_certs(fresh)
     try:
         if (folder / CERT).is_file():
@@ -97,4 +97,4 @@ def _is_valid(path: Path) -> bool:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc > datetime.now(UTC)
     except ValueError:
-        return True  # a damaged file is reported by TLS; replacing it would hide that
+        return True  # TLS reports a damaged file; replacing it would hide the damage

@@ -25,7 +25,7 @@ from fleet.optimizer.tasks import MODULES
 logger = logging.getLogger(__name__)
 
 _PAGES = "127.0.0.1:0"
-"""Dask always opens a port for its pages. They have no TLS: only this machine reaches them, and none is served."""
+"""Address of Dask's web pages, whose port is always open and has no TLS: loopback only, and without any pages."""
 
 _REJOIN_SEC = 1.0
 _REACH_SEC = 10.0
@@ -40,7 +40,7 @@ class BuilderOptions:
     """Processes that search and build; None: one per core."""
 
     host: str | None = None
-    """Address to listen on; None: the one that it reaches the scheduler from, which is the loopback for one here."""
+    """Address to listen on; None for the local address of the route to the scheduler."""
 
     cache: BuildCache | None = None
     """Where built libraries are kept, on this machine or shared with others."""
@@ -50,7 +50,7 @@ async def serve_scheduler(host: str, port: int, certs: Path | None, on_ready: Ca
     """Run a cluster's scheduler until cancelled.
 
     Args:
-        certs: folder of the certificates; None: this account's own, made if there are none.
+        certs: folder of the certificates; None for this account's own, which are created if missing.
 
     Raises:
         ConfigError: see `ClusterAddress.check`; or the port is in use.
@@ -115,11 +115,11 @@ async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[s
         nthreads=2 * slots,
         resources={resource_name(SLOT): slots, resource_name(DELIVERY): slots},
         name=f"{socket.gethostname()} {os.getpid()} {machine_fingerprint()}",
-        host=options.host or here,  # Dask's own default is all addresses of the machine
+        host=options.host or here,  # Dask's default is all addresses of the machine
         protocol="tls://",
         security=options.cluster.security(),
         local_directory=str(builder.folder),
-        memory_limit=0,  # what takes memory is in the pool's processes
+        memory_limit=0,  # the pool's processes take the memory
         dashboard=False,
         dashboard_address=_PAGES,
         death_timeout=30,

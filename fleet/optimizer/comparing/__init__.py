@@ -1,1 +1,1 @@
-"""Compares programs that run the same model: statistics, the order of turns, and the turns themselves."""
+"""Comparison of programs for the same model: statistics, the order of turns, and the turns themselves."""

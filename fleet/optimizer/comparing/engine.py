@@ -1,4 +1,4 @@
-"""Times a model's engine in turns: prepares it in the build pool, and has it run only when it is told to."""
+"""Timing of a model's engine in turns: it is prepared in a process of the build pool and runs only on request."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _END_TIMEOUT_SEC = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine that is ready."""
+    """Prepared engine in a process of its own."""
 
     requests: int
-    """File descriptor of the pipe that it reads."""
+    """File descriptor of the engine's request pipe."""
 
     answers: asyncio.StreamReader
     task: asyncio.Future[None]
 
     async def time(self, repeat: int, min_repeat_sec: float, cpus: Sequence[int]) -> float:
-        """Have it run, and return the time of one run of each set of shapes [s].
+        """Run the engine and return the total time of one run per set of shapes [s].
 
         Args:
-            cpus: processors that it may use; empty: all.
+            cpus: cores that it may use; empty for all.
 
         Raises:
-            BuildError: its process ended, or it takes too long.
+            BuildError: the engine's process ended, or the run timed out.
         """
         request = {"repeat": repeat, "min_repeat_sec": min_repeat_sec, "cpus": list(cpus)}
         os.write(self.requests, f"{json.dumps(request)}\n".encode())
@@ -55,7 +55,7 @@ class Engine:
         """Return the next answer.
 
         Raises:
-            BuildError: its process ended, or it takes too long.
+            BuildError: the engine's process ended, or the answer timed out.
         """
         reading = asyncio.ensure_future(self.answers.readline())
         waiting: list[asyncio.Future[Any]] = [reading, self.task]
@@ -70,12 +70,12 @@ class Engine:
 async def engine_ready(
     pool: Pool, model: Model, inputs: Sequence[Sequence[Array]], *, folder: Path, threads: int
 ) -> AsyncIterator[Engine | None]:
-    """Prepare the engine of a model's format; None if it is not installed, or refuses the model.
+    """Prepare the engine of a model's format; yield None if it is not installed or refuses the model.
 
     Args:
-        inputs: arrays for each set of the model's shapes.
-        folder: a folder for the pipes is made here.
-        threads: cores that the engine may use.
+        inputs: input arrays for each set of the model's shapes.
+        folder: parent of the temporary folder for the pipes.
+        threads: number of threads for the engine.
     """
     place = Path(tempfile.mkdtemp(prefix="engine-", dir=folder))
     for name in (REQUESTS, ANSWERS):

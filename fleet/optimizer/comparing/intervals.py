@@ -1,12 +1,12 @@
-"""Confidence interval of the ratio of two programs' times, from blocks that were run side by side.
+"""Confidence interval of the ratio of two programs' times, from blocks that ran side by side.
 
-The interval is that of the median of the block ratios, between two of their order statistics: W. R. Thompson, "On
+The interval covers the median of the block ratios and lies between two of their order statistics: W. R. Thompson, "On
 Confidence Ranges for the Median and Other Expectation Distributions for Populations of Unknown Distribution Form",
-Annals of Mathematical Statistics 7 (1936). It assumes nothing about the distribution of times. Since the order within
-each round is drawn at random, equal programs are exchangeable in every round, whatever else the machine does, and a
-round favours either with probability 1/2 (R. A. Fisher, "The Design of Experiments", 1935).
+Annals of Mathematical Statistics 7 (1936). It assumes nothing about the distribution of times. The order within each
+round is random, so equal programs are exchangeable in every round, even on a busy machine. A round therefore favours
+either program with probability 1/2 (R. A. Fisher, "The Design of Experiments", 1935).
 
-The interval is only computed at a few fixed numbers of rounds, so that looking several times keeps its confidence.
+The interval is only computed at a few fixed numbers of rounds, so that repeated looks keep its confidence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ERROR = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioInterval:
-    """Ratio of two programs' times, and the interval that contains it with 99 % confidence."""
+    """Ratio of two programs' times, with its 99 % confidence interval."""
 
     ratio: float
     """Median of the block ratios."""
@@ -45,11 +45,11 @@ class RatioInterval:
 
 
 def ratio_interval(secs: Sequence[float], other_secs: Sequence[float]) -> RatioInterval | None:
-    """Return the interval of `secs / other_secs`, or None if there are too few rounds for one.
+    """Return the interval of `secs / other_secs`, or None if there are too few rounds.
 
     Args:
         secs: block times of one program, by round [s].
-        other_secs: those of the other program in the same rounds [s].
+        other_secs: block times of the other program in the same rounds [s].
     """
     count = max((look for look in LOOKS if look <= len(secs)), default=0)
     if not count:
@@ -60,7 +60,7 @@ def ratio_interval(secs: Sequence[float], other_secs: Sequence[float]) -> RatioI
 
 
 def _left_out(count: int) -> int:
-    """Return how many ratios at each end the interval leaves out, given how many there are."""
+    """Return the number of ratios that the interval leaves out at each end, given their total number."""
     allowed = _ERROR / len(LOOKS) / 2
     tail, left_out = 0.0, 0
     while (tail := tail + math.comb(count, left_out) / 2**count) <= allowed:

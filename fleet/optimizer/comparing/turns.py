@@ -1,4 +1,4 @@
-"""Has builds of a model on the device, and its engine on this machine, run in turns. The caller holds the cores."""
+"""Turns of a model's builds on the device and of its engine on this machine. The caller holds the cores."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ from fleet.optimizer.core.progress import UNTUNED_BOUND
 logger = logging.getLogger(__name__)
 
 ENGINE = "engine"
-"""Name of the engine among the programs that take turns."""
+"""Name of the engine among the programs of a comparison."""
 
 _MIN_REPEAT_MS = 8
 _REST_SEC = 0.15
-"""Between a block of the device and one of the engine: the threads of either go on spinning after its last run."""
+"""Pause between a block on the device and a block of the engine: idle worker threads spin for a while after a run."""
 
 _RUN_TIMEOUT_SEC = 120.0
 _LOAD_TIMEOUT_SEC = 2.0
 _SLOWER_LOAD = 5.0
-"""An unscheduled program is loaded within this many times the time of another one."""
+"""Time limit for loading an unscheduled program, as a multiple of the other programs' load time."""
 
 _RUNS_OF_ONE = 2
-"""TVM's evaluator runs once before the run that it times."""
+"""Runs per timed run: TVM's evaluator makes a warm-up run first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untuned:
-    """Time of the unscheduled model, or why there is none."""
+    """Time of the unscheduled model, or the reason for a missing time."""
 
     sec: float = math.inf
-    """Of one run of each set of shapes [s]; infinite: it was stopped, or failed."""
+    """Total time of one run per set of shapes [s]; infinite if it was stopped or failed."""
 
     above_sec: float = 0.0
-    """It takes longer than this, and was stopped [s]; 0: it was not."""
+    """Lower bound of its time if it was stopped [s], else 0."""
 
     problem: str = ""
-    """Why it has no time; empty: it has one."""
+    """Reason for a missing time; empty if it ran or was stopped."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelTurns:
-    """Builds of one model, and its engine, for each set of shapes."""
+    """Builds of one model and its engine, with inputs for each set of shapes."""
 
     device: SteadyDevice
     builds: Mapping[str, Artifact]
     engine: Engine | None
-    """None: no engine takes part."""
+    """None if no engine takes part."""
 
     inputs: Sequence[tuple[TensorSpec, ...]]
     """Arguments for each set of shapes."""
 
     load_sec: float = 0.0
-    """Longest time that loading a build took [s]."""
+    """Longest load time of a build [s]."""
 
     _cpus: tuple[int, ...] = ()
-    """Processors of the device, as its agent says."""
+    """Cores of the device, as reported by its agent."""
 
     _last: str = ""
 
@@ -74,9 +74,9 @@ class ModelTurns:
         """Run blocks until the rounds are over.
 
         Raises:
-            DeviceUnreachable: the device never gives a result.
+            DeviceUnreachable: the device gives no result.
         """
-        for name in self.builds:  # loads it, and shows where it runs
+        for name in self.builds:  # loads the build, and reports the device's cores
             if not math.isfinite(await self._time(name, 1)):
                 rounds.names = tuple(other for other in rounds.names if other != name)
         rounds.pairs = tuple(pair for pair in rounds.pairs if set(pair) <= set(rounds.names))
@@ -85,10 +85,10 @@ class ModelTurns:
             rounds.add({name: await self._time(name, rounds.repeats(name)) for name in rounds.order()})
 
     async def time_untuned(self, artifact: Artifact, static_sec: float) -> Untuned:
-        """Time one run of the unscheduled model, which is stopped when it takes ten times as long as the static one.
+        """Time one run of the unscheduled model; stop it at ten times the time with static schedules.
 
         Args:
-            static_sec: time of the model with static schedules [s]; infinite: it has none.
+            static_sec: time of the model with static schedules [s]; infinite if there is none.
         """
         sec, bound_sec = 0.0, UNTUNED_BOUND * static_sec / len(self.inputs)
         run_timeout_sec = min(_RUN_TIMEOUT_SEC, _RUNS_OF_ONE * bound_sec)
@@ -103,7 +103,7 @@ class ModelTurns:
         return Untuned(sec=sec)
 
     async def _time(self, name: str, repeat: int) -> float:
-        """Return the time of one run of each set of shapes [s]; infinite if it failed."""
+        """Return the total time of one run per set of shapes [s]; infinite if it failed."""
         if (name == ENGINE) is not (self._last == ENGINE):
             await asyncio.sleep(_REST_SEC)
         self._last = name

@@ -37,7 +37,7 @@ class Said:
 
     activity: str
     phase: Phase | None = None
-    """The phase that begins with it, or None if the current one goes on."""
+    """Phase that begins with this activity, or None to stay in the current one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class RunOffWanted:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A device is done with a trial. Answered by Store."""
+    """A device has finished a trial. Answered by Store."""
 
     batch: int
     device_name: str
@@ -288,7 +288,7 @@ class Verdict(enum.Enum):
     """There is nothing to compare with."""
 
     NOT_PROVEN = "not proven"
-    """Its numbers are right when it is called once, but it does not take the time that it claims."""
+    """The output of a single call is right, but the claimed time is refuted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,19 +300,19 @@ class Checked:
     verdict: Verdict
     message: str = ""
     proof: Proof | None = None
-    """Proof of its time; None if nothing was proven."""
+    """Proof of its time; None if no proof was attempted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofWanted:
-    """The search is over: the time of a workload's best schedule is to be proven, unless it is. Answered by Prove."""
+    """The search is over: prove the time of a workload's best schedule unless it is proven. Answered by Prove."""
 
     workload: str
 
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A proof of a known schedule ended. Answered by KeepProof; if it is refuted, by Prove for the next best."""
+    """A proof of a known schedule has ended. Answered by KeepProof; a refutation also by Prove for the next best."""
 
     workload: str
     trace_json: str
@@ -444,26 +444,26 @@ class Check:
     artifact: Artifact
     packings: tuple[Packing, ...] = ()
     claimed_sec: float = 0.0
-    """Its time, which is proven once its numbers are right [s]; 0: nothing is to be proven."""
+    """Time to prove once the output is right [s]; 0 for no proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """To a device: prove the time of a schedule whose numbers are right. Answered with Proven, or by nothing if the
-    device went away or it does not build."""
+    """To a device: prove the time of a checked schedule. Answered with Proven, or not at all if the device is lost or
+    the build fails."""
 
     workload: str
     trace_json: str
     claimed_sec: float
     artifact: Artifact | None = None
-    """It, built in this job; None: to be built."""
+    """Artifact built in this job; None if it has to be built."""
 
     packings: tuple[Packing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class KeepProof:
-    """To the library: keep how a proof ended; if it is refuted, the schedule must never be used."""
+    """To the library: store the result of a proof. A refuted schedule must never be used."""
 
     workload: str
     trace_json: str

@@ -24,7 +24,7 @@ _BASELINE_REACH = 2.0
 """The unscheduled program does not take part if it was slower than the best by this factor."""
 
 _BASELINE_REACH_OF_STATIC = 1.3
-"""The same if only the static schedule is left: it is no lucky one of many, and was timed a moment before."""
+"""The same for a lone static schedule: its time is recent, and not the luckiest of many."""
 
 _CHECKED_PER_BATCH = 3
 """How many candidates of a batch are compared before giving up on finding a right one."""
@@ -78,7 +78,7 @@ class Judging(Measuring):
                 self._refuse(item, candidate, _too_fast(candidate, item.floor_sec))
                 continue
             if candidate.stage is not Stage.CHECKED:
-                # Without a search, the winners are proven at its end, and only once: no time misleads it until then.
+                # Without a search, no early time can mislead it, so the winners are proven only once, at the end.
                 is_proven_later = candidate.is_static and not self.progress.trials_total
                 artifact, claimed_sec = artifact_of(candidate), 0.0 if is_proven_later else candidate.median_sec
                 self._effects.append(ev.Check(workload, candidate.digest, artifact, candidate.packings, claimed_sec))
@@ -111,7 +111,7 @@ class Judging(Measuring):
         self._check_next(event.workload)
 
     def _keep_proof(self, item: WorkloadProgress, trace_json: str, proof: Proof) -> None:
-        """Note a proof that does not refute the time."""
+        """Record a proof that does not refute the time."""
         if proof.is_proven:
             item.proven[trace_json] = proof.least_sec
             self._effects.append(ev.KeepProof(item.workload.shash, trace_json, proof))
@@ -119,7 +119,7 @@ class Judging(Measuring):
             item.unprovable = proof.message
 
     def _want_proof(self, event: ev.ProofWanted) -> None:
-        """Have the best schedule proven: one of an earlier job, or one that could not be proven as it came."""
+        """Request a proof of the best schedule, if an earlier job found it or no earlier proof succeeded."""
         self._prove_best(self.workload(event.workload))
 
     def _prove_best(self, item: WorkloadProgress) -> None:

@@ -57,7 +57,7 @@ class Ledger:
         return self._workloads[shash]
 
     def _say(self, activity: str, phase: Phase | None = None) -> None:
-        """Note the current activity, and the phase if one begins with it."""
+        """Record the current activity, and the phase that begins with it, if any."""
         self.progress.activity = activity
         self.progress.phase = phase or self.progress.phase
 

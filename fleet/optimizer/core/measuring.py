@@ -22,10 +22,10 @@ _BASELINE_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5)
 
 _BASELINE_TIMEOUT_SEC = 60.0
 _BASELINE_LOAD_SEC = 5.0
-"""To load an unscheduled program, beside the time that it may run."""
+"""Time limit for loading an unscheduled program, in addition to its run time limit."""
 
 CAREFUL_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
-"""For run-offs."""
+"""Evaluator for run-offs."""
 
 _GIVE_UP = 2.0
 """An unscheduled program this many times slower than the best candidate stops after one repeat."""
@@ -68,8 +68,9 @@ class Measuring(Searching):
         return replace(evaluator, give_up_above_sec=_GIVE_UP * best_sec) if math.isfinite(best_sec) else evaluator
 
     def _bounded(self, trial: Trial) -> Trial:
-        """Return the trial of an unscheduled program with time for two runs of ten times the best one: TVM's evaluator
-        runs once before the run that it times.
+        """Limit the trial of an unscheduled program to two runs of ten times the best time each.
+
+        TVM's evaluator makes a warm-up run before the timed one.
         """
         timeout_sec = _BASELINE_LOAD_SEC + 2 * UNTUNED_BOUND * self.workload(trial.candidate_id).best_sec
         return replace(trial, timeout_sec=min(trial.timeout_sec, timeout_sec))

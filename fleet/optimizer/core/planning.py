@@ -25,8 +25,8 @@ _BELIEVED = 0.95
 """A roofline is wrong for all once a workload takes less than this share of what it allows."""
 
 _FAR_BELOW = 8.0
-"""Winograd's algorithm needs a quarter of a convolution's multiplications, and a peak may have been measured on a busy
-day."""
+"""Margin below the roofline: Winograd's algorithm needs only a quarter of a convolution's multiplications, and a peak
+may have been measured on a busy machine."""
 
 _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
@@ -87,10 +87,10 @@ def least_sec(workload: Workload, roofline: Roofline) -> float:
 
 
 def floor_sec(workload: Workload, roofline: Roofline) -> float:
-    """Return a time that no program gets below [s], whatever its algorithm and its caches; 0 where none is known.
+    """Return a lower bound of the time of any program [s], for all algorithms and caches; 0 if none is known.
 
-    `least_sec` is what can be expected at best. Times below this one are no times: they would take many times more
-    arithmetic than the device has, or write its outputs faster than its fastest cache is read.
+    `least_sec` is the best realistic time. Times below this bound are impossible: they would exceed the device's peak
+    arithmetic many times, or write the outputs faster than its fastest cache can be read.
     """
     is_float32 = all(spec.dtype == "float32" for spec in workload.args)
     written_bytes = sum(spec.size_bytes for spec in workload.args if spec.is_output)

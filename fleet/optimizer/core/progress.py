@@ -23,7 +23,7 @@ from fleet.workloads.workload import Workload
 _KEPT_DECISIONS = 8
 
 UNTUNED_BOUND = 10.0
-"""An unscheduled program is stopped at this many times the time of a scheduled one."""
+"""Time limit of an unscheduled program, as a multiple of a scheduled program's time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class WorkloadProgress:
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf
     is_untuned_above: bool = False
-    """It takes longer than that time, and was stopped."""
+    """The unscheduled program was stopped at that time."""
 
     is_untuned_disturbed: bool = False
     """Something cast doubt on that time, so that any other counts instead."""
@@ -57,13 +57,13 @@ class WorkloadProgress:
     newest undisturbed one, or its newest when all were disturbed, as `Library.best` has it."""
 
     proven: dict[str, float] = field(default_factory=dict)
-    """The shortest time that is proven for a candidate, by its trace [s]."""
+    """Shortest proven time of a candidate, by its trace [s]."""
 
     unprovable: str = ""
-    """Why times of its candidates cannot be proven; empty: they can, or nobody has tried."""
+    """Reason why times of its candidates cannot be proven; empty if they can, or before the first attempt."""
 
     floor_sec: float = 0.0
-    """No program takes less on this device, by far [s]; 0: not known."""
+    """Lower bound, with a wide margin, of any program's time on this device [s]; 0 if it is unknown."""
 
     batches: int = 0
     """Batches asked for in this job."""
@@ -127,7 +127,7 @@ class WorkloadProgress:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the best candidate's time is proven by a clock outside of its process."""
+        """True if the best candidate's time is proven by a clock outside of its process."""
         return self.best_trace is not None and self.proven.get(self.best_trace, math.inf) <= self.best_sec
 
     @property
@@ -180,7 +180,7 @@ class RepeatCount:
 
 
 class Phase(enum.StrEnum):
-    """Part of a job, in the usual order; an activity is a step in one."""
+    """Phases of a job in their usual order. Each consists of activities."""
 
     IMPORT = "import"
     DEVICE = "device"

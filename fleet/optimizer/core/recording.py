@@ -122,7 +122,7 @@ class Recording(Ledger):
         self._notify(f"{item.workload.operator}: a candidate gives wrong results and is discarded: {fault}")
 
     def _refuse(self, item: WorkloadProgress, candidate: Candidate, proof: Proof) -> None:
-        """Record that a candidate does not take the time that it claims, and forget that time."""
+        """Record that a candidate's claimed time is refuted, and forget that time."""
         item.errors[ErrorKind.TIME_NOT_PROVEN] += 1
         retime(item, candidate, math.inf)
         self._withdraw(item, candidate.trace_json, proof)

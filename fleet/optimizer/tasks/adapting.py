@@ -47,7 +47,7 @@ class Misfit(enum.StrEnum):
     """Why a schedule is not tried on this workload."""
 
     BROKEN = "broken"
-    """It does not even fit what it was made for, or its program or trace holds something that is not allowed."""
+    """It does not fit its own origin, or its program or trace is not on the allowlist."""
 
     OTHER_BLOCKS = "other blocks"
     """It is for a function of other blocks."""

@@ -76,9 +76,9 @@ class Evolution:
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
 
     def run(self) -> list[tuple[Schedule, Features | None]]:
-        """Return schedules, the best predicted first, random ones last; with their features, if these were needed.
+        """Return schedules with their features (None if not computed), the best predicted first, random ones last.
 
-        Recurrent layers have none: the rules fail on a loop over several stages.
+        Empty for recurrent layers: the rules fail on a loop over several stages.
         """
         from tvm.s_tir import meta_schedule as ms
 

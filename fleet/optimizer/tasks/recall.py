@@ -17,7 +17,7 @@ from fleet.workloads.workload import module_of
 
 
 def recall_programs(mod_json: str, target_json: str, traces: Sequence[str]) -> list[RecordProgram]:
-    """Return what the library keeps of candidates; NO_PROGRAM for a trace that does not apply or is refused."""
+    """Return the stored programs of candidates, NO_PROGRAM for a trace that does not apply or is refused."""
     load_intrinsics(target_json)
     found = dict.fromkeys(traces, NO_PROGRAM)
     try:
