@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cross.targets.intrinsics import load_intrinsics
-from fleet.domain.program_check import ATTRIBUTES, OPERATORS, check_program
+from fleet.domain.program_check import ATTRIBUTES, INDEX_MAP_TYPES, OPERATORS, check_nodes, check_program
 from fleet.domain.trace_check import ANNOTATIONS, INSTRUCTIONS, MOST_TRACE_BYTES, check_trace
 from fleet.errors import InvalidRequest
 from fleet.spaces.choose import schedules
@@ -176,6 +176,16 @@ def test_a_program_with_foreign_attributes_is_refused(where: str) -> None:
 @pytest.mark.parametrize("name", ["conv", "winograd", "attention", "recurrence", "sum", "bits", "cumsum", "argmax"])
 def test_workloads_of_models_pass(name: str) -> None:
     check_program(workload_of(_WORKLOADS[name](), name=name).mod_json)
+
+
+def test_a_program_that_passed_is_no_index_map() -> None:
+    """A text that was found allowed once is remembered with the kinds of nodes that were allowed then."""
+    mod_json = tvm.ir.save_json(program(_matmul("float32")))
+
+    for _ in range(2):
+        check_program(mod_json)
+        with pytest.raises(InvalidRequest, match="which no workload of a model needs"):
+            check_nodes(mod_json, INDEX_MAP_TYPES)
 
 
 def test_a_replay_refuses_before_tvm_sees_the_trace() -> None:
