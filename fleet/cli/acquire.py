@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import signal
 import time
 from typing import Annotated
 
@@ -94,19 +92,17 @@ def acquire(
         has_waited = True
         tell(request)
 
-    ending = options.Ending()
-
     async def work() -> int:
-        nonlocal ending
         began_sec = time.monotonic()
         address = options.tracker_address(ctx, tracker)
-        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
-            ending = options.cancel_on(signal.SIGTERM, signal.SIGHUP)
-            async with client.acquire(wish, on_queued=on_queued) as device:
-                if has_waited:
-                    console.print(f"got {device.name}")
-                granted_sec = time.monotonic()
-                code = await run_holding(device, client.address, command, has_stdout=not json_output)
+        async with (
+            options.connected(address, connect_timeout_sec=connect_timeout) as client,
+            client.acquire(wish, on_queued=on_queued) as device,
+        ):
+            if has_waited:
+                console.print(f"got {device.name}")
+            granted_sec = time.monotonic()
+            code = await run_holding(device, client.address, command, has_stdout=not json_output)
         if json_output:
             options.print_json(
                 {
@@ -120,8 +116,4 @@ def acquire(
             )
         return code
 
-    try:
-        code = options.run(work())
-    except asyncio.CancelledError:
-        raise typer.Exit(ending.exit_code) from None
-    raise typer.Exit(code)
+    raise typer.Exit(options.run_until_signal(work()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,6 @@ import typer
 
 from fleet.base import logs
 from fleet.base.config import at_home
-from fleet.base.signals import ENDING
 from fleet.cli import options
 from fleet.cli.options import BuildCacheGbOption, BuildCacheOption, DaskCertsOption
 from fleet.cli.tables import make_console, make_table
@@ -140,12 +138,4 @@ def list_(
 
 def _serve(ctx: typer.Context, work: Coroutine[Any, Any, None]) -> None:
     logs.setup(options.settings(ctx).log_level or "info")
-
-    async def until_stopped() -> None:
-        options.cancel_on(*ENDING)
-        await work
-
-    try:
-        options.run(until_stopped())
-    except asyncio.CancelledError:
-        options.stderr().print("stopped")
+    options.run_service(work)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
-from fleet.base.signals import ENDING
 from fleet.cli import options
 from fleet.cli.options import (
     BuildCacheGbOption,
@@ -93,14 +91,7 @@ def serve(
         connect_timeout_sec=connect_timeout,
     )
 
-    async def work() -> None:
-        options.cancel_on(*ENDING)
-        await run(wanted)
-
-    try:
-        options.run(work())
-    except asyncio.CancelledError:
-        options.stderr().print("stopped")
+    options.run_service(run(wanted))
 
 
 @app.command("list")

@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -19,7 +19,7 @@ from rich.console import Console
 from fleet.base.config import at_home
 from fleet.base.network import is_answered
 from fleet.base.settings import Setting, Source, look_up
-from fleet.base.signals import on_signals
+from fleet.base.signals import ENDING, on_signals
 from fleet.cli import candidates
 from fleet.cli.activity import working
 from fleet.cli.json_out import print_document
@@ -323,32 +323,6 @@ def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
     return on_queued
 
 
-@dataclass(slots=True)
-class Ending:
-    """Record of the signal that ended a command."""
-
-    number: signal.Signals = signal.SIGTERM
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of a command that this signal ended: 143 for SIGTERM, 129 for SIGHUP."""
-        return 128 + self.number
-
-
-def cancel_on(*numbers: signal.Signals) -> Ending:
-    """Cancel the current task on these signals, so that it releases its lease; return a record of the signal."""
-    ending, task = Ending(), asyncio.current_task()
-
-    def cancel(number: signal.Signals) -> None:
-        ending.number = number
-        if task is not None:
-            task.cancel()
-
-    for number in numbers:
-        on_signals([number], cancel, number)
-    return ending
-
-
 @contextlib.asynccontextmanager
 async def connected(address: str | None, *, connect_timeout_sec: float) -> AsyncGenerator[Fleet, None]:
     """Provide a client of a tracker, and show progress while connecting."""
@@ -363,6 +337,45 @@ async def connected(address: str | None, *, connect_timeout_sec: float) -> Async
 def run(work: Coroutine[object, object, T]) -> T:
     """Run a command's asynchronous work. Ctrl-C cancels it, waits for its clean-up and raises KeyboardInterrupt."""
     return asyncio.run(work)
+
+
+def run_until_signal(work: Coroutine[object, object, T]) -> T:
+    """Run a command's asynchronous work. SIGTERM and SIGHUP cancel it, so that it releases its lease.
+
+    Raises:
+        typer.Exit: after a signal, with exit code 143 for SIGTERM and 129 for SIGHUP.
+    """
+    received: list[signal.Signals] = []
+    try:
+        return run(_cancelled_by(work, (signal.SIGTERM, signal.SIGHUP), received))
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        code = 128 + received[0]
+        raise typer.Exit(code) from None
+
+
+def run_service(work: Coroutine[object, object, None]) -> None:
+    """Run a service until a signal cancels it, Ctrl-C included. Its exit code is 0 then."""
+    try:
+        run(_cancelled_by(work, ENDING, []))
+    except asyncio.CancelledError:
+        stderr().print("stopped")
+
+
+async def _cancelled_by(
+    work: Coroutine[object, object, T], numbers: Sequence[signal.Signals], received: list[signal.Signals]
+) -> T:
+    task = asyncio.current_task()
+
+    def cancel(number: signal.Signals) -> None:
+        received.append(number)
+        if task is not None:
+            task.cancel()
+
+    for number in numbers:
+        on_signals([number], cancel, number)
+    return await work
 
 
 def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:

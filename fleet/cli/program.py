@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -69,11 +67,7 @@ def program(
         raise ConfigError(f"cannot read the bitstream {bitstream}: {error.strerror}") from error
     is_json = options.wants_json(ctx, json_output)
 
-    ending = options.Ending()
-
     async def work() -> int:
-        nonlocal ending
-        ending = options.cancel_on(signal.SIGTERM, signal.SIGHUP)
         address = options.tracker_address(ctx, tracker)
         async with (
             options.connected(address, connect_timeout_sec=connect_timeout) as client,
@@ -87,11 +81,7 @@ def program(
             _show(device, digest, was_loaded=was_loaded, is_json=is_json)
             return await run_holding(device, client.address, command) if command else 0
 
-    try:
-        code = options.run(work())
-    except asyncio.CancelledError:
-        raise typer.Exit(ending.exit_code) from None
-    raise typer.Exit(code)
+    raise typer.Exit(options.run_until_signal(work()))
 
 
 def _show(device: Device, digest: str, *, was_loaded: bool, is_json: bool) -> None:

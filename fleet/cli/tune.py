@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import typer
 
 from fleet.base.machine import process_age_sec
 from fleet.cli.json_out import print_document
-from fleet.cli.options import Ending, cancel_on, stderr
+from fleet.cli.options import run_until_signal, stderr
 from fleet.cli.tables import make_console
 from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_display import display
@@ -97,19 +96,9 @@ def _run(options: TuneOptions) -> TuneReport:
     started_at = time.monotonic() - process_age_sec()
     console = CleanConsole(stderr=True, markup=False, highlight=False)
     progress = JobProgress()
-    ending = Ending()
-
-    async def until_stopped() -> TuneReport:
-        nonlocal ending
-        ending = cancel_on(signal.SIGTERM, signal.SIGHUP)
-        return await run_tune(options, progress, started_at=started_at)
-
     try:
         with display(console, progress, started_at):
-            return asyncio.run(until_stopped())
-    except KeyboardInterrupt:
+            return run_until_signal(run_tune(options, progress, started_at=started_at))
+    except (KeyboardInterrupt, typer.Exit):
         console.print(stopped_line(progress))
         raise
-    except asyncio.CancelledError:
-        console.print(stopped_line(progress))
-        raise typer.Exit(ending.exit_code) from None

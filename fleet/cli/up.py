@@ -10,7 +10,6 @@ import typer
 
 import fleet.aio
 from fleet.base.config import TRACKER_PORT, data_dir
-from fleet.base.signals import ENDING
 from fleet.cli import options
 from fleet.errors import ConfigError
 
@@ -34,7 +33,6 @@ def up(
         raise ConfigError(f"there is no file {config}")
 
     async def work() -> None:
-        options.cancel_on(*ENDING)
         local = fleet.aio.LocalFleet(
             state_dir=state_dir or data_dir() / "local",
             port=port,
@@ -50,7 +48,4 @@ def up(
             console.print("Ctrl-C stops both")
             await asyncio.Event().wait()
 
-    try:
-        options.run(work())
-    except asyncio.CancelledError:
-        console.print("stopped")
+    options.run_service(work())
