@@ -1,12 +1,12 @@
-"""Compares functions that are written as arithmetic with float64's, over float32 as a whole or a part of it.
+"""Compares functions implemented as arithmetic with float64 references, over all float32 numbers or a part of them.
 
     python -m tests.function_errors                       all numbers: minutes for each function
     python -m tests.function_errors exp tanh --every 997
     python -m tests.function_errors --mcpu x86-64-v3
     python -m tests.function_errors --neon --every 9973   under qemu
 
-The table has the largest error in units in the last place, and the number where it occurs. Results and answers below
-the smallest normal number count as zero.
+The table shows the largest error in units in the last place, and the number with that error. Results and references
+below the smallest normal number count as zero.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIMEOUT_SEC = 180.0
 _ALL = 1 << 32
 _SMALLEST_NORMAL = 2.0**-126
 _DIGITS = 24
-"""Binary digits of float32."""
+"""Significand bits of float32."""
 
 
 _Reference = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -71,7 +71,7 @@ _REFERENCES: dict[str, _Reference] = {
     "tanh": np.tanh,
 }
 _ERF = "erf"
-"""numpy has none: the C library's, through TVM."""
+"""Name of erf, which numpy lacks: the C library's is called through TVM."""
 
 EXPONENTS = (*range(-4, 7), 20.0, 64.0, 65.0, -0.5, 0.5, 1 / 3, 0.75, 2.2, -1.7)
 _POWERS = {f"x^{exponent:.4g}": float(np.float32(exponent)) for exponent in EXPONENTS}
@@ -80,7 +80,7 @@ NAMES = (*sorted([*_REFERENCES, _ERF]), *_POWERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worst:
-    """The largest error of a function."""
+    """The largest error of a function, and its argument."""
 
     ulp: float
     at: float
@@ -88,12 +88,12 @@ class Worst:
 
 
 def target_of(mcpu: str | None) -> str:
-    """Return the target of this machine, or of another processor."""
+    """Return the target of this machine, or of another processor model."""
     return json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}) if mcpu else host_target_json()
 
 
 def function_of(name: str) -> Callable[[Any], Any]:
-    """Return a function of an expression."""
+    """Return the function of an expression."""
     from tvm import tirx
 
     if name in _POWERS:
@@ -102,7 +102,7 @@ def function_of(name: str) -> Callable[[Any], Any]:
 
 
 def reference_of(name: str, target_json: str) -> _Reference:
-    """Return a function of arrays of float64."""
+    """Return the reference function on arrays of float64."""
     if name == _ERF:
         return compiled(program(function_of(name), dtype="float64"), target_json)
     if name in _POWERS:
@@ -111,7 +111,7 @@ def reference_of(name: str, target_json: str) -> _Reference:
 
 
 def program(function: Callable[..., Any], *, size: int = CHUNK, arguments: int = 1, dtype: str = "float32") -> IRModule:
-    """Return a program that applies a function to tensors."""
+    """Return a program that applies a function to tensors elementwise."""
     import tvm
     from tvm import te
 
@@ -121,7 +121,7 @@ def program(function: Callable[..., Any], *, size: int = CHUNK, arguments: int =
 
 
 def compiled(mod: IRModule, target_json: str) -> Callable[..., NDArray[Any]]:
-    """Return a program, compiled with its static schedule as models are, as a function of arrays."""
+    """Return a program as a function on arrays, compiled with its static schedule as in models."""
     import tvm
 
     schedule = static_schedule(mod, target_json)
@@ -140,7 +140,7 @@ def compiled(mod: IRModule, target_json: str) -> Callable[..., NDArray[Any]]:
 
 
 def emulated(mod: IRModule, folder: Path) -> Callable[[Floats], Floats]:
-    """Return a program of one argument, compiled for 64-bit ARM, as a function of arrays that qemu runs.
+    """Return a program of one argument, compiled for 64-bit ARM, as a function on arrays that runs in qemu.
 
     Raises:
         BuildError: it does not compile.
@@ -164,14 +164,14 @@ def emulated(mod: IRModule, folder: Path) -> Callable[[Floats], Floats]:
 
 
 def chunks(every: int) -> Iterator[Floats]:
-    """Yield every so manieth float32 by its bits."""
+    """Yield every n-th float32, in the order of its bits."""
     for start in range(0, _ALL, CHUNK * every):
         bits = np.arange(start, start + CHUNK * every, every, dtype=np.uint64)
         yield np.minimum(bits, _ALL - 1).astype(np.uint32).view(np.float32)
 
 
 def edges() -> Floats:
-    """Return numbers with neighbours: powers of two and of ten, halves, bounds of ranges, infinities and NaN."""
+    """Return special numbers and their neighbours: powers of two and ten, halves, range bounds, infinities and NaN."""
     powers = [np.exp2(np.arange(-149.0, 128)), 10.0 ** np.arange(-38, 39), np.arange(0, 2048) / 16]
     borders = np.pi / 4 * np.arange(0, 2048), np.linspace(80, 110, 512), [np.finfo(np.float32).max, np.inf, np.nan]
     with np.errstate(over="ignore"):
@@ -182,7 +182,7 @@ def edges() -> Floats:
 
 
 def errors(made: NDArray[Any], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return errors in units in the last place of float32; infinite where only one is NaN or infinite."""
+    """Return errors in units in the last place of float32; infinite if only one of two values is NaN or infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         single = right.astype(np.float32)
         _, exponent = np.frexp(np.maximum(np.abs(right), _SMALLEST_NORMAL))
@@ -195,12 +195,12 @@ def errors(made: NDArray[Any], right: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def worst(name: str, target_json: str, *, every: int) -> Worst:
-    """Compare a function, for a target that this machine runs."""
+    """Compare a function, for a target that runs on this machine."""
     return _worst(name, compiled(program(function_of(name)), target_json), chunks(every) if every else ())
 
 
 def worst_on_neon(name: str, *, every: int) -> Worst:
-    """Compare a function for 64-bit ARM, under qemu."""
+    """Compare a function for 64-bit ARM, in qemu."""
     with tempfile.TemporaryDirectory() as folder:
         return _worst(name, emulated(program(function_of(name)), Path(folder)), chunks(every) if every else ())
 
@@ -222,7 +222,7 @@ def _quietly(function: _Reference, x: Floats) -> NDArray[np.float64]:
 
 
 def main() -> int:
-    """Print a table."""
+    """Print a table of the functions' errors."""
     parser = argparse.ArgumentParser(prog="python -m tests.function_errors", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(NAMES)}")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth number, and the edges")

@@ -1,4 +1,4 @@
-"""A small model like LeViT: attention over activations of hundreds, without norms, and answers around 1600."""
+"""A small model like LeViT: attention over activations of hundreds, without norms, with answers around 1600."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def write_levit_like(path: Path, *, blocks: int = 3, sharpness: float = 4.0) -> 
     """Write the model.
 
     Args:
-        blocks: number of attentions, each on the sum of all before.
+        blocks: number of attentions, each on the sum of all outputs before it.
         sharpness: scale of the weights of queries and keys. Softmax turns errors of its large arguments into errors
-            of its results, so that float32 loses more than the lengths of sums say.
+            of its results, so float32 rounding exceeds the bound by the lengths of sums.
     """
     rng = np.random.default_rng(0)
     weights, nodes, last = [], [], "image"

@@ -1,4 +1,4 @@
-"""Packages that a test may do without: skip without them, unless this run promises that they are there."""
+"""Optional packages of tests: skip tests without them, unless this run promises that they are installed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import ModuleType
 import pytest
 
 PROMISED = "FLEET_TESTS_PROMISED"
-"""Environment variable: names of modules, separated by commas, that must be importable in this run."""
+"""Environment variable with comma-separated names of modules that must be importable in this run."""
 
 
 def needs(name: str) -> ModuleType:
     """Import and return an optional module.
 
     Skips the test, or the whole file, if the module is not installed. Fails instead if `FLEET_TESTS_PROMISED` names it:
-    a tier that installs PyTorch must not end green without having run a test of PyTorch.
+    a tier that installs PyTorch must not pass without running a test of PyTorch.
     """
     if name in os.environ.get(PROMISED, "").split(","):
         return importlib.import_module(name)

@@ -145,7 +145,7 @@ def test_version_1_takes_static_schedules_for_trials_and_has_no_place_for_those_
 
 
 def test_version_5_knows_no_proofs(url: str) -> None:
-    """Records whose time was refuted stay failed there, under a kind of error that it can read."""
+    """Downgrading keeps records with a refuted time failed, under an error kind that the older schema knows."""
     refuted = Proof(verdict=ProofVerdict.REFUTED, message="7 calls took longer")
     with Library.open(url) as library:
         library.add_workload(WORKLOAD)

@@ -1,4 +1,4 @@
-"""Only the account that submitted a job changes it, or the owner of the library, on SQLite and on PostgreSQL."""
+"""Ownership of jobs: only the submitting account or the library's owner changes a job, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES: list[Callable[[Library, str, Caller], Job]] = [
     lambda library, name, by: library.queue.revert(name, by),
     lambda library, name, by: library.queue.revert(name, by, is_undone=True),
 ]
-"""In an order in which each is possible."""
+"""Changes of a job, in an order in which each is possible."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def library(url: str) -> Iterator[Library]:
 
 
 def test_a_job_is_changed_by_its_own_account_only(library: Library) -> None:
-    """Every change by another account, or by one without a key, is refused and changes nothing."""
+    """Every change by another account, or by an account without a key, is refused and changes nothing."""
     name = library.queue.submit(title="m", spec={}, holder="ann@host", owner=MINE.key_id).name
     for change in CHANGES:
         before = library.queue.get(name)
@@ -49,7 +49,7 @@ def test_a_job_is_changed_by_its_own_account_only(library: Library) -> None:
 
 
 def test_the_owner_of_the_library_may_force_it(library: Library) -> None:
-    """The owner of the file, or of the tables, can change every row of it in any case."""
+    """The owner of the file, or of the tables, can change every row in any case."""
     name = library.queue.submit(title="m", spec={}, owner=MINE.key_id).name
 
     assert library.queue.cancel(name, Caller(key_id="b2", is_forced=True)).state is JobState.CANCELLED
@@ -57,7 +57,7 @@ def test_the_owner_of_the_library_may_force_it(library: Library) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another account takes root")
 def test_another_account_may_not_force_it(tmp_path: Path) -> None:
-    """As another unix user, with every right to write the file."""
+    """Another unix user cannot force a change, even with every right to write the file."""
     path = opened_up(tmp_path) / "l.sqlite"
     with Library.open(path) as library:
         name = library.queue.submit(title="m", spec={}, owner=MINE.key_id).name
@@ -70,7 +70,7 @@ def test_another_account_may_not_force_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_role_that_does_not_own_the_tables_may_not_force_it(url_of_postgres: str) -> None:
-    """A lab gives its users roles of their own, which may write rows."""
+    """A lab gives its users roles of their own, with write access to rows."""
     with Library.open(url_of_postgres) as library:
         name = library.queue.submit(title="m", spec={}, owner=MINE.key_id).name
     engine = sa.create_engine(database_url(url_of_postgres), isolation_level="AUTOCOMMIT")
@@ -91,14 +91,14 @@ def test_a_role_that_does_not_own_the_tables_may_not_force_it(url_of_postgres: s
 
 
 def test_a_job_without_owner_is_everybodys(library: Library) -> None:
-    """One of a library of an older version."""
+    """Libraries of an older version have jobs without an owner."""
     name = library.queue.submit(title="m", spec={}).name
 
     assert library.queue.cancel(name, OTHER).state is JobState.CANCELLED
 
 
 def test_a_running_job_of_tune_has_an_owner_too(library: Library) -> None:
-    """Its records are reverted by its own account only."""
+    """Only its own account can revert a running job's records."""
     job = library.start_job(title="m", owner=MINE.key_id)
     library.finish_job(job.name, JobState.FINISHED)
 
@@ -108,7 +108,7 @@ def test_a_running_job_of_tune_has_an_owner_too(library: Library) -> None:
 
 
 def test_an_account_makes_its_key_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its first job, in a file of its own; a look makes none, and a key that others can read is refused."""
+    """The first job makes the key, in its own file. Reading makes none, and a key readable by others is refused."""
     monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path / "keys"))
 
     assert known_account_key_id() == ""
@@ -125,7 +125,7 @@ def test_an_account_makes_its_key_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_commands_of_another_account_are_refused(tmp_path: Path) -> None:
-    """With one line and exit code 2; the account that submitted the job, and the library's owner, may."""
+    """Commands end with one line and exit code 2; the submitting account and the library's owner succeed."""
     path = str(tmp_path / "l.sqlite")
     (tmp_path / "m.onnx").write_bytes(b"read by its optimizer")
 
@@ -146,7 +146,7 @@ def test_commands_of_another_account_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")
 def test_the_library_of_an_account_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has models and jobs in it, and was readable by every user of the machine."""
+    """The library contains models and jobs, and was readable by every user of the machine."""
     monkeypatch.delenv("FLEET_LIBRARY", raising=False)
     monkeypatch.setenv("FLEET_CONFIG", "")
     monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))

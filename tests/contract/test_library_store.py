@@ -505,7 +505,7 @@ REFUTED = Proof(verdict=ProofVerdict.REFUTED, claimed_sec=1e-9, measured_sec=2e-
 
 
 def test_a_time_is_proven_for_a_candidate(library: Library) -> None:
-    """However often it is measured again, on this device model; nobody has tried the others."""
+    """A proof holds for all measurements on its device model. On other device models, `is_proven` stays None."""
     (one, other) = library.add_records([record(1, 1e-3), record(2, 2e-3)])
     assert one.is_proven is None
 
@@ -518,7 +518,7 @@ def test_a_time_is_proven_for_a_candidate(library: Library) -> None:
 
 
 def test_a_proof_proves_no_shorter_time(library: Library) -> None:
-    """A candidate that later claims less than its proof bears is not proven any more, until there is a newer proof."""
+    """A later, shorter claim than the proof's bound is not proven until there is a newer proof."""
     library.add_record(record(1, 1e-3))
     trace = library.records()[0].trace_json
     library.add_proof(MATMUL.shash, SCOPE, trace, PROVEN)
@@ -534,7 +534,7 @@ def test_a_proof_proves_no_shorter_time(library: Library) -> None:
 
 
 def test_a_refuted_time_counts_no_more(library: Library) -> None:
-    """All its records on the device model become TIME_NOT_PROVEN, and the next best is the best."""
+    """All its records on the device model become TIME_NOT_PROVEN, and the next best becomes the best."""
     liar, honest = library.add_records([record(1, 1e-9), record(2, 1e-3)])
     library.add_proof(MATMUL.shash, SCOPE, liar.trace_json, REFUTED)
 
@@ -545,6 +545,6 @@ def test_a_refuted_time_counts_no_more(library: Library) -> None:
 
 
 def test_proofs_of_a_workload_that_is_not_there(library: Library) -> None:
-    """It is said, as for records."""
+    """The error is the same as for records: NotFound."""
     with pytest.raises(NotFound):
         library.add_proof("nowhere", SCOPE, "[]", PROVEN)

@@ -134,7 +134,7 @@ def test_a_search_starts_from_the_best(ms: Any, library: Library) -> None:
 
 
 def test_a_wrong_candidate_is_not_applied(ms: Any, library: Library) -> None:
-    """A schedule whose output was found wrong gives way to the next; with `checked`, only compared ones count."""
+    """A schedule with wrong output is replaced by the next best; with `checked`, only compared schedules count."""
     from tvm.target import Target
 
     mod = matmul(16)
@@ -231,7 +231,7 @@ def relax_matmul() -> Any:
 
 
 def test_a_module_without_any_record_is_warned_of(ms: Any, library: Library) -> None:
-    """After `fleet tune`, stock lowering with a database found 0 of 6 programs, and nothing told."""
+    """After `fleet tune`, stock lowering with a database found 0 of 6 programs without a warning."""
     import tvm
     from tvm.target import Target
 
@@ -256,7 +256,7 @@ def test_a_module_without_any_record_is_warned_of(ms: Any, library: Library) -> 
 
 
 def test_unchecked_schedules_are_told_of_once(ms: Any, library: Library) -> None:
-    """Imported records were compared with nothing."""
+    """Outputs of imported records were never compared."""
     import tvm
     from tvm.target import Target
 

@@ -18,7 +18,7 @@ _UNIT_BYTES = 16 * 4096
 _MAX_BYTES = 10 * _UNIT_BYTES
 _MOST_FILES = 4
 _CONTENTS = [bytes([units]) * (units * _UNIT_BYTES - 4096) for units in range(1, 7)]
-"""On the disk each takes a block more."""
+"""Contents that take a number of units on the disk, including one block for name and inode."""
 
 _SMALL = [b"%d" % number for number in range(6)]
 
@@ -198,7 +198,7 @@ TestStoreMachine.settings = settings(max_examples=30, stateful_step_count=20, de
 
 
 def test_files_of_a_few_bytes_are_counted_as_the_disk_counts_them(store: ArtifactStore, tmp_path: Path) -> None:
-    """32,000 artifacts of five bytes took 117 MiB of the disk, and counted as 0.15."""
+    """32,000 artifacts of five bytes took 117 MiB of the disk and counted as 0.15 MiB."""
     for number in range(_MAX_BYTES // 8192 + 10):
         put(store, b"%05d" % number, "me")
         store.release("me")

@@ -1,4 +1,4 @@
-"""An LSTM for emulated boards, with its static schedule, and the right answers by the equations of ONNX."""
+"""An LSTM for emulated boards, with its static schedule and the expected outputs by the equations of ONNX."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LAYER = Recurrence(
     is_reverse=(True,),
     activations=("Sigmoid", "Tanh", "Tanh"),
 )
-"""So large that the cores share each step, and meet at a barrier."""
+"""Large enough that the cores share each step and meet at a barrier."""
 
 
 def build_lstm(target_json: str, folder: Path) -> Path:
-    """Build the layer for a target, with its answers beside it; return its library."""
+    """Build the layer for a target and write its expected outputs beside it; return its library."""
     import tvm
 
     workload = workload_of(
@@ -44,14 +44,14 @@ def build_lstm(target_json: str, folder: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Inputs of the built layer, and what it should answer."""
+    """Inputs and expected outputs of the built layer."""
 
     inputs: list[np.ndarray]
     expected: list[np.ndarray]
 
 
 def answers_of(path: Path) -> Answers:
-    """Return what belongs to a layer that was built."""
+    """Return the inputs and expected outputs of a built layer."""
     with np.load(path.with_suffix(".npz")) as stored:
         return Answers([stored["arr_0"], stored["arr_1"]], [stored[name] for name in ("answers", "hidden", "cell")])
 

@@ -85,7 +85,7 @@ class SmallAgent:
             )
 
     async def prove(self, request: Any, context: Any) -> session_service_pb2.ProveResponse:
-        """Answer as an agent that knows no proofs."""
+        """Answer as an agent without support for proofs."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
         raise AssertionError("abort raises")
 

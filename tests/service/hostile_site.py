@@ -99,11 +99,11 @@ class Site:
         return [process.pid for process in alive(hostile)]
 
     def peak_mib(self) -> int:
-        """Return the most memory that the agent has had so far."""
+        """Return the agent's peak memory so far."""
         return self._mib("VmHWM:")
 
     def resident_mib(self) -> int:
-        """Return the memory that the agent has."""
+        """Return the agent's resident memory."""
         return self._mib("VmRSS:")
 
     def _mib(self, field: str) -> int:
@@ -196,14 +196,14 @@ async def look_around(site: Site) -> dict[str, object]:
 
 
 async def find_secrets(site: Site) -> dict[str, object]:
-    """Look for the operator's secrets, see `find_secrets` in hostile_kernels.c."""
+    """Search for the operator's secrets, see `find_secrets` in hostile_kernels.c."""
     holder, kind, found = await site.attack("find_secrets")
     await holder.close()
     return {"kind": kind, "found": found}
 
 
 async def usurp(site: Site) -> dict[str, object]:
-    """Forge the answers of a worker for many batches; then see what the next holder's measurements say."""
+    """Forge a worker's responses for many batches, then return the measurements of the next holder."""
     holder = site.holder()
     digest = await holder.put(site.kernels)
     output = [spec("output", 1, dtype="int32")]

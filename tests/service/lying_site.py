@@ -1,8 +1,8 @@
-"""An agent in namespaces of its own whose kernels lie about their times: what they claim, and what a proof says.
+"""Runs an agent in its own namespaces with kernels that lie about their times; compares their claims with proofs.
 
     unshare ... python -m tests.service.lying_site FOLDER KERNEL...
 
-It prints one JSON object. FOLDER holds kernels.so, made of lying_kernels.c.
+Prints one JSON object. FOLDER contains kernels.so, built from lying_kernels.c.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVALUATOR = measurement_pb2.Evaluator(number=1, repeat=3, min_repeat_ms=5)
 
 
 async def trial(holder: Holder, digest: str, name: str) -> tuple[str, float]:
-    """Return how a trial ended, and the time that it came with [s]."""
+    """Return the outcome of a trial and its median time [s]; 0 if it failed."""
     args = [spec("fill", _ITEMS), spec("output", _ITEMS)]
     request = request_for(digest, function=name, args=args, evaluator=_EVALUATOR)
     (result,) = await holder.measure([request])
@@ -36,7 +36,7 @@ async def trial(holder: Holder, digest: str, name: str) -> tuple[str, float]:
 
 
 async def prove(holder: Holder, digest: str, name: str, claimed_sec: float) -> dict[str, object]:
-    """Prove a claim, and compare the answers with what they should be."""
+    """Prove a claim, and compare the outputs with the expected ones."""
     bank = np.random.default_rng().standard_normal(_ITEMS + EXTRA_ITEMS).astype(np.float32).tobytes()
     order = ProofOrder(
         artifact_digest=digest,

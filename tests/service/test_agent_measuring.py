@@ -111,7 +111,7 @@ def kinds(result: Measurement) -> set[int]:
 
 @pytest.fixture
 def some_processors() -> Iterator[list[int]]:
-    """Let this process, and what it starts, use only the last two processors, or the last one of two; as `taskset`."""
+    """Restrict this process and its children to the last two processors, or the last one of two, as with `taskset`."""
     given = CPUS[-2:] if len(CPUS) > 2 else [CPU]
     os.sched_setaffinity(0, given)
     yield given

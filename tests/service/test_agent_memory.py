@@ -1,4 +1,4 @@
-"""Memory of an agent while a holder sends it requests that are made to take much."""
+"""Memory of an agent under requests that are made to exhaust it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FEW = "few: "
 
 
 class Attacker:
-    """A holder of a lease that sends bytes as no stub does."""
+    """A lease holder that sends raw bytes, as no stub does."""
 
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
@@ -53,7 +53,7 @@ class Attacker:
     async def send(
         self, method: str, content: bytes, compression: grpc.Compression = grpc.Compression.NoCompression
     ) -> type[FleetError] | None:
-        """Send one request; return what the agent raised, None if it answered."""
+        """Send one request. Return the error that the agent raised, or None if it succeeded."""
         call = self._holder._channel.calls.unary_unary(f"/fleet.v1.SessionService/{method}")  # noqa: SLF001
         try:
             await call(content, metadata=self._holder.metadata, compression=compression)
@@ -62,7 +62,7 @@ class Attacker:
         return None
 
     async def stream(self, method: str, contents: Iterable[bytes]) -> type[FleetError] | None:
-        """Send the requests of a stream and read its answers."""
+        """Send the requests of a stream and read its responses."""
         make = self._holder._channel.calls.stream_stream  # noqa: SLF001
         call = make(f"/fleet.v1.SessionService/{method}")(_each(contents), metadata=self._holder.metadata)
         try:
@@ -79,7 +79,7 @@ async def _each(contents: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def call_with(size_bytes: int, output_bytes: int = 4) -> session_service_pb2.CallRequest:
-    """Return a call with arrays in and out."""
+    """Return a call with input and output arrays."""
     given = tensor_pb2.Tensor(spec=spec("fill", size_bytes, dtype="int8").fill, content=bytes(size_bytes))
     args = [tensor_pb2.Argument(tensor=given), spec("output", output_bytes, dtype="int8")]
     return session_service_pb2.CallRequest(artifact_digest=digest_of(ARTIFACT), args=args)
@@ -139,7 +139,7 @@ def attacks(attacker: Attacker) -> dict[str, Callable[[], Awaitable[object]]]:
 
 @asynccontextmanager
 async def agent_site(tmp_path: Path) -> AsyncIterator[Site]:
-    """Run an agent of two simulated devices as a process."""
+    """Run an agent with two simulated devices as a process."""
     (tmp_path / "kernels.so").write_bytes(b"")
     site = Site(tmp_path, "none")
     (tmp_path / "agent.yaml").write_text(CONFIG)
@@ -155,7 +155,7 @@ async def agent_site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def use(honest: Holder, count: list[int]) -> None:
-    """Have an honest tenant call its function until cancelled."""
+    """Call an honest tenant's function until cancelled."""
     values = np.arange(FLOATS, dtype="float32")
     digest = await honest.put(ARTIFACT)
     request = session_service_pb2.CallRequest(artifact_digest=digest, args=[tensor(values), spec("output", FLOATS)])
@@ -168,8 +168,11 @@ async def use(honest: Holder, count: list[int]) -> None:
 
 @pytest.mark.slow
 async def test_no_holder_takes_the_agents_memory(tmp_path: Path) -> None:
-    """Requests one after the other and 32 at once, of every kind and size: the agent grows by less than three of the
-    largest requests, and gives it back; a tenant of another device goes on meanwhile. Six messages took 2.8 GiB."""
+    """The agent grows by less than three times the largest request, and releases that memory.
+
+    Requests of every kind and size come one after the other and 32 at once. A tenant of another device is served
+    meanwhile. Before, six messages took 2.8 GiB.
+    """
     async with agent_site(tmp_path) as site:
         holder, honest = site.holder(), Holder(site.port, site.tracker.token(1, device=OTHER))
         await holder.put(ARTIFACT)
@@ -201,7 +204,7 @@ async def test_no_holder_takes_the_agents_memory(tmp_path: Path) -> None:
 
 
 async def test_large_arrays_come_and_go_in_pieces(tmp_path: Path) -> None:
-    """A call with three times as much as fits one message, and its answer, through a real agent and worker."""
+    """A real agent and worker run a call, and return its outputs, of three times the size of one message."""
     async with serve_bench(tmp_path / "state") as bench:
         holder = bench.holding(epoch=1)
         digest = await holder.put(ARTIFACT)
@@ -218,7 +221,7 @@ async def test_large_arrays_come_and_go_in_pieces(tmp_path: Path) -> None:
 
 
 async def test_a_large_trial_comes_in_pieces(tmp_path: Path) -> None:
-    """It is measured between others, each with its result."""
+    """A large trial between small ones is measured, and each gets its result."""
     async with serve_bench(tmp_path / "state") as bench:
         holder = bench.holding(epoch=1)
         digest = await holder.put(ARTIFACT)
@@ -235,7 +238,7 @@ async def test_a_large_trial_comes_in_pieces(tmp_path: Path) -> None:
 
 
 async def test_streams_of_a_session_are_bounded(tmp_path: Path) -> None:
-    """A fifth Measure stream is refused while four are open, and taken once one of them has ended."""
+    """A fifth Measure stream is refused while four are open, and accepted after one has ended."""
     async with serve_bench(tmp_path / "state") as bench:
         holder = bench.holding(epoch=1)
         digest = await holder.put(ARTIFACT)
@@ -259,7 +262,7 @@ async def test_streams_of_a_session_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_calls_beyond_the_waiting_ones_are_refused() -> None:
-    """Four have places, sixteen wait, and the next one is refused."""
+    """Four calls hold places, sixteen wait, and the next is refused."""
     intake = Intake()
     held = asyncio.Event()
 
@@ -278,14 +281,14 @@ async def test_calls_beyond_the_waiting_ones_are_refused() -> None:
 
 
 def test_a_session_s_share_fits_the_machine() -> None:
-    """Many devices share; one call with a few images always fits."""
+    """The share shrinks with the number of devices, but a call with a few images always fits."""
     assert share_bytes(1, 32 * MIB) == 32 * MIB
     assert share_bytes(100_000, 32 * MIB) == 16 * MIB
     assert share_bytes(1, 2**40) <= 256 * MIB
 
 
 def test_large_arrays_are_no_structure() -> None:
-    """Contents count for nothing; shapes, names and empty arguments do."""
+    """Contents of arrays are not counted; shapes, names and empty arguments are."""
     argument = tensor_pb2.Argument(tensor=tensor_pb2.Tensor(content=bytes(4 * MIB)))
     many = session_service_pb2.CallRequest(args=[argument] * 3).SerializeToString()
 
@@ -297,7 +300,7 @@ def test_large_arrays_are_no_structure() -> None:
 
 
 def test_a_request_without_its_arrays_is_all_but_them() -> None:
-    """An agent decides by it, and passes the arrays on as they came."""
+    """The agent parses the request without arrays, and forwards the arrays unchanged."""
     request = call_with(300 * KIB)
     request.function = "main"
     content = request.SerializeToString()

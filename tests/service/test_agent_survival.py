@@ -372,7 +372,7 @@ async def test_a_device_that_can_start_no_worker_is_faulted_until_it_can(
 
 
 async def test_errors_of_candidates_hold_nothing_that_a_terminal_obeys(bench: Bench) -> None:
-    """Neither colours nor a turned way of writing: error messages went to clients as the kernel wrote them."""
+    """Colours and reversed text direction are removed: error messages reached clients as the kernel wrote them."""
     holder = bench.holding(epoch=1)
 
     raised = await holder.run("raise:\x1b[31mred\u202e\nand more\r".encode())

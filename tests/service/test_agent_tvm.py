@@ -184,7 +184,7 @@ async def test_arguments_that_do_not_fit_are_named(
 
 
 async def test_what_cannot_be_loaded_or_found_says_so(holder: Holder, models: Path) -> None:
-    """A library whose symbols are lost, and a function that is not in it."""
+    """A library with missing symbols, and a call of a missing function."""
     content = (models / "matmul.so").read_bytes()
 
     torn = await holder.run(content[:64] + bytes(len(content) - 64), args=MATMUL_ARGS)
@@ -296,7 +296,7 @@ async def test_harmful_native_code_ends_only_its_worker(tmp_path: Path, models: 
 
 
 async def test_a_library_that_was_cut_short_is_refused(holder: Holder, models: Path) -> None:
-    """Before it is sent to the end; loading it crashed its worker by SIGBUS."""
+    """A truncated library is refused before the upload ends; loading it crashed its worker by SIGBUS."""
     content = (models / "matmul.so").read_bytes()
 
     with pytest.raises(ArtifactRefused, match=rf"truncated: {len(content) // 2} of {len(content)} bytes"):
@@ -305,7 +305,7 @@ async def test_a_library_that_was_cut_short_is_refused(holder: Holder, models: P
 
 @pytest.mark.parametrize("knob", ["repeat", "max_repeat", "look_runs"])
 async def test_more_runs_than_an_answer_holds_are_refused(holder: Holder, models: Path, knob: str) -> None:
-    """TVM answered "unpack requires a buffer of 17179869184 bytes"; the next candidate is served."""
+    """The next candidate is served. Before, TVM's error was "unpack requires a buffer of 17179869184 bytes"."""
     digest = await holder.put((models / "matmul.so").read_bytes())
     endless = measurement_pb2.Evaluator(**{knob: 2**31})
 

@@ -312,7 +312,7 @@ async def test_an_unknown_device_has_no_history(client: Fleet) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """However it ends: as its terminal closes, or by kill -9, while a client holds a device."""
+    """They end when its terminal closes and after kill -9, even while a client holds a device."""
     up = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fleet.cli.main", "up", "--port", "0"),
         *("--config", str(config), "--state-dir", str(tmp_path / "state")),
@@ -332,7 +332,7 @@ async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path
 
 
 async def test_a_wait_for_a_tracker_is_shown() -> None:
-    """Ten seconds of silence came before the error that no tracker answers."""
+    """Before, ten seconds of silence preceded the error that no tracker answers."""
     words = ("devices", "--tracker", "127.0.0.1:9", "--connect-timeout", "4")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fleet", *words), stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL

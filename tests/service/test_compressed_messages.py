@@ -1,4 +1,4 @@
-"""No server of the fleet inflates a message, whatever a caller's gRPC compressed."""
+"""No server of the fleet decompresses a message, in any compression of gRPC."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def address(servicer: _Noting, request: pytest.FixtureRequest) -> AsyncIte
 async def test_a_compressed_message_is_refused_as_it_came(
     address: str, servicer: _Noting, compression: grpc.Compression
 ) -> None:
-    """Six messages of 255 kB, each 250 MiB of one byte, took 2.8 GiB of an agent."""
+    """Six messages of 255 kB, each 250 MiB of one byte decompressed, took 2.8 GiB of an agent's memory."""
     bomb = fleet_service_pb2.CheckSelectorRequest(selector="a" * (512 * 1024)).SerializeToString()
 
     async with rpc.make_channel(address, SECRET) as channel:
@@ -63,7 +63,7 @@ async def test_a_compressed_message_is_refused_as_it_came(
 
 
 async def test_the_refusal_says_that_the_message_is_compressed(address: str) -> None:
-    """The author of another client reads how to change it."""
+    """The message tells authors of other clients to turn compression off."""
     async with rpc.make_channel(address, SECRET) as channel:
         call = channel.calls.unary_unary("/fleet.v1.FleetService/CheckSelector")
         with pytest.raises(grpc.aio.AioRpcError, match="compressed; send it without"):

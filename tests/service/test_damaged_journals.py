@@ -299,7 +299,7 @@ def test_the_copy_is_as_new_as_the_journal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_tracker_closes_once_its_copy_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read or written in the state directory after it: whoever started the tracker may remove it."""
+    """The tracker neither reads nor writes its state directory afterwards, so its owner may remove it."""
     begun, made = threading.Event(), list[bool]()
 
     def copy_slowly(path: Path) -> bool:

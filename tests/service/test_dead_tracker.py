@@ -1,4 +1,4 @@
-"""A tracker that is down, named by an address under which this account has no credentials."""
+"""A tracker that is down, at an address without credentials of this account."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMMANDS = [
     ("tracker", "token", "list"),
 ]
 _ELSEWHERE = "127.1:1"
-"""Leads to this machine, and is no address by which the store knows that."""
+"""Address of this machine that differs from the address in the credential store."""
 
 
 @pytest.mark.parametrize("has_joined", [True, False])
@@ -32,7 +32,7 @@ _ELSEWHERE = "127.1:1"
 def test_a_tracker_that_is_down_is_said_to_be(
     words: tuple[str, ...], has_joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On its own machine, by its LAN address, the admin was told to get a token from the tracker that was down."""
+    """On the tracker's machine, by its LAN address, the error told the admin to get a token from the dead tracker."""
     monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path))
     if has_joined:
         now = dt.datetime.now(dt.UTC)

@@ -1,4 +1,4 @@
-"""The engine of a model's format runs in a process of its own, when it has a turn, and at no other time."""
+"""The engine of a model's format runs in a process of its own, and only during its turns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ X = np.ones((64, 64), "float32")
 async def test_an_engine_runs_when_it_has_a_turn_and_leaves_nothing(
     pool: BuildPool, model: Model, tmp_path: Path
 ) -> None:
-    """Several turns, on the processors of the device; afterwards its process has other tasks, and no pipe is left."""
+    """Several turns run on the device's processors; afterwards the process takes other tasks, and no pipe is left."""
     async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
         assert engine is not None
         secs = [await engine.time(3, 0.001, cpus) for cpus in ((), (0,), ())]
@@ -60,7 +60,7 @@ async def test_an_engine_runs_when_it_has_a_turn_and_leaves_nothing(
 async def test_a_confined_engine_takes_turns_too(
     pool: BuildPool, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of formats that are code: the pipes are all that it may write to."""
+    """Formats that are code run in confinement; the pipes are the only writable files."""
 
     def confined(fn: Callable[..., Any], _: Model, *, writable: Path) -> Callable[..., Any]:
         return Confined(fn, Room(writable=(str(writable),)))
@@ -72,13 +72,13 @@ async def test_a_confined_engine_takes_turns_too(
 
 
 async def test_an_engine_that_refuses_the_model_takes_no_turn(pool: BuildPool, model: Model, tmp_path: Path) -> None:
-    """As one that is not installed."""
+    """A refused model is handled like a missing engine."""
     async with engine_ready(pool, replace(model, content=b"no"), [[X]], folder=tmp_path, threads=1) as engine:
         assert engine is None
 
 
 async def test_an_engine_whose_process_ended_is_an_error(pool: BuildPool, model: Model, tmp_path: Path) -> None:
-    """Nobody waits for its answer."""
+    """The caller gets an error instead of waiting for its answer."""
     async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
         assert engine is not None
         assert await engine.time(1, 0.001, ()) > 0

@@ -102,7 +102,7 @@ def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome
 
 @pytest.mark.parametrize(("site", "seen"), [("jailed", 15), ("ruled", 15), ("bare", 7)])
 def test_the_agents_environment_is_not_to_be_read(site: str, seen: int, request: pytest.FixtureRequest) -> None:
-    """Neither by variables nor in /proc of worker and keeper; without a jail, root reads that of the agent itself."""
+    """Neither variables nor /proc of worker and keeper reveal it; without a jail, root reads the agent's own."""
     outcome = request.getfixturevalue(site)["find_secrets"]
     assert outcome["kind"] == "UNSPECIFIED"
     assert outcome["found"] & seen == 0
@@ -115,8 +115,11 @@ def test_shared_memory_is_gone_with_its_worker(site: str, request: pytest.Fixtur
 
 
 def test_forged_times_of_the_reference_kernel_reach_no_history(outcomes: dict[str, Outcome]) -> None:
-    """80 trials in half a second answered with a microsecond; then the next holder's honest trials were marked for ten
-    minutes as made while the device took 150 times its usual time. On a busy machine 17 times have been seen."""
+    """Forged times reach neither the history nor the next holder's measurements.
+
+    Before, 80 trials in half a second reported one microsecond. The next holder's honest trials were then marked for
+    ten minutes as disturbed, at 150 times the usual time. A busy machine alone reaches a factor of 17.
+    """
     usurped = outcomes["usurp"]
     assert usurped["forged"] == 80
     assert usurped["shortest_reference_sec"] > 1e-5

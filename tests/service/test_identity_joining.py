@@ -114,7 +114,7 @@ async def test_a_tokens_note_is_one_line_that_moves_no_cursor() -> None:
     ],
 )
 async def test_a_token_for_another_role_is_refused_and_not_used_up(role: Role, wanted: set[Role], command: str) -> None:
-    """`fleet login` with a board's token joined as an agent, which leases nothing, and the board had no token."""
+    """Before, `fleet login` with a board's token joined as an agent, which cannot lease, and the board had no token."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(role, ttl_sec=60.0)
 
@@ -127,7 +127,7 @@ async def test_a_token_for_another_role_is_refused_and_not_used_up(role: Role, w
 
 
 async def test_a_board_with_a_users_token_is_told_so_and_keeps_it_usable(tmp_path: Path) -> None:
-    """The agent itself says which role it joins with."""
+    """The agent sends the role that it joins with."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0)
 
@@ -138,7 +138,7 @@ async def test_a_board_with_a_users_token_is_told_so_and_keeps_it_usable(tmp_pat
 
 
 async def test_a_tokens_note_is_the_members_name() -> None:
-    """Two people in containers were both called root@vm; one name belongs to one member."""
+    """One name belongs to one member; two people in containers were both called root@vm."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         names = []
         for note in ("alice", "alice", "", "", "x" * 200, "x" * 200):
@@ -151,7 +151,7 @@ async def test_a_tokens_note_is_the_members_name() -> None:
 
 
 async def test_nobody_joins_under_the_name_of_the_trackers_account() -> None:
-    """It is an admin, and may not have called yet."""
+    """The tracker's account is an admin, possibly one that has not called yet."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, _ = await admin.invite(Role.USER, ttl_sec=60.0)
 
@@ -161,7 +161,7 @@ async def test_nobody_joins_under_the_name_of_the_trackers_account() -> None:
 
 
 async def test_the_fingerprint_of_a_joiners_key_is_shown_to_the_admin(caplog: pytest.LogCaptureFixture) -> None:
-    """In the list of members, the audit log (with the token's id) and the tracker's log, as the joiner has it."""
+    """The members' list, the audit log (with the token's id), the tracker's log and the joining command all show it."""
     caplog.set_level("INFO", "fleet.tracker.identities")
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0, note="alice")
@@ -190,7 +190,7 @@ async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
 
 
 async def test_a_client_without_credentials_is_told_how_to_get_some() -> None:
-    """By an address of another machine at once; by this machine's own after the time to connect."""
+    """The error comes at once for another machine's address, and after the connect timeout for this machine's own."""
     async with serve_tracker() as served:
         store, kept = CredentialStore(), account_proof(served.address)
         store.forget(served.address)

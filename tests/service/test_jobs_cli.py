@@ -159,7 +159,7 @@ def test_an_optimizer_serves_no_other_machine_unasked(path: str) -> None:
 
 
 def test_a_report_is_not_written_in_a_format_that_its_name_denies(path: str, tmp_path: Path) -> None:
-    """`-o page.pdf` wrote HTML into it."""
+    """Before, `-o page.pdf` wrote HTML into that file."""
     code, _, err = fleet("report", "-o", str(tmp_path / "page.pdf"), "--library", path)
     assert code == 2
     assert "no format goes with .pdf; end it with .html, .htm, .md, .svg, or give --format" in err

@@ -1,4 +1,4 @@
-"""Leases in the audit log."""
+"""Entries for leases in the audit log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.testing.lease_stream import LeaseStream
 
 
 async def test_a_lease_is_one_entry_with_device_holder_and_duration() -> None:
-    """A lab's day was a list of LeaseService.OpenLeases, without a device or a duration."""
+    """Before, a lab's day was a list of LeaseService.OpenLeases, without device or duration."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/board"]),
@@ -41,7 +41,7 @@ async def test_a_lease_is_one_entry_with_device_holder_and_duration() -> None:
 
 
 def test_the_error_of_a_missing_role_is_in_the_commands_words() -> None:
-    """It named an RPC: "IdentityService.ListAuditEntries takes the role admin"."""
+    """Before, the error named an RPC: "IdentityService.ListAuditEntries takes the role admin"."""
     user = Identity(name="alice", role=Role.USER, key_id="0" * 40)
 
     with pytest.raises(NotAllowed, match=r"reading the audit log takes the role admin; this account is user alice"):

@@ -1,4 +1,4 @@
-"""Libraries that cannot be used, or are not there: one clear line, the right exit code, and nothing made by a look."""
+"""Unusable or missing libraries: one clear line and the right exit code. Reading creates no files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITING = [("jobs", "submit", "matmul-8"), ("library", "import", ".", "--device-
 
 
 def fleet(*words: str, **variables: str | None) -> tuple[int, str]:
-    """Return exit code and stderr."""
+    """Run a command; return exit code and stderr."""
     done = CliRunner().invoke(app, words, env={"COLUMNS": "200", **variables}, prog_name="fleet")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stderr
@@ -47,7 +47,7 @@ def fleet(*words: str, **variables: str | None) -> tuple[int, str]:
 def test_a_url_of_no_library_is_the_callers_mistake(
     url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By flag or variable, for every command: two were tracebacks, and one ended with 0 and four tracebacks."""
+    """Every command refuses it, by flag or variable. Before, some gave tracebacks, one of them with exit code 0."""
     monkeypatch.chdir(tmp_path)
     for words in [*READING[:-1], *WRITING]:
         by_flag = fleet(*words, "--library", url)
@@ -60,7 +60,7 @@ def test_a_url_of_no_library_is_the_callers_mistake(
 
 @pytest.mark.slow
 def test_a_look_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No library, and no folder for one, where there is none; not even below a home that is not there."""
+    """Reading a missing library creates no library and no folder, also below a missing home."""
     monkeypatch.chdir(tmp_path)
     for name in ("FLEET_DATA_DIR", "FLEET_LIBRARY", "FLEET_CONFIG", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -77,7 +77,7 @@ def test_a_look_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_number_that_no_database_holds_is_refused(tmp_path: Path) -> None:
-    """It was a traceback of SQLite."""
+    """Before, such a number gave a traceback of SQLite."""
     with Library.open(tmp_path / "l.sqlite"):
         pass
     for words in (("jobs", "list", "--limit"), ("library", "best", "--top"), ("library", "prune", "--keep")):
@@ -88,7 +88,7 @@ def test_a_number_that_no_database_holds_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["removed", "replaced"])
 def test_a_library_that_is_taken_away_stores_nothing(way: str, tmp_path: Path) -> None:
-    """SQLite goes on with a file that has no name any more: trials were reported as stored, and were gone."""
+    """SQLite keeps using a deleted file: trials were reported as stored and were lost."""
     path = tmp_path / "l.sqlite"
     with Library.open(path) as library:
         job = library.start_job(title="m")

@@ -1,4 +1,4 @@
-"""Texts out of a shared library, and messages of agents, reach a terminal as words only."""
+"""Texts from a shared library and messages of agents reach a terminal without control characters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROLS = "\x1b\x07\x9b\u202e\r"
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A library in which every text that a user may choose holds control characters."""
+    """A library with control characters in every text that a user may choose."""
     name = str(tmp_path / "library.sqlite")
     program = matmul(8)
     with Library.open(name) as library:
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_no_text_of_a_library_controls_a_terminal(path: str) -> None:
-    """Neither in tables nor in sentences, of any command that shows it."""
+    """Tables and sentences of all commands that show such texts are free of control characters."""
     with Library.open(path) as library:
         (job,) = library.jobs()
     commands = [
@@ -63,7 +63,7 @@ def test_no_text_of_a_library_controls_a_terminal(path: str) -> None:
 
 
 def test_no_job_controls_the_application(path: str) -> None:
-    """The details of a job in `fleet status` are rendered by another console."""
+    """Job details in `fleet status` are rendered by another console."""
     with Library.open(path) as library:
         (job,) = library.jobs()
     console = Console(file=io.StringIO(), width=200)
@@ -75,7 +75,7 @@ def test_no_job_controls_the_application(path: str) -> None:
 
 
 def test_styles_of_ours_stay() -> None:
-    """Only characters within texts go."""
+    """Only control characters inside texts are removed."""
     console = CleanConsole(
         file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False, markup=False
     )
@@ -86,7 +86,7 @@ def test_styles_of_ours_stay() -> None:
 
 
 def test_the_message_of_an_agent_is_words() -> None:
-    """Clients sanitize what they receive: an agent may be an attacker's."""
+    """Clients sanitize received texts: the agent may be an attacker's."""
     message = measurement_pb2.Measurement(candidate_id="1", error_message=f"first\nsecond {EVIL}")
     found = measurement_from_proto(message)
 

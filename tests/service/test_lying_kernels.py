@@ -28,7 +28,7 @@ Outcome = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Each kernel's claim and the outcome of its proof."""
+    """Claim and proof of each kernel."""
     folder = tmp_path_factory.mktemp("lies")
     source = Path(__file__).with_name("lying_kernels.c")
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", folder / "kernels.so"], check=True)
@@ -47,8 +47,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 @pytest.mark.parametrize("name", _LIES)
 def test_a_lie_is_believed_by_a_trial_and_refused_by_a_proof(name: str, outcomes: dict[str, Outcome]) -> None:
-    """Each takes 20 ms and claims a thousandth at most. The worker's clock, pipe and memory are the kernel's own; the
-    agent's clock and the reference's answers are not."""
+    """Each kernel takes 20 ms and claims a thousandth of it at most.
+
+    Clock, pipe and memory of the worker are under the kernel's control; the agent's clock and the reference's outputs
+    are not.
+    """
     if name == "slow_clocks" and platform.machine() != "x86_64":
         pytest.skip("the kernel's machine code is for x86_64")
     outcome = outcomes[name]
@@ -59,13 +62,13 @@ def test_a_lie_is_believed_by_a_trial_and_refused_by_a_proof(name: str, outcomes
 
 
 def test_forged_rows_are_refused_by_their_digests(outcomes: dict[str, Outcome]) -> None:
-    """A thread answers each row at once, with as many digests as were asked for. No call made again agrees with one."""
+    """A thread answers each row at once with the right number of digests. No repeated call matches its digest."""
     assert outcomes["forge_rows"]["verdict"] == "REFUTED"
 
 
 @pytest.mark.parametrize("name", _HONEST)
 def test_an_honest_time_is_not_refused(name: str, outcomes: dict[str, Outcome]) -> None:
-    """From a hundred nanoseconds to 20 ms. On a busy machine a proof may stay open, which refuses nothing."""
+    """Honest kernels take 100 ns to 20 ms. On a busy machine a proof may be undecided, but not refuted."""
     outcome = outcomes[name]
 
     assert outcome["verdict"] in ("PROVEN", "UNDECIDED"), outcome

@@ -172,7 +172,7 @@ async def _measure_alone() -> None:
 def test_another_account_of_the_machine_delays_no_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It locks every file that it can open: each turn was late by five minutes."""
+    """The other account locks every file that it can open; before, each turn was five minutes late."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setenv("XDG_STATE_HOME", name)
         Path(name).chmod(0o755)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class Timeline:
-    """The order of the blocks on the device and in the engine."""
+    """Records the order of blocks on the device and in the engine."""
 
     def __init__(self) -> None:
         self.blocks: list[str] = []
@@ -32,7 +32,7 @@ class Timeline:
         self.overlaps = 0
 
     async def time(self, repeat: int, min_repeat_sec: float, cpus: Sequence[int]) -> float:
-        """Take the engine's turn, as `Engine.time` does."""
+        """Take a turn of the engine, as `Engine.time` does."""
         self.is_engine_running = True
         self.blocks.append(ENGINE)
         await asyncio.sleep(0.002)
@@ -51,7 +51,7 @@ def turns_of(device: SteadyDevice, builds: dict[str, Artifact], engine: object =
 
 
 async def test_each_round_has_one_block_of_each_program(tmp_path: Path) -> None:
-    """In random order; the engine never runs while the device does, and a program that fails takes no part."""
+    """The order is random, engine and device never run together, and a failing program takes no part."""
     timeline = Timeline()
     builds = {name: built(tmp_path, name) for name in ("static", "tuned", "broken")}
     names = {artifact.digest: name for name, artifact in builds.items()}
@@ -92,7 +92,7 @@ async def test_each_round_has_one_block_of_each_program(tmp_path: Path) -> None:
     ],
 )
 async def test_an_untuned_model_runs_once_and_not_for_long(tmp_path: Path, error: int, found: Untuned) -> None:
-    """It has time for two runs of ten times the static model's time, and may need too much of the memory."""
+    """It has time for two runs at ten times the static model's time each, and may run out of memory."""
     asked: list[measurement_pb2.MeasureRequest] = []
 
     def answer(_: int, request: measurement_pb2.MeasureRequest) -> measurement_pb2.Measurement:

@@ -69,7 +69,7 @@ async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, 
 
 
 async def test_times_of_events_are_not_proven_and_say_so(holder: Holder, models: Path) -> None:
-    """They leave out the launch of a kernel, which a clock outside of the device cannot."""
+    """Times of events exclude the launch of a kernel, which every clock outside of the device includes."""
     digest = await holder.put((models / "tuned.so").read_bytes())
     output = session_service_pb2.ProofArgument(spec=MATMUL_ARGS[2].output)
     request = session_service_pb2.ProveRequest(artifact_digest=digest, args=[output], claimed_sec=1e-3)

@@ -29,7 +29,7 @@ UNREADABLE = {"format": 99}
 
 
 def order(library: Library, folder: Path) -> dict[str, object]:
-    """Return the order of a job that searches for a small product."""
+    """Return the order of a job that searches for a small matrix product."""
     (folder / "product.json").write_text(matmul(8).mod_json)
     return JobOrder(
         options=OPTIONS, files={"product.json": library.model_files.add(folder / "product.json")}
@@ -176,7 +176,7 @@ async def test_an_optimizer_ends_although_its_library_takes_nothing(library: Lib
 
 @pytest.mark.slow
 async def test_an_order_that_names_a_file_of_the_optimizers_disk_fails(library: Library, tmp_path: Path) -> None:
-    """One without files, and one whose model is another file than those that came with it: nothing is read or run."""
+    """Orders without files, or with a model that was not submitted, fail. No file is read, and nothing runs."""
     mine = tmp_path / "secret.json"
     mine.write_text(matmul(8).mod_json)
     came = {"m.json": library.model_files.add(mine)}

@@ -1,5 +1,4 @@
-"""Records from outside that carry code: refused on their way in, and, if they are in a library already, on their way
-out."""
+"""Records that carry code are refused on import, and before replay if they are already in a library."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def write_files(folder: Path, mod_json: str, trace: object) -> None:
 
 
 def test_an_imported_trace_with_llvm_code_is_refused_with_its_place(tmp_path: Path) -> None:
-    """Nothing is stored, so that no build can take it."""
+    """The import stores nothing, so no build can use it."""
     write_files(tmp_path / "theirs", programs.matmul(16).mod_json, TRACE)
     scope = RecordScope(target_json="", device_model="mine", tvm_version=VERSION)
 
@@ -62,7 +61,7 @@ def test_an_imported_trace_with_llvm_code_is_refused_with_its_place(tmp_path: Pa
 
 
 def test_an_imported_program_that_calls_a_packed_function_is_refused(tmp_path: Path) -> None:
-    """A workload is code as well: this one would load a library of the author's choice."""
+    """A workload is code as well: this one would load a library of its author's choice."""
     from tvm import te, tirx
 
     given = te.placeholder((16,), name="a")
@@ -79,7 +78,7 @@ def test_an_imported_program_that_calls_a_packed_function_is_refused(tmp_path: P
 
 
 def test_a_build_refuses_a_planted_record_of_a_shared_library(tmp_path: Path) -> None:
-    """The library may have been written by others: the trace is checked again where it is replayed."""
+    """A shared library has other writers, so the trace is checked again before it is replayed."""
     workload, path = programs.matmul(16), tmp_path / "library.sqlite"
     scope = RecordScope(target_json=host_target_json(), device_model="mine", tvm_version=VERSION)
     with Library.open(path) as library:

@@ -1,4 +1,4 @@
-"""Which fleet a command uses that could start one of its own."""
+"""Choice of the fleet for commands that can also start one of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet.testing import serve_tracker
 
 
 def use_default(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Let the address stand for the tracker of this machine, which would have a fixed port."""
+    """Substitute an address for this machine's tracker, which would have a fixed port."""
     monkeypatch.setattr(settings, "TRACKER_PORT", int(address.rpartition(":")[2]))
 
 
@@ -27,7 +27,7 @@ async def chosen(tracker: str | None = None, *, is_private: bool = False) -> str
 async def test_the_tracker_of_this_machine_is_used_and_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`fleet tune` started a second tracker and agent on the same cores, while `fleet devices` used the first."""
+    """Before, `fleet tune` started another tracker and agent on the same cores; `fleet devices` used the first one."""
     async with serve_tracker() as up:
         use_default(monkeypatch, up.address)
 
@@ -39,7 +39,7 @@ async def test_the_tracker_of_this_machine_is_used_and_named(
 
 
 async def test_a_named_tracker_is_used_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also if it does not run: the command fails then, instead of measuring elsewhere."""
+    """If it does not run, the command fails instead of measuring elsewhere."""
     assert await chosen("127.0.0.1:1") == "127.0.0.1:1"
     assert capsys.readouterr().err == ""
     with pytest.raises(ConfigError, match="give one of them"):
@@ -49,7 +49,7 @@ async def test_a_named_tracker_is_used_without_a_word(capsys: pytest.CaptureFixt
 async def test_the_tracker_of_another_account_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This account has no credentials for it and cannot take turns: it says so, and measures on its own."""
+    """Without credentials for it, the command cannot take turns: it prints that, and measures on its own."""
     async with serve_tracker() as up:
         use_default(monkeypatch, up.address)
         CredentialStore().forget(up.address)

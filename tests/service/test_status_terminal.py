@@ -100,7 +100,7 @@ async def test_the_terminal_is_left_as_it_was(address: str, terminal: Terminal, 
 
 
 async def test_input_that_is_not_utf8_is_dropped(address: str, terminal: Terminal) -> None:
-    """A Latin-1 key or a pasted binary ended the application with a traceback."""
+    """Before, a Latin-1 key or a pasted binary ended the application with a traceback."""
     async with status(address, terminal) as process:
         await terminal.shows(b"pi-2")
         terminal.type(b"\xff\xe9")

@@ -90,7 +90,7 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
     ids=["value", "key", "many", "kind", "name"],
 )
 async def test_labels_that_say_too_much_are_refused(labels: Callable[[], dict[str, str]], text: str) -> None:
-    """Long values and very many labels alike: every snapshot would carry them. What a device is says its inventory."""
+    """Every snapshot would carry long values or very many labels. The inventory alone states kind and name."""
     greeting = hello("devices/a", **labels())
     async with serve_tracker() as served:
         with pytest.raises(InvalidRequest, match=text):
@@ -242,7 +242,7 @@ async def test_agents_are_bounded(limits: TrackerLimits, names: list[str], text:
 
 
 async def test_an_agent_invents_no_names_without_end() -> None:
-    """A thousand in two seconds were one agent's, and the board of such a name was refused until an admin freed it."""
+    """Before, one agent claimed a thousand names, and their boards were refused until an admin freed each."""
     limits = TrackerLimits(max_names_per_agent=3)
     async with serve_tracker(limits=limits) as served:
         async with SimulatedAgent(served.address, ["devices/a", "devices/b"]):

@@ -1,4 +1,4 @@
-"""A tracker knows its users by their keys, whatever their clients say."""
+"""A tracker identifies its users by their keys, regardless of the names that clients send."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _job(stream: LeaseStream, name: str, title: str, state: job_pb2.JobState = j
 
 
 async def test_a_bid_under_anothers_name_takes_none_of_its_turns() -> None:
-    """A second key that called itself like a user took 100 turns in a row from him, for a bid of 1e-6."""
+    """Before, a second key with a user's name took 100 turns in a row from that user, for a bid of 1e-6."""
     ann, mallory = _member("ann@lab"), _member("mallory@lab")
     async with (
         serve_tracker() as served,
@@ -46,7 +46,7 @@ async def test_a_bid_under_anothers_name_takes_none_of_its_turns() -> None:
 
 
 async def test_a_lease_is_shown_under_the_name_of_the_certificate() -> None:
-    """The client's own name stands beside it: in snapshots, for a request that waits, and in the audit log."""
+    """The client's own name is shown beside it: in snapshots, for a waiting request, and in the audit log."""
     mallory = _member("mallory@lab")
     async with (
         serve_tracker() as served,
@@ -69,7 +69,7 @@ async def test_a_lease_is_shown_under_the_name_of_the_certificate() -> None:
 
 
 async def test_a_member_who_joins_under_anothers_name_is_told_apart() -> None:
-    """Names of certificates are their owners' choice: the later one shows the beginning of its key."""
+    """Members choose the names in their certificates, so the later one is shown with the beginning of its key."""
     ann, mallory = _member("ann@lab"), _member("ann@lab")
     async with (
         serve_tracker() as served,
@@ -85,7 +85,7 @@ async def test_a_member_who_joins_under_anothers_name_is_told_apart() -> None:
 
 
 async def test_a_users_priority_has_a_bound() -> None:
-    """With 100 any user passed everybody; an urgent job's 10, and anything less, may be chosen."""
+    """Users may choose up to an urgent job's 10; before, any user could overtake all others with 100."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/a"]),
@@ -104,7 +104,7 @@ async def test_a_users_priority_has_a_bound() -> None:
 
 
 async def test_nobody_overwrites_or_crowds_out_anothers_jobs() -> None:
-    """A job of another user's name, and 1,100 others, left nothing of this one's in the status."""
+    """Before, a job under another user's name, and 1,100 others, evicted all of that user's jobs from the status."""
     async with (
         serve_tracker() as served,
         LeaseStream(served.address, "0", proof=_member("ann@lab")) as ann,
