@@ -1,4 +1,4 @@
-"""The figures of a tuning run as plain data, for `fleet report --json`."""
+"""Figures of a tuning run as plain data, for `fleet report --json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet.reports.whole_model import times_of
 
 
 def as_data(figures: JobFigures) -> Mapping[str, object]:
-    """Return all that the page shows. Infinite times, before the first right one, stand for not known."""
+    """Return all figures of the page. An infinite time is unknown: no right measurement was made yet."""
     job = figures.job
     return {
         "job": job.name,

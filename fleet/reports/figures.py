@@ -17,14 +17,14 @@ _TIME_POINTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The best time so far of one workload, or of the whole model.
+    """Best time so far of one workload, or of the whole model.
 
-    It starts from what was known without a trial of the job: earlier records, the static schedule, or, without these,
-    the unscheduled program.
+    Starts from the best time known before the job's first trial: from earlier records and the static schedule, else
+    from the unscheduled program.
     """
 
     by_trial: tuple[float, ...]
-    """After 0, 1, 2, ... trials of the job [s]; inf where no time is known."""
+    """Times after 0, 1, 2, ... trials of the job [s]; inf if no time is known."""
 
     by_time: tuple[float, ...]
     """At equal distances from the job's start to its last record [s]."""
@@ -143,7 +143,7 @@ def _first_times() -> Callable[[Record], bool]:
 
 
 def _start_sec(entry: WorkloadSummary, static_sec: Mapping[str, float]) -> float:
-    """Return the best time of a workload that is known without a trial of the job; inf without any."""
+    """Return the best time of a workload before the job's first trial [s]; inf if there is none."""
     known = [sec for sec in (entry.known_sec, static_sec.get(entry.workload.shash)) if sec is not None]
     if not known and entry.untuned_sec is not None:
         return entry.untuned_sec

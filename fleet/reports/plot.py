@@ -55,10 +55,10 @@ class Panel:
 
 
 def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float], *, first: int = 1) -> str:
-    """Draw curves with the first letter of their names, and level lines with a mark of their own.
+    """Draw curves with the first letter of their names, and level lines with separate marks.
 
     Args:
-        first: number of trials that the curves' first values belong to.
+        first: number of trials at the first value of the curves.
     """
     top = _top(curves, lines)
     rows = [[" "] * _WIDTH for _ in range(_HEIGHT)]

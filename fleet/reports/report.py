@@ -28,7 +28,7 @@ _HOW_COUNTED = (
     "one of the best candidate that was checked."
 )
 _MOST_NAMED = 3
-"""Of operators without a time."""
+"""Maximum number of listed operators without a time."""
 
 _MOST_PANELS = 12
 """Of single workloads: those that the model spends most time in."""

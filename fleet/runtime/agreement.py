@@ -1,4 +1,4 @@
-"""Whether an exported model gives the answers that were stored with it."""
+"""Comparison of an exported model's answers with the stored ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Agreement:
     """Infinite where shapes differ, or only one side is finite."""
 
     allowed: float
-    """Tolerance of the element with that error."""
+    """Tolerance at the element with that error."""
 
     problem: str
     """The first output that is wrong, in a sentence; empty: all are right."""
@@ -42,7 +42,7 @@ def agree(outputs: Sequence[Array], expected: Sequence[Array], tolerances: Seque
 
 
 def worst(found: Sequence[Agreement]) -> Agreement:
-    """Return what several comparisons say together: the largest error, and the first problem."""
+    """Combine several comparisons: the largest error, and the first problem."""
     largest = max(found, key=lambda agreement: agreement.max_abs_error)
     return Agreement(
         max_abs_error=largest.max_abs_error,
@@ -52,7 +52,7 @@ def worst(found: Sequence[Agreement]) -> Agreement:
 
 
 def relative_errors(output: Array, wanted: Array) -> NDArray[np.float64]:
-    """Return the error of each element as a share of (rms of wanted + |wanted|); of zeros among zeros 0."""
+    """Return the error of each element as a share of (rms of wanted + |wanted|); 0 for equal zeros."""
     errors, sizes = _errors(output, wanted), _sizes(wanted)
     return np.divide(errors, sizes, out=np.where(errors > 0, math.inf, 0.0), where=sizes > 0)
 

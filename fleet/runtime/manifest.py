@@ -70,7 +70,7 @@ class UsedRecord:
     """Time of one call, alone, where it was measured."""
 
     is_static: bool = False
-    """The workload's static schedule, which takes no trial. Files of earlier versions do not say."""
+    """True for the workload's static schedule, which takes no trial. Unset in files of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Check:
 
     seed: int
     tolerances_by: str = "sums"
-    """Basis of the tolerances: "float64", the error of the reference against it, or "sums", their lengths."""
+    """Basis of the tolerances: "float64" for the reference's error against float64, "sums" for the lengths of sums."""
 
     weakness: str = ""
     """Why agreeing with these outputs proves little, in words; empty: it proves enough."""

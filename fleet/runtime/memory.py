@@ -50,10 +50,10 @@ def check_types(types: Iterable[TensorType]) -> None:
 
 
 def staged(wanted: TensorType, device: tvm_ffi.Device) -> Staged:
-    """Return a place for an input in the memory of a device.
+    """Allocate an input in the memory of a device.
 
     Raises:
-        ArtifactRefused: there is not that much memory.
+        ArtifactRefused: the memory is not sufficient.
     """
     try:
         return _Here(wanted) if device.type == "cpu" else _OnDevice(wanted, device)

@@ -192,7 +192,7 @@ def stored_arrays(package: Package, names: Sequence[str]) -> list[Array]:
     """Read .npy files of a package.
 
     Raises:
-        ArtifactRefused: one is missing, or no array.
+        ArtifactRefused: a file is missing, or not an array.
     """
     try:
         return [np.load(io.BytesIO(read_file(package, name)), allow_pickle=False) for name in names]

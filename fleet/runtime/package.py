@@ -34,10 +34,11 @@ _UNIX = 3
 _PIECE_BYTES = 1024 * 1024
 
 MOST_MANIFEST_BYTES = 1024 * 1024
-"""A model of 200 operators has 60 kB. As Python's values, JSON takes up to 25 times as much."""
+"""A model of 200 operators has a manifest of 60 kB. Parsed into Python objects, JSON grows up to 25-fold."""
 
 _MOST_RATIO = 100
-"""An archive is written without compression; only a bomb has more than this once it is compressed again."""
+"""Maximum compression ratio. Archives are written uncompressed; only a zip bomb exceeds this even after recompression.
+"""
 
 
 class Package(Protocol):
@@ -68,7 +69,7 @@ class Folder:
         yield self._place(name)
 
     def _place(self, name: str) -> Path:
-        """Return where a file lies. Raises ArtifactRefused if that is outside of the folder, as by a symbolic link."""
+        """Return the path of a file. Raises ArtifactRefused if it leaves the folder, for example by a symbolic link."""
         check_name(name, self.path)
         place = (self.path / name).resolve()
         if not place.is_relative_to(self.path.resolve()):
@@ -109,10 +110,10 @@ class Archive:
 
 
 def check_name(name: str, where: object) -> None:
-    """Refuse a name of a file that is not below the package.
+    """Refuse a file name that leaves the package.
 
     Raises:
-        ArtifactRefused: it is absolute, or leads upwards.
+        ArtifactRefused: it is absolute, or contains "..".
     """
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
@@ -156,7 +157,7 @@ def read_file(package: Package, name: str, *, most_bytes: int | None = None) -> 
     """Read one file.
 
     Raises:
-        ArtifactRefused: it is missing, damaged or too large.
+        ArtifactRefused: the file is missing, damaged or too large.
     """
     try:
         with package.open_file(name) as file:

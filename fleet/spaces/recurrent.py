@@ -1,7 +1,7 @@
-"""The schedule of a recurrent layer: tiles of the state's columns in registers, and the gates on whole vectors.
+"""Schedule of a recurrent layer: tiles of the state's columns in registers, and vectorized gates.
 
-Chains run in parallel. A single chain shares the tiles of each step among the cores if the weights of the state are
-more than one core's cache holds: the cores are started once, and wait for each other at the end of each product.
+Chains run in parallel. A single chain distributes the tiles of each step to the cores if the weights of the state
+exceed the cache of one core. The cores are started once and synchronize after each product.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 LAUNCH, BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
-"""TVM's annotations: all cores run the loop; they wait for each other behind the loop."""
+"""TVM's annotations: all cores run the loop; a barrier after the loop."""
 
 _FEWEST_SHARED_BYTES = 1 << 18
-"""Of weights, read in a step: reading fewer takes no longer than the cores take to meet. On Zen 4, a GRU of 128 columns
-is as fast either way, an LSTM of 128 a quarter faster with two cores, larger layers 1.5 to 2 times as fast. Where other
-programs take the cores, waiting costs more.
+"""Weights read per step from which on a barrier pays off. On Zen 4 with two cores, a GRU of 128 columns is as fast
+either way, an LSTM of 128 columns is 25 % faster, and larger layers are 1.5 to 2 times as fast. If other programs
+occupy the cores, barriers cost more.
 """
 
 _FLOAT32_BYTES = 4
 
 _SUMS = 0.6
-"""Share of the registers that sums take; the others hold weights and the state."""
+"""Share of the registers for sums; the others hold weights and the state."""
 
 
 def is_recurrence(mod: IRModule) -> bool:
-    """Tell whether a function was made by `fleet.models.recurrent_program`."""
+    """Tell whether a module's function is a program of `fleet.models.recurrent_program`."""
     attributes = mod["main"].attrs
     return bool(attributes and ATTRIBUTE in attributes)
 
@@ -56,12 +56,12 @@ def recurrence_schedule(mod: IRModule, facts: ProcessorFacts) -> Schedule:
         _vectorize(schedule, block, facts)
     _share(schedule, chain, step, products, facts.cores)
     for block, loop in zip(products, sums, strict=True):
-        schedule.decompose_reduction(block, loop)  # the last step: TVM vectorizes no loop around one taken apart
+        schedule.decompose_reduction(block, loop)  # last: TVM cannot vectorize a loop around a decomposed one
     return schedule
 
 
 def _tile_product(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> LoopRV:
-    """Put the sum outside of a tile that fits the registers; return its loop."""
+    """Move the reduction outside of a tile that fits the registers; return its loop."""
     _, rows, gates, columns, sums = schedule.get_loops(block)
     lanes = vector_width(extent(schedule, columns), facts.lanes)
     vectors = extent(schedule, columns) // lanes
@@ -76,7 +76,7 @@ def _tile_product(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) ->
 
 
 def _register_tile(rows: int, gates: int, vectors: int, facts: ProcessorFacts) -> tuple[int, int]:
-    """Return the rows and the vectors of a gate that are summed at once: the most that registers hold."""
+    """Return the largest tile (rows, vectors of a gate) whose sums fit the registers."""
     most = int(_SUMS * facts.registers)
     fitting = [
         (of_rows, of_vectors)
@@ -84,12 +84,12 @@ def _register_tile(rows: int, gates: int, vectors: int, facts: ProcessorFacts) -
         for of_vectors in divisors(vectors, vectors)
         if of_rows * of_vectors * gates <= most
     ]
-    # Of as many sums, more rows: each weight is read once for all of them.
+    # For equal numbers of sums prefer more rows, which share each load of a weight.
     return max(fitting, key=lambda tile: (math.prod(tile), tile[0]), default=(1, 1))
 
 
 def _vectorize(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> None:
-    """Compute whole vectors of a stage's innermost axis."""
+    """Vectorize a stage's innermost axis."""
     loop = schedule.get_loops(block)[-1]
     lanes = vector_width(extent(schedule, loop), facts.lanes)
     if lanes > 1:
@@ -98,7 +98,7 @@ def _vectorize(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> No
 
 
 def _share(schedule: Schedule, chain: SBlockRV, step: SBlockRV, products: Sequence[SBlockRV], cores: int) -> None:
-    """Share the chains among the cores, or of a single one the tiles of each step."""
+    """Parallelize over the chains, or over the tiles of each step if there is a single chain."""
     chains = schedule.fuse(*schedule.get_loops(chain))
     if extent(schedule, chains) > 1:
         schedule.parallel(chains)
@@ -114,7 +114,7 @@ def _share(schedule: Schedule, chain: SBlockRV, step: SBlockRV, products: Sequen
 
 
 def _read_bytes(schedule: Schedule, product: SBlockRV) -> int:
-    """Return the bytes of weights that a step reads, once for each sequence."""
+    """Return the size of the weights read in a step [bytes], counted once per sequence."""
     rows = next(int(iterator.dom.extent) for iterator in schedule.get(product).iter_vars[1:])
     weights = schedule.mod["main"].params[WEIGHTS]
     return rows * math.prod(int(size) for size in weights.shape) * _FLOAT32_BYTES

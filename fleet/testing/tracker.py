@@ -59,7 +59,7 @@ async def serve_tracker(
             port=0,
             state_dir=state_dir or Path(temporary),
             is_discoverable=False,
-            limits=limits or TrackerLimits(max_names_per_agent=20_000),  # simulated agents of a process share a key
+            limits=limits or TrackerLimits(max_names_per_agent=20_000),  # simulated agents in one process share a key
             max_unsent=max_unsent,
             is_plain=is_plain,
         )

@@ -27,7 +27,7 @@ def replay(mod: IRModule, trace: str) -> Schedule:
     """Replay a trace on a module and return the schedule.
 
     Raises:
-        InvalidRequest: the trace does not fit the module, or holds steps or annotations that are not allowed.
+        InvalidRequest: the trace does not fit the module, or its steps or annotations are not on the allowlist.
     """
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import Trace
@@ -61,7 +61,7 @@ def tuning_record(
         target: the target's JSON as an object, or None.
 
     Raises:
-        InvalidRequest: the trace holds steps or annotations that are not allowed.
+        InvalidRequest: its steps or annotations are not on the allowlist.
         Exception: whatever TVM raises for a trace that it cannot read.
     """
     from tvm.s_tir.meta_schedule.database import TuningRecord

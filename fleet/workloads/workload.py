@@ -48,7 +48,7 @@ class Workload:
     """Of the integers among its inputs, as far as they are indices; None: none is."""
 
     input_scales: tuple[tuple[int, float], ...] = ()
-    """Factors for random inputs, by place of the argument. Larger numbers would make rounding decide the outputs."""
+    """Scale factors for random inputs, by argument index. With larger numbers, rounding errors dominate the outputs."""
 
     @property
     def operator(self) -> str:

@@ -1,7 +1,7 @@
-"""Circular functions of float32 as arithmetic, for angles of any size.
+"""Trigonometric functions of float32 as arithmetic, for angles of any size.
 
-An angle is counted in right angles by integers: its mantissa times those 96 bits of 2 / pi that matter for its exponent
-(Payne and Hanek, Radian Reduction for Trigonometric Functions). So there is no branch for large angles, and no table in
+Argument reduction uses integers: the mantissa is multiplied by the 96 bits of 2 / pi that matter for its exponent
+(Payne and Hanek, Radian Reduction for Trigonometric Functions). Large angles need neither a branch nor a table in
 memory. Polynomials are minimax fits.
 """
 
@@ -23,13 +23,13 @@ _COS = (2.443166815e-05, -1.388730346e-03, 4.166664546e-02)
 """(cos(r) - 1 + r^2 / 2) / r^4 in r^2."""
 
 _TWO_OVER_PI = (0x0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
-"""Bits after the point, behind 32 zeros for angles of less than a few million."""
+"""Fraction bits of 2 / pi, after 32 zero bits for angles of less than a few million."""
 
 _FIRST_EXPONENT = 120
-"""Biased exponent of the smallest angle that is reduced, less than pi / 4: its window of bits starts with the first."""
+"""Biased exponent of the smallest reduced angle, less than pi / 4: its window starts at the first bit."""
 
 _MOST_WORDS = 5
-"""A window of four words starts at one of so many: exponents end at 254."""
+"""Number of start positions of the four-word window: exponents end at 254."""
 
 _WORD_BITS = 32
 
@@ -85,7 +85,7 @@ def _bit(value: Expr, place: int) -> Expr:
 
 
 def _reduced(names: Names, x: Expr) -> tuple[Expr, Expr]:
-    """Return q (int32) and r (float32, at most pi / 4), where x is q right angles and r; NaN for what is no angle."""
+    """Return q (int32) and r (float32, |r| <= pi / 4) with x = q pi / 2 + r; r is NaN for infinite x or NaN."""
     from tvm import tirx
 
     size_bits = names.name(tirx.reinterpret("uint32", x) & _unsigned(0x7FFFFFFF))
@@ -96,7 +96,7 @@ def _reduced(names: Names, x: Expr) -> tuple[Expr, Expr]:
     high = tirx.Cast("uint64", mantissa * first) << number(_WORD_BITS, "uint64")
     wide = names.name(tirx.Cast("uint64", mantissa))
     low = (wide * tirx.Cast("uint64", third)) >> number(_WORD_BITS, "uint64")
-    turns = names.name(high + wide * tirx.Cast("uint64", second) + low)  # 2 bits of right angles, 62 of their parts
+    turns = names.name(high + wide * tirx.Cast("uint64", second) + low)  # 2 bits of right angles, 62 bits of fraction
     quarters = names.name((turns + number(1 << 61, "uint64")) >> number(62, "uint64"))
     part = names.name(turns - (quarters << number(62, "uint64")))
     upper = tirx.Cast("int32", tirx.Cast("uint32", part >> number(_WORD_BITS, "uint64")))
@@ -116,7 +116,7 @@ def _reduced(names: Names, x: Expr) -> tuple[Expr, Expr]:
 
 
 def _window(names: Names, offset: Expr) -> tuple[Expr, Expr, Expr]:
-    """Return 96 bits of 2 / pi from an offset on."""
+    """Return 96 bits of 2 / pi from a bit offset."""
     from tvm import tirx
 
     place = names.name(offset >> 5)

@@ -1,6 +1,7 @@
-"""Exponentials of float32 as arithmetic: a power of two times a polynomial on half a step around 1.
+"""Exponentials of float32 as arithmetic: a power of two times a polynomial in the reduced exponent.
 
-Results below the smallest normal number are 0. Polynomial of exp: Cephes (S. Moshier); the others are minimax fits.
+Results below the smallest normal number are 0. The polynomial of exp is from Cephes (S. Moshier); the others are
+minimax fits.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ _SINH_LIMIT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
-    """How an exponential of one base is reduced to that of a small number."""
+    """Constants for the argument reduction of one base."""
 
     log2: float
     """Logarithm of the base to the base 2."""
 
     high: float
-    """Leading digits of 1 / log2: few enough that multiples are exact."""
+    """Leading digits of 1 / log2, few enough for exact multiples."""
 
     low: float
-    """The rest of 1 / log2."""
+    """Remainder of 1 / log2."""
 
     ln: float
     """Natural logarithm of the base."""
 
     smallest: float
-    """The result is a normal number from here."""
+    """Smallest exponent with a normal number as result."""
 
     largest: float
-    """Beyond it the result is infinite; the next power of two is, too."""
+    """Exponent beyond which the result and the next power of two are infinite."""
 
 
 _E = _Base(log2=1.44269504088896341, high=0.693359375, low=-2.12194440e-4, ln=1.0, smallest=-87.3365402, largest=89.0)
@@ -100,7 +101,7 @@ def cosh(names: Names, x: Expr) -> Expr:
 
 
 def _power(names: Names, x: Expr, base: _Base, *, halvings: int = 0) -> Expr:
-    """Return a power of the base, halved so many times, which does not overflow before it is."""
+    """Return a power of the base divided by 2^halvings, without overflow before the division."""
     from tvm import tirx
 
     inside = names.name(within(x, base.smallest, base.largest + halvings))
@@ -114,7 +115,7 @@ def _power(names: Names, x: Expr, base: _Base, *, halvings: int = 0) -> Expr:
 
 
 def _reduced(names: Names, x: Expr, base: _Base) -> tuple[Expr, Expr]:
-    """Return n (int32) and r (float32), where the base to the x is 2^n e^r."""
+    """Return n (int32) and r (float32) with base^x = 2^n e^r."""
     from tvm import tirx
 
     step = names.name(tirx.floor(x * number(base.log2) + number(0.5)))

@@ -1,4 +1,4 @@
-"""Inverse hyperbolic functions of float32 as logarithms of 1 and something, which keeps the digits of small numbers."""
+"""Inverse hyperbolic functions of float32, computed with log1p to keep the precision of small numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tvm.ir import Expr
 
 _LARGE = 1e9
-"""From here on 1 does not count beside a number, nor beside its square, which overflows."""
+"""Number from which on adding 1 to it, or to its square, changes nothing; the square may overflow."""
 
 
 def asinh(names: Names, x: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Inverse circular functions of float32 as arithmetic. Polynomials are minimax fits."""
+"""Inverse trigonometric functions of float32 as arithmetic. Polynomials are minimax fits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ASIN = (4.222596173e-02, 2.414664775e-02, 4.547654666e-02, 7.495252643e-02, 1.6
 
 
 def atan(names: Names, x: Expr) -> Expr:
-    """Return the angle of a tangent."""
+    """Return the arctangent."""
     from tvm import tirx
 
     size = names.name(tirx.abs(x))
@@ -41,7 +41,7 @@ def atan(names: Names, x: Expr) -> Expr:
 
 
 def asin(names: Names, x: Expr) -> Expr:
-    """Return the angle of a sine; NaN where there is none."""
+    """Return the arcsine; NaN outside of [-1, 1]."""
     from tvm import tirx
 
     size = names.name(tirx.abs(x))
@@ -51,7 +51,7 @@ def asin(names: Names, x: Expr) -> Expr:
 
 
 def acos(names: Names, x: Expr) -> Expr:
-    """Return the angle of a cosine; NaN where there is none."""
+    """Return the arccosine; NaN outside of [-1, 1]."""
     from tvm import tirx
 
     size = names.name(tirx.abs(x))
@@ -64,7 +64,7 @@ def acos(names: Names, x: Expr) -> Expr:
 
 
 def _half(names: Names, size: Expr) -> tuple[Expr, Expr]:
-    """Return whether a number from 0 to 1 is above 1/2, and asin of it; above 1/2, half of acos."""
+    """Return (True, acos(size) / 2) for a size above 1/2, else (False, asin(size))."""
     from tvm import tirx
 
     is_steep = names.name(size > number(0.5))

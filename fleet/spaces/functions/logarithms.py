@@ -1,7 +1,4 @@
-"""Logarithms of float32 as arithmetic: the exponent, and a polynomial of what the mantissa has beyond 1.
-
-The polynomial is a minimax fit.
-"""
+"""Logarithms of float32 as arithmetic: the exponent, and a polynomial in mantissa - 1 (a minimax fit)."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def log10(names: Names, x: Expr) -> Expr:
 
 
 def log1p(names: Names, x: Expr) -> Expr:
-    """Return ln(1 + x), with all digits of small numbers."""
+    """Return ln(1 + x), precise also for small x."""
     from tvm import tirx
 
     sum_ = names.name(x + number(1.0))
@@ -65,7 +62,7 @@ def log1p(names: Names, x: Expr) -> Expr:
 
 
 def _split(names: Names, x: Expr) -> tuple[Expr, Expr]:
-    """Return n and f (float32), where x is 2^n (1 + f), for a positive number."""
+    """Return n and f (float32) with x = 2^n (1 + f), for positive x."""
     from tvm import tirx
 
     is_tiny = names.name(x < number(SMALLEST_NORMAL))
@@ -84,7 +81,7 @@ def _ln(names: Names, over: Expr, small: Expr) -> Expr:
 
 
 def _checked(x: Expr, result: Expr) -> Expr:
-    """Return a logarithm with that of 0, infinity, negative numbers and NaN put right."""
+    """Return a logarithm with the right values for 0, infinity, negative numbers and NaN."""
     from tvm import tirx
 
     infinity = number(math.inf)

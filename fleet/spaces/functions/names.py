@@ -1,4 +1,4 @@
-"""Names for intermediate results of a function that is written as arithmetic, and the numbers and sums in it."""
+"""Building blocks of functions as arithmetic: named intermediate results, constants and polynomials."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 MANTISSA_BITS = 23
 EXPONENT_BIAS = 127
-"""Of float32."""
+"""Parameters of float32."""
 
 SMALLEST_NORMAL = 2.0**-126
-"""Below it float32 has fewer digits, and processors compute slowly (a causal softmax took twice as long)."""
+"""Smallest normal float32. Smaller numbers have fewer digits and are slow (a causal softmax took twice as long)."""
 
 
 class Names:
-    """Intermediate results in the order in which they are computed: each is computed once, however often it is used."""
+    """Intermediate results in order of computation. Each is computed once, also if it is used several times."""
 
     def __init__(self) -> None:
         self._bound: list[tuple[Var, Expr]] = []
 
     def name(self, value: Expr) -> Expr:
-        """Return a name for a value. Conditions stay as they are: TVM can name no vector of them."""
+        """Bind a value to a new variable and return it. Conditions stay unnamed: TVM cannot bind vectors of them."""
         from tvm.tirx import Var
 
         if dtype_of(value) == "bool":
@@ -34,7 +34,7 @@ class Names:
         return variable
 
     def around(self, result: Expr) -> Expr:
-        """Return a result with all names bound around it."""
+        """Return a result inside the bindings of all names."""
         from tvm.tirx import Let
 
         for variable, value in reversed(self._bound):
@@ -48,7 +48,7 @@ def dtype_of(expr: Expr) -> str:
 
 
 def number(value: float, dtype: str = "float32") -> Expr:
-    """Return a number as a constant. Python's own would become float32 whatever they meet."""
+    """Return a constant of a dtype. A plain Python float would always become float32."""
     from tvm.tirx import const
 
     return const(value, dtype)
@@ -64,7 +64,7 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def within(x: Expr, low: float, high: float) -> Expr:
-    """Return a number moved to the nearest bound of an interval; NaN stays NaN."""
+    """Clamp a number to an interval; NaN stays NaN."""
     from tvm import tirx
 
     dtype = dtype_of(x)

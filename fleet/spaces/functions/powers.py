@@ -1,6 +1,6 @@
-"""Powers of float32 as arithmetic: products for whole exponents, roots for halves, float64 logarithms for the others.
+"""Powers of float32 as arithmetic: products for integer exponents, roots for halves, float64 logarithms for others.
 
-Signs, zeros, infinities and NaN are those of C's `powf`. Polynomials are minimax fits.
+Signs, zeros, infinities and NaN match C's `powf`. Polynomials are minimax fits.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from tvm.ir import Expr
 
 _LARGEST_SINGLE, _LEAST_SINGLE = 5, -3
-"""Between them the roundings of float32's products are at most 4 units in the last place together."""
+"""Range of exponents for which the rounding errors of float32 products stay within 4 ulp."""
 
 _LARGEST_WHOLE = 64
-"""Further products cost more than a logarithm."""
+"""Largest integer exponent for products; beyond it a logarithm is cheaper."""
 
 _LOG2 = (0.3409379805, 0.4116619532, 0.5770837557, 0.9617966725, 2.885390082)
 """log2((1 + s) / (1 - s)) / s in s^2, for quotients from sqrt(1/2) to sqrt(2)."""
@@ -37,11 +37,11 @@ _DOUBLE = "float64"
 _MANTISSA_BITS, _BIAS = 52, 1023
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 _LIMIT = 300.0
-"""2 to this, and to its negative, is infinite and zero in float32, but not in float64."""
+"""Bound on the binary exponent: 2^300 and 2^-300 are infinite and zero in float32, but finite in float64."""
 
 
 def power(names: Names, x: Expr, exponent: Expr) -> Expr:
-    """Return x to an exponent."""
+    """Return x^exponent."""
     from tvm.tirx import FloatImm
 
     if not isinstance(exponent, FloatImm):
@@ -59,7 +59,7 @@ def _whole(names: Names, x: Expr, exponent: int) -> Expr:
 
     count = abs(exponent)
     if exponent == 0:
-        return number(1.0)  # of NaN, too
+        return number(1.0)  # also for NaN
     if _LEAST_SINGLE <= exponent <= _LARGEST_SINGLE:
         return _product(names, x if exponent > 0 else names.name(number(1.0) / x), count)
     product = _product(names, names.name(tirx.Cast(_DOUBLE, x)), count)
@@ -67,7 +67,7 @@ def _whole(names: Names, x: Expr, exponent: int) -> Expr:
 
 
 def _product(names: Names, x: Expr, count: int) -> Expr:
-    """Return x to a positive whole number, by squares."""
+    """Return x^count for a positive integer, by repeated squaring."""
     result, square = None, x
     while True:
         if count & 1:
@@ -79,7 +79,7 @@ def _product(names: Names, x: Expr, count: int) -> Expr:
 
 
 def _half(names: Names, x: Expr, *, is_inverse: bool) -> Expr:
-    """Return the root, or one over it: that of -0 is 0 and that of -inf is inf, unlike those of `sqrt`."""
+    """Return the root or its inverse. Unlike `sqrt`, the root of -0 is 0 and the root of -inf is inf."""
     from tvm import tirx
 
     root = names.name(tirx.abs(tirx.sqrt(x)))
@@ -96,7 +96,7 @@ def _general(names: Names, x: Expr, exponent: Expr) -> Expr:
     result = names.name(tirx.Cast("float32", _exp2(names, product)))
     unit = number(1.0)
     result = names.name(tirx.Select(tirx.EQ(size, unit), unit, result))  # also to an infinite power
-    # An exponent is whole if it is its own floor, and odd if its half is none. All large ones are even.
+    # An exponent is an integer if it equals its floor, and odd if its half is not an integer. All large ones are even.
     is_whole = names.name(tirx.EQ(tirx.floor(exponent), exponent))
     half = names.name(exponent * number(0.5))
     is_odd = tirx.all(is_whole, tirx.NE(tirx.floor(half), half))
@@ -110,14 +110,14 @@ def _general(names: Names, x: Expr, exponent: Expr) -> Expr:
 
 
 def _is_number(x: Expr) -> Expr:
-    """Tell whether a float32 is not NaN, which TVM assumes of what it compares with itself."""
+    """Tell whether a float32 is not NaN, by its bits: TVM simplifies x == x to true."""
     from tvm import tirx
 
     return (tirx.reinterpret("int32", x) & number(0x7FFFFFFF, "int32")) <= number(0x7F800000, "int32")
 
 
 def _log2(names: Names, x: Expr) -> Expr:
-    """Return the logarithm of a positive float64 that was a float32, right to 35 bits; -inf of 0, inf of inf."""
+    """Return log2 of a widened positive float32, precise to 35 bits; -inf for 0, inf for inf."""
     from tvm import tirx
 
     bits = names.name(tirx.reinterpret("int64", x))

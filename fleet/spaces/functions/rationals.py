@@ -1,7 +1,7 @@
-"""Odd functions that end at 1 as quotients of polynomials of float32: minimax fits of the relative error.
+"""Odd functions with limit 1 as float32 quotients of polynomials: minimax fits of the relative error.
 
-Away from 0 a function is 2 t / (1 + t^2) of another, t: close to 1 the errors of t hardly count. With t = n / d that
-is 2 n d / (d^2 + n^2), one division.
+Away from 0 a function is computed as 2 t / (1 + t^2) from another function t: close to 1, errors of t hardly matter.
+With t = n / d this is 2 n d / (d^2 + n^2), which takes a single division.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TANH_SMALL = (-5.892876854e-03, 2.079416528e-02, -5.378334301e-02, 1.333191902e
 """(tanh(x) - x) / x^3 in x^2, up to the border."""
 
 _TANH_LIMIT = 9.02
-"""Beyond, float32 has no number between the result and 1."""
+"""Argument beyond which float32 rounds the result to 1."""
 
 _TANH_ABOVE = (5.690634786e-05, 1.487604482e-02, 4.999999838e-01)
 _TANH_BELOW = (1.220415325e-06, 1.204315297e-03, 1.130853358e-01, 1.0)
@@ -56,7 +56,7 @@ def erf(names: Names, x: Expr) -> Expr:
 
 
 def _doubled(names: Names, x: Expr, limit: float, above: Sequence[float], below: Sequence[float]) -> Expr:
-    """Return 2 t / (1 + t^2), where t is x * above(x^2) / below(x^2), constant beyond a limit."""
+    """Return 2 t / (1 + t^2) with t = x * above(x^2) / below(x^2), constant beyond a limit."""
     inside = names.name(within(x, -limit, limit))
     square = names.name(inside * inside)
     top, bottom = names.name(inside * polynomial(square, above)), names.name(polynomial(square, below))

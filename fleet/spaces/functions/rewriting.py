@@ -1,8 +1,8 @@
-"""Writes functions as arithmetic, so that vectors of them are computed at once.
+"""Rewrite of math functions as arithmetic, so that they are vectorized.
 
-LLVM has no vectors of these: it calls the C library for each number, which makes a softmax ten times as slow. Results
-are within 4 units in the last place of float32 (`python -m tests.function_errors` compares all numbers). float16 is
-computed in float32. float64 and bfloat16 (for which TVM takes float32 by itself, later) keep the C library's functions.
+LLVM does not vectorize them: it calls the C library for each number, which makes a softmax ten times slower. Results
+are within 4 ulp of float32 (`python -m tests.function_errors` compares all numbers). float16 is computed in float32.
+float64 and bfloat16 keep the C library's functions; TVM itself converts bfloat16 to float32 later.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "tan": circular.tan,
     "tanh": rationals.tanh,
 }
-"""By the name of TVM's operator."""
+"""Arithmetic functions by the name of TVM's operator."""
 
 _PREFIX = "tirx."
 
 
 def with_arithmetic_functions(mod: IRModule) -> IRModule:
-    """Return a module whose float32 functions are arithmetic. Doing so twice changes nothing more."""
+    """Return a module with float16 and float32 functions as arithmetic. Idempotent."""
     import tvm
     import tvm_ffi
     from tvm.ir import Call
@@ -62,7 +62,7 @@ def with_arithmetic_functions(mod: IRModule) -> IRModule:
 
 
 def _rewritten(call: Call) -> Expr:
-    """Return a call as arithmetic, if there is any for it."""
+    """Return a call as arithmetic, or unchanged if it is not supported."""
     from tvm import tirx
     from tvm.ir import Op
 
@@ -77,8 +77,9 @@ def _rewritten(call: Call) -> Expr:
 
 
 def _named_outside(call: Call) -> Expr:
-    """Return a rounding with the names in its argument outside of it: TVM looks at the argument twice for vectors, and
-    refuses a name that it has met. What is computed under a condition stays there.
+    """Move the names inside the argument of a rounding to the outside.
+
+    TVM visits the argument twice for vectors and refuses duplicate names. Conditional computations stay unchanged.
     """
     import tvm_ffi
     from tvm import tirx
@@ -104,7 +105,7 @@ def _named_outside(call: Call) -> Expr:
         return call
     result: Expr = tirx.nearbyint(tvm_ffi.structural_map(call.args[0], [(Let, unnamed)]))
     left = list(found)
-    while left:  # the last name is one that no other's value needs
+    while left:  # pick a name that no other value needs
         last = next(one for one in left if not any(one.var in undefined_vars(it.value, []) for it in left))
         left.remove(last)
         result = Let(last.var, last.value, result)
@@ -112,7 +113,7 @@ def _named_outside(call: Call) -> Expr:
 
 
 def _chosen(cast: Cast) -> Expr:
-    """Return a condition's number as a choice between 1 and 0: TVM can name no vector with such a cast in it."""
+    """Replace the cast of a condition by a choice between 1 and 0: TVM cannot name vectors that contain such a cast."""
     from tvm import tirx
     from tvm.tirx import const
 

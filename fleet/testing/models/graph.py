@@ -104,7 +104,7 @@ class GraphBuilder:
         return self.node("Mul", self.node("Mul", x, shifted), self.constant(0.5, "float32"))
 
     def gelu_tanh(self, x: str) -> str:
-        """Add its approximation by a hyperbolic tangent, as GPT-2 has it."""
+        """Add GELU in its tanh approximation, as in GPT-2."""
         cube = self.node("Mul", self.node("Pow", x, self.constant(3.0, "float32")), self.constant(0.044715, "float32"))
         inner = self.node("Mul", self.add(x, cube), self.constant(np.sqrt(2 / np.pi), "float32"))
         shifted = self.node("Add", self.node("Tanh", inner), self.constant(1.0, "float32"))

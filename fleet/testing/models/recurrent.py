@@ -1,4 +1,4 @@
-"""Recurrent models, written out as exporters write them."""
+"""Recurrent models in the form that exporters write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GATES = {"LSTM": 4, "GRU": 3}
 
 
 def lstm() -> ModelProto:
-    """A recogniser of 100 frames: two LSTMs of 128 columns and a class for each frame."""
+    """Return a recogniser of 100 frames: two LSTMs of 128 columns and a class for each frame."""
     g = GraphBuilder("lstm")
     x = g.input("frames", (_STEPS, 1, _FEATURES))
     for features in (_FEATURES, _HIDDEN):
@@ -23,14 +23,14 @@ def lstm() -> ModelProto:
 
 
 def gru() -> ModelProto:
-    """A bidirectional GRU of 128 columns over 100 frames, as PyTorch exports it, and a class for each frame."""
+    """Return a bidirectional GRU of 128 columns over 100 frames, as PyTorch exports it, with a class per frame."""
     g = GraphBuilder("gru")
     x = _layer(g, "GRU", g.input("frames", (_STEPS, 1, _FEATURES)), _FEATURES, directions=2)
     return g.finish(g.linear(x, 2 * _HIDDEN, _CLASSES))
 
 
 def _layer(g: GraphBuilder, kind: str, x: str, features: int, *, directions: int = 1) -> str:
-    """Add a layer on [steps, 1, features]; return its answers, directions side by side."""
+    """Add a layer on [steps, 1, features]; return its answers with concatenated directions."""
     rows = _GATES[kind] * _HIDDEN
     weights = (
         g.weight(directions, rows, features),

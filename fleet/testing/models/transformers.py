@@ -64,7 +64,7 @@ def vit() -> ModelProto:
 
 
 def gpt2() -> ModelProto:
-    """Two layers of GPT-2: Radford et al.; 256 features, 4 heads, causal, GELU by a hyperbolic tangent."""
+    """Two layers of GPT-2: Radford et al.; 256 features, 4 heads, causal, GELU in its tanh approximation."""
     g, hidden = GraphBuilder("gpt2"), 256
     words = g.node("Gather", g.weight(1000, hidden), g.input("ids", (1, _TOKENS), "int64"))
     x, mask = g.add(words, g.weight(1, _TOKENS, hidden)), _causal_mask(g)
@@ -76,7 +76,7 @@ def gpt2() -> ModelProto:
 
 
 def _causal_mask(g: GraphBuilder) -> str:
-    """Return what hides from a token those behind it."""
+    """Return the mask that hides later tokens from each token."""
     return g.constant(np.triu(np.full((1, 1, _TOKENS, _TOKENS), _MASKED, np.float32), 1))
 
 
