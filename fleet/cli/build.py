@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
-from cross.pool.build_pool import BuildPool
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.base.outputs import check_output, put_file
@@ -23,6 +21,7 @@ from fleet.base.scratch import scratch_dir
 from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.explain_view import loop_nests_line
+from fleet.cli.one_worker import one_worker
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
 
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
-_TASK_TIMEOUT_SEC = 3600.0
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Say = Callable[[str], None]
 Schedule = Literal["library", "default", "static"]
@@ -205,16 +200,16 @@ def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     path, target_json = Path(order.workload), order.target_json
-    with _worker(target_json) as pool:
+    with one_worker(target_json) as worker:
         say(f"reading {path.name}")
         loading = reading(load_model, path)
-        model = _done(pool, loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
         say("finding the operators")
-        found = {} if order.is_untuned else _traces(order, _done(pool, having(extract, model), model, target_json))
+        found = {} if order.is_untuned else _traces(order, worker.run(having(extract, model), model, target_json))
         traces = {shash: best.trace_json for shash, best in found.items()}
         say(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library")
         compiling = having(compile_model, model, writable=out_dir)
-        artifact = _done(pool, compiling, model, target_json, traces, out_dir)
+        artifact = worker.run(compiling, model, target_json, traces, out_dir)
     return BuiltArtifact(
         artifact=artifact,
         workload=model.title,
@@ -253,22 +248,8 @@ def _find_workload(order: BuildOrder) -> Workload:
         return find_program(order.workload)
     from fleet.models.confined import reading
 
-    with _worker(order.target_json) as pool:
-        return _done(pool, reading(find_program, order.workload), order.workload)
-
-
-@contextlib.contextmanager
-def _worker(target_json: str) -> Iterator[BuildPool]:
-    """Provide a worker process for untrusted files; a crash does not affect this process."""
-    pool = BuildPool(1, target_json=target_json)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False)
-
-
-def _done(pool: BuildPool, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    return pool.submit_within(_TASK_TIMEOUT_SEC, fn, *args, **kwargs).result()
+    with one_worker(order.target_json) as worker:
+        return worker.run(reading(find_program, order.workload), order.workload)
 
 
 def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
@@ -276,10 +257,10 @@ def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
     from fleet.models.model import load_model
     from fleet.workloads.extract import extract
 
-    with _worker(order.target_json) as pool:
+    with one_worker(order.target_json) as worker:
         loading = reading(load_model, path)
-        model = _done(pool, loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
-        found = {item.name: item for item in _done(pool, having(extract, model), model, order.target_json)}
+        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        found = {item.name: item for item in worker.run(having(extract, model), model, order.target_json)}
     return found[choose_operator(list(found), pattern, path.name)]
 
 

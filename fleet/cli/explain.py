@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _COPIED_BYTES = 64 * 1024**2
 _COPIES = 5
-_TIMEOUT_SEC = 3600.0
 _MOST = 1e9
 """Of GFLOP/s and GB/s: more than any machine does, and finite, as JSON wants it."""
 
@@ -115,15 +114,11 @@ def _roofline_data(roofline: Roofline) -> dict[str, object]:
 
 
 def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
-    from cross.pool.build_pool import BuildPool
+    from fleet.cli.one_worker import one_worker
     from fleet.models.confined import reading
 
-    pool = BuildPool(1, target_json=target_json)
-    try:
-        explaining = reading(explain_file, model)
-        return pool.submit_within(_TIMEOUT_SEC, explaining, model, target_json, shapes, batch_size).result()
-    finally:
-        pool.shutdown(wait=False)
+    with one_worker(target_json) as worker:
+        return worker.run(reading(explain_file, model), model, target_json, shapes, batch_size)
 
 
 def explain_file(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
