@@ -6,9 +6,7 @@ Requests and answers are JSON lines in two named pipes, because a confined proce
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-import logging
 import os
 import statistics
 import time
@@ -19,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.models.importing.value import Model
-from fleet.models.reference import ENGINES
-
-logger = logging.getLogger(__name__)
+from fleet.models.reference import engine_ready
 
 REQUESTS, ANSWERS = "requests", "answers"
 """Names of the pipes."""
@@ -40,16 +36,16 @@ def serve_turns(
     """
     before = os.sched_getaffinity(0)
     try:
-        runs = [_prepared(model, arrays, threads) for model, arrays in zip(models, inputs, strict=True)]
-        ready = [run for run in runs if run is not None]
+        found = [engine_ready(model, arrays, threads=threads) for model, arrays in zip(models, inputs, strict=True)]
+        runs = [one[0] for one in found if one is not None]
         with (folder / REQUESTS).open() as requests, (folder / ANSWERS).open("w", buffering=1) as answers:
-            print(json.dumps({"is_ready": len(ready) == len(runs)}), file=answers)
+            print(json.dumps({"is_ready": len(runs) == len(found)}), file=answers)
             for line in requests:
                 request = json.loads(line)
                 if not request:
                     return
                 _keep_to(request["cpus"] or before)
-                secs = [_time(run, request["repeat"], request["min_repeat_sec"]) for run in ready]
+                secs = [_time(run, request["repeat"], request["min_repeat_sec"]) for run in runs]
                 print(json.dumps({"secs": secs}), file=answers)
     finally:
         _keep_to(before)
@@ -60,19 +56,6 @@ def _keep_to(cpus: Collection[int]) -> None:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has ended, or cannot be moved
             os.sched_setaffinity(int(task.name), cpus)
-
-
-def _prepared(model: Model, inputs: Sequence[NDArray[np.generic]], threads: int) -> Callable[[], object] | None:
-    by, prepare = ENGINES[model.format]
-    if importlib.util.find_spec(by) is None:
-        return None
-    try:
-        run = prepare(model, inputs, threads)
-        run()
-    except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
-        logger.warning("the engine is not timed", extra={"engine": by, "model": model.title, "reason": str(error)})
-        return None
-    return run
 
 
 def _time(run: Callable[[], object], repeat: int, min_repeat_sec: float) -> float:

@@ -39,28 +39,38 @@ def reference_outputs(model: Model, inputs: Sequence[NDArray[np.generic]], *, th
         inputs: one array per input of the model, in order.
         threads: cores that it may use.
     """
-    by, prepare = ENGINES[model.format]
+    ready = engine_ready(model, inputs, threads=threads)
+    return ReferenceRun(by=engine_of(model.format), outputs=ready[1]) if ready is not None else None
+
+
+def engine_ready(
+    model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int
+) -> tuple[_Runner, _Outputs] | None:
+    """Return a function that runs a model in its engine, and the outputs of its first run.
+
+    Return None if the engine is not installed or refuses the model.
+    """
+    by, prepare = _ENGINES[model.format]
     if importlib.util.find_spec(by) is None:
         return None
     try:
         run = prepare(model, inputs, threads)
-        outputs = run()
+        return run, run()
     except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
         logger.warning(
             "the reference refuses the model", extra={"engine": by, "model": model.title, "reason": str(error)}
         )
         return None
-    return ReferenceRun(by=by, outputs=outputs)
 
 
 def engine_of(model_format: ModelFormat) -> str:
     """Return the name of a format's engine; empty if it has none."""
-    return ENGINES[model_format][0] if model_format in ENGINES else ""
+    return _ENGINES[model_format][0] if model_format in _ENGINES else ""
 
 
 def is_refused(model: Model, inputs: Sequence[NDArray[np.generic]]) -> bool:
     """Tell whether the engine of a model's format does not run it on some inputs; False where it is not installed."""
-    by, prepare = ENGINES[model.format]
+    by, prepare = _ENGINES[model.format]
     if importlib.util.find_spec(by) is None:
         return False
     try:
@@ -83,7 +93,7 @@ def _onnx_runner(model: Model, inputs: Sequence[NDArray[np.generic]], threads: i
     return lambda: tuple(session.run(None, feeds))
 
 
-ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
+_ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
     ModelFormat.ONNX: ("onnxruntime", _onnx_runner),
     ModelFormat.TORCH: ("torch", torch_runner),
     ModelFormat.TFLITE: ("ai_edge_litert", tflite_runner),
