@@ -149,11 +149,11 @@ class AgentServicer:
             )
 
     async def _check_keys(self, event: ev.AgentAttached, peer: str) -> None:
-        """Refuse an agent that says to serve what another one's key has; what is nobody's becomes its own.
+        """Refuse an agent that offers device names bound to another key; bind unbound names to its own key.
 
         Raises:
-            NotAllowed: it says whose it is, and what can be done.
-            LimitReached: the key would have more names than an agent may.
+            NotAllowed: a name belongs to another key; the message names the owner and the remedy.
+            LimitReached: the key would exceed its quota of device names.
         """
         if not event.key_id:
             return  # without TLS

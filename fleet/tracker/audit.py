@@ -46,7 +46,7 @@ class AuditLog:
         self._dropped = 0
 
     def write(self, entry: AuditEntry) -> None:
-        """Append an entry. Refused calls and leases are limited to a rate; the next entry counts those left out."""
+        """Append an entry. Refused calls and leases are rate-limited; the next entry counts the dropped ones."""
         is_limited = entry.outcome != "ok" or entry.action == LEASE_ENDED
         if is_limited and not self._may_refuse(entry.at_sec):
             self._dropped += 1

@@ -35,7 +35,7 @@ class Authority:
         """What join tokens say of it."""
 
         self.account_name = account_name()
-        """Name of the tracker's own account, which is an admin."""
+        """Name of the tracker's own account, an admin."""
 
         self._key_pem = make_key()
         self._shown: Credentials | None = None

@@ -141,10 +141,10 @@ class IdentityServicer:
 
 
 def _check_roles(role: Role, wanted: Iterable[pb.MemberRole]) -> None:
-    """Refuse a token for a role that the caller cannot use, before the token is used up.
+    """Refuse a token for another role than the caller's, without using it up.
 
     Raises:
-        InvalidRequest: the right command is named.
+        InvalidRequest: the message names the right command.
     """
     roles = {_ROLES_BY_NUMBER.get(number) for number in wanted}
     if not roles or role in roles:
@@ -159,7 +159,7 @@ def auditor(audit: AuditLog, clock: Clock, name_of: Callable[[str], str]) -> Cal
     """Return the function that writes calls of audited rpcs into the log.
 
     Args:
-        name_of: returns the name of the member with a key; empty for the key of nobody.
+        name_of: returns the name of the member with a key; empty for unknown keys.
     """
 
     def write(attempt: Attempt) -> None:
@@ -197,7 +197,7 @@ def _subject(attempt: Attempt, name_of: Callable[[str], str]) -> str:
 
 
 def _joiner(request: pb.JoinRequest, name_of: Callable[[str], str]) -> dict[str, str]:
-    """Return name, key and token of a call of Join, also of a refused one; an admin compares the key."""
+    """Return name, key and token of a Join call, even of a refused one, so that an admin can compare the key."""
     try:
         key_id = key_id_of(read_request(request.certificate_request))
     except InvalidRequest:

@@ -1,4 +1,4 @@
-"""Entries on leases in the audit log: one for each, at its end, with device, holder and duration."""
+"""Audit log entries of leases: one per lease, at its end, with device, holder and duration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fleet.tracker.messages import key_of
 
 
 class LeaseAudit:
-    """Knows the live leases by the tracker's effects."""
+    """Observer of the tracker's effects that tracks live leases and logs their ends."""
 
     def __init__(
         self, audit: AuditLog, clock: Clock, role_of: Callable[[str], Role], live: Iterable[LeaseEntry] = ()
     ) -> None:
         """Args:
         role_of: returns the role of the member with a key.
-        live: leases of before the tracker's start.
+        live: leases restored from the journal.
         """
         self._audit = audit
         self._clock = clock
@@ -30,7 +30,7 @@ class LeaseAudit:
         self._live = {lease.name: lease for lease in live}
 
     def observe(self, effect: ev.Effect) -> None:
-        """Note a grant, and write the entry when a noted lease ends."""
+        """Record a grant, or write the entry at the end of a lease."""
         match effect:
             case ev.Granted(lease=lease):
                 self._live[lease.name] = lease

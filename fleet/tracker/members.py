@@ -79,7 +79,7 @@ class WaitingToken:
 
     @property
     def token_id(self) -> str:
-        """The name of the token for people."""
+        """Public id of the token."""
         return id_of(self.digest)
 
 
@@ -146,7 +146,7 @@ class Members:
             self._unwritten.pop(name, None)
 
     def names_of(self, key_id: str) -> list[str]:
-        """Return the device names that belong to a key, sorted."""
+        """Return the sorted device names of a key."""
         return sorted(name for name, owner in self._keys.items() if owner == key_id)
 
     def unbind(self, name: str) -> str:
@@ -169,7 +169,7 @@ class Members:
         return sorted(found, key=lambda each: (each.revoked_at_sec is not None, each.joined_at_sec, each.key_id))
 
     def display_name(self, caller: Identity) -> str:
-        """Return a member's name; with the beginning of its key where another member joined under that name before."""
+        """Return a member's name, with the beginning of its key if an earlier member has the same name."""
         own = self._members.get(caller.key_id)
         since_sec = math.inf if own is None else own.joined_at_sec
         earlier = any(
@@ -301,17 +301,17 @@ class Members:
         return found
 
     def use_token(self, digest: str, now: float) -> WaitingToken:
-        """Use a join token up: from here on nobody can.
+        """Use up a join token.
 
         Raises:
-            Unauthenticated: there is none with this digest, any more.
+            Unauthenticated: no usable token has this digest.
         """
         found = self.find_token(digest, now)
         self._write("DELETE FROM join_tokens WHERE digest = ?", [(digest,)])
         return found
 
     def name_of(self, key_id: str) -> str:
-        """Return the name of the member with a key; empty for the key of nobody."""
+        """Return the name of the member with a key; empty for unknown keys."""
         known = self._members.get(key_id)
         return known.name if known is not None else ""
 
@@ -321,10 +321,10 @@ class Members:
         return known.role if known is not None else Role.STRANGER
 
     def free_name(self, wanted: str, key_id: str, *, reserved: str = "") -> str:
-        """Return a name for a new member's key: the wanted one, with a number behind it if another member has it.
+        """Return a unique name for a new member's key: the wanted name, followed by a number if it is taken.
 
         Args:
-            reserved: a name that belongs to somebody who may not have come yet.
+            reserved: name of an account that may not have joined yet.
         """
         others = (each for each in self._members.values() if each.key_id != key_id and each.revoked_at_sec is None)
         taken = {reserved, *(each.name for each in others)}
@@ -373,7 +373,7 @@ def revoked(member: Member) -> KeyRevoked:
 
 
 def _numbered(name: str) -> Iterator[str]:
-    """Yield a name, and the name with 2, 3, ... behind it, each short enough for a certificate."""
+    """Yield a name, then the name followed by 2, 3, ..., each short enough for a certificate."""
     yield name
     for number in itertools.count(2):
         end = f" ({number})"

@@ -21,7 +21,7 @@ from fleet.errors import ConfigError, FleetError
 from fleet.tracker.core.entries import MAX_NAMES_PER_AGENT, TrackerLimits
 
 _STOP_SEC = 15.0
-"""A tracker ends within a second; one that hangs must not outlive the process that started it for ever."""
+"""Grace period before a hanging tracker is killed. A tracker normally ends within a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class TrackerOptions:
     """Announce the tracker by zeroconf."""
 
     devices_per_agent: int = MAX_NAMES_PER_AGENT
-    """Device names that one agent's key may have."""
+    """Quota of device names per agent key."""
 
     log_level: str = "INFO"
 
@@ -62,20 +62,20 @@ class TrackerOptions:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises an error of ours where argparse prints its usage and exits."""
+    """Parser that raises ConfigError, where argparse prints its usage and exits."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see: {self.prog} -h")
 
 
 def parse_options(argv: Sequence[str], *, command: str = "python -m fleet.tracker") -> TrackerOptions:
-    """Read the command line of a tracker.
+    """Parse the command line of a tracker.
 
     Args:
-        command: the command that has these options, for error messages.
+        command: command with these options, for error messages.
 
     Raises:
-        ConfigError: the command line cannot be read.
+        ConfigError: the command line is invalid.
     """
     defaults = TrackerOptions()
     parser = _Parser(prog=command, description="Grants the fleet's devices.")
@@ -89,7 +89,7 @@ def parse_options(argv: Sequence[str], *, command: str = "python -m fleet.tracke
         "--devices-per-agent",
         type=int,
         default=defaults.devices_per_agent,
-        help="device names that one agent may have (default %(default)s)",
+        help="quota of device names per agent key (default %(default)s)",
     )
     levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
     parser.add_argument("--log-level", default=defaults.log_level, choices=levels, type=str.upper)
@@ -144,10 +144,10 @@ async def _serve(options: TrackerOptions) -> None:
 
 
 def limits_of(options: TrackerOptions) -> TrackerLimits:
-    """Return what a tracker of these options allows.
+    """Return the limits of a tracker with these options.
 
     Raises:
-        ConfigError: a number that no tracker can have.
+        ConfigError: a limit is not positive.
     """
     most = options.devices_per_agent
     if most < 1:

@@ -194,7 +194,7 @@ class Tracker:
         logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
 
     async def _keep_copies(self) -> None:
-        """Keep a good copy of the journal beside it; runs until cancelled, and then to the end of a copy begun."""
+        """Keep a valid backup of the journal beside it until cancelled; an ongoing copy is completed first."""
         while True:
             copying = asyncio.create_task(asyncio.to_thread(self.journal.keep_copy), name="copy the journal")
             try:

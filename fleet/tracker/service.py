@@ -206,9 +206,9 @@ class LeaseServicer:
             outbox.close()
 
     def _connected(self, client_id: str, caller: Identity, said: str) -> ev.ClientConnected:
-        """Return the event of a client's stream. Its holder is the certificate's, and what it says only a note."""
+        """Return the event of a client's stream. The holder is the certificate's name; the client's own is a note."""
         is_admin = caller.role is Role.ADMIN
-        if not caller.key_id:  # without TLS: all are processes of one account, which can only say which they are
+        if not caller.key_id:  # without TLS all clients belong to one account, so their names are trusted
             return ev.ClientConnected(client_id, said or "unknown", is_admin=is_admin)
         holder = shown(self._members.display_name(caller), MAX_SHOWN_CHARS)
         note = "" if said == caller.name else said

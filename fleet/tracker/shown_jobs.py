@@ -1,4 +1,4 @@
-"""The jobs that a snapshot shows: each user's own, so that nobody changes or crowds out another's. Pure."""
+"""Jobs in a snapshot, kept per user, so that no user can change or crowd out another user's jobs. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fleet.v1 import job_pb2
 
 _SHOWN_SEC = 600.0
-"""How long a job is shown once it has ended."""
+"""Time for which an ended job stays visible."""
 _MAX_JOBS = 1_000
 _MAX_JOBS_OF_USER = 200
 
@@ -28,11 +28,11 @@ class ShownJobs:
         self._most = most
         self._most_of_user = most_of_user
         self._jobs: dict[str, OrderedDict[str, _Told]] = {}
-        """By user; those that were told of last are the last."""
+        """Jobs by user and name, the most recently updated last."""
         self._count = 0
 
     def put(self, user: str, client_id: str, job: job_pb2.Job, now_sec: float) -> None:
-        """Show a job in place of the user's former one of that name. Where there are too many, an older one goes."""
+        """Add or replace a job of a user. Beyond the limits, evict the oldest job of this user or the largest."""
         own = self._jobs.setdefault(user, OrderedDict())
         self._count += job.name not in own
         own[job.name] = _Told(client_id, now_sec, job)
@@ -43,7 +43,7 @@ class ShownJobs:
             self._drop_oldest(max(self._jobs, key=lambda each: len(self._jobs[each])))
 
     def lose_client(self, client_id: str, now_sec: float) -> bool:
-        """Show the running jobs of a client that is gone as interrupted; return whether there were any."""
+        """Mark the running jobs of a disconnected client as interrupted; return True if there were any."""
         lost = [
             (own, told)
             for own in self._jobs.values()
@@ -58,7 +58,7 @@ class ShownJobs:
         return bool(lost)
 
     def shown(self, now_sec: float) -> list[job_pb2.Job]:
-        """Return the jobs that run, and those that ended a while ago at most, the newest first."""
+        """Return the running and the recently ended jobs, the newest first."""
         oldest_sec = now_sec - _SHOWN_SEC
         shown = [
             told.job

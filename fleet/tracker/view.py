@@ -114,7 +114,7 @@ class FleetView:
         return count
 
     def set_job(self, user: str, client_id: str, job: job_pb2.Job) -> None:
-        """Show a job of this user's client."""
+        """Add or replace a job of this user's client."""
         if job.name:
             self._jobs.put(user, client_id, job, self._clock.now_sec())
             self._own_version += 1

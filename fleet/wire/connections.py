@@ -1,9 +1,9 @@
-"""Connections of strangers at one port: how many each address may have, and for how long.
+"""Limits on unauthenticated connections at one port: their number per address, and their age.
 
-gRPC has no hook for this, so the sockets of this process are looked at once a second. A connection counts as a
-stranger's until a member's call has come by it; those are never touched. One that stays a stranger's is closed after a
-while, and the oldest go where there are too many: a newcomer is served within a second of its first call, whatever
-others hold open. gRPC sees a peer that hangs up.
+gRPC has no hook for this, so this process polls its sockets once a second. A connection is a stranger's until a member
+makes a call by it; members' connections are never closed. A stranger's connection is closed after a time limit, and the
+oldest ones are closed beyond the number limits. A new client is therefore served within a second of its first call,
+even if others hold many connections open. To gRPC a closed connection looks like a disconnected peer.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from fleet.wire.options import max_connections
 logger = logging.getLogger(__name__)
 
 Peer: TypeAlias = tuple[str, int]
-"""Address and port of the other side."""
+"""Address and port of the remote end."""
 
 _LOOK_SEC = 1.0
 _STRANGER_SEC = 15.0
-"""Longest time between a connection's first byte and a member's first call by it."""
+"""Time limit from a connection's start to a member's first call by it."""
 _LEAST_OF_ADDRESS, _MOST_OF_ADDRESS = 64, 2_048
 _SHARE_OF_ADDRESS = 8
-"""An address may have this fraction of all connections, within the bounds above."""
+"""Divisor of all connections that gives the limit per address, within the bounds above."""
 _FRAGMENT_SEC = 0.5
 _TLS_HEADER_BYTES = 5
 _RECEIVED_AT = 128
-"""Place of `tcpi_bytes_received` in Linux's `struct tcp_info`."""
+"""Offset of `tcpi_bytes_received` in Linux's `struct tcp_info`."""
 _PORTION = 256
-"""So many sockets are looked at before other threads get their turn."""
+"""Number of sockets checked before yielding to other threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerLimits:
-    """Bounds on strangers' connections at one port."""
+    """Limits on strangers' connections at one port."""
 
     of_address: int
-    """Connections of one IPv4 address, or of one network of IPv6 (/64)."""
+    """Connections per IPv4 address, or per IPv6 network (/64)."""
 
     of_all: int
     stranger_sec: float = _STRANGER_SEC
 
 
 def usual_limits() -> StrangerLimits:
-    """Return the limits for the number of files that this process may open."""
+    """Return the limits that fit this process's limit of open files."""
     most = max_connections()
     of_address = min(max(most // _SHARE_OF_ADDRESS, _LEAST_OF_ADDRESS), _MOST_OF_ADDRESS)
     return StrangerLimits(of_address=of_address, of_all=most // 2)
@@ -65,17 +65,19 @@ def usual_limits() -> StrangerLimits:
 
 @dataclass(slots=True)
 class Strangers:
-    """The connections that no member has called by, by the numbers of their sockets. Pure."""
+    """Connections without a member's call, by the inode numbers of their sockets. Pure."""
 
     limits: StrangerLimits
     _since_sec: dict[int, float] = field(default_factory=dict)
 
     def to_close(self, found: Mapping[int, Peer], now: float, fragments: Set[int] = frozenset()) -> list[int]:
-        """Take a look's findings; return the connections to close, the oldest first.
+        """Return the connections to close after a poll, the oldest first.
 
         Args:
-            fragments: connections with less than the header of a TLS record, such as those of TVM's own clients. They
-                go at the next look: the server's library waits for the rest until its handshake times out.
+            found: peers of the strangers' connections, by socket number.
+            now: current time [s].
+            fragments: connections that sent less than the header of a TLS record, such as those of TVM's own clients.
+                They are closed at the next poll; gRPC would wait for the rest until its handshake times out.
         """
         self._since_sec = {number: self._since_sec.get(number, now) for number in found}
         oldest_first = sorted(found, key=lambda number: (self._since_sec[number], number))
@@ -92,23 +94,23 @@ class Strangers:
 
 
 class Connections:
-    """The connections at one server's port."""
+    """Connections at one server's port."""
 
     def __init__(self, limits: StrangerLimits | None = None) -> None:
         self._limits = limits
         self._members: dict[Peer, int | None] = {}
-        """By peer: the number of its socket, None until the next look."""
+        """Socket numbers of members' connections by peer; None until the next poll."""
         self._peers: dict[int, Peer | None] = {}
-        """By socket: the peer; None: it belongs to something else."""
+        """Peers by socket number; None for sockets of another kind or port."""
         self._is_watched = False
 
     def note_member(self, peer: str) -> None:
-        """Note that a member called from "ipv4:127.0.0.1:4000"."""
+        """Record a member's call from a peer such as "ipv4:127.0.0.1:4000"."""
         if self._is_watched and (found := _parse_peer(peer)) is not None:
             self._members[found] = None
 
     def watch(self, port: int) -> asyncio.Task[None]:
-        """Close what strangers have too much of, until the task is cancelled. Call it before the server takes calls."""
+        """Close surplus connections of strangers until the task is cancelled. Call it before the server starts."""
         self._is_watched = True
         return asyncio.create_task(self._watch(port), name=f"connections at {port}")
 
@@ -116,17 +118,17 @@ class Connections:
         strangers = Strangers(self._limits or usual_limits())
         while True:
             await asyncio.sleep(_LOOK_SEC)
-            with contextlib.suppress(OSError):  # no file can be opened now: the next look does
+            with contextlib.suppress(OSError):  # out of file descriptors: retry at the next poll
                 await asyncio.to_thread(self._look, port, strangers)
 
     def _look(self, port: int, strangers: Strangers) -> None:
-        members = dict(self._members)  # before the sockets: what is noted later may not be among them
+        members = dict(self._members)  # read first: later members may be missing among the sockets
         files = _files_by_socket(self._peers, port)
         peers = {number: peer for number in files if (peer := self._peers[number]) is not None}
         numbers = {peer: number for number, peer in peers.items()}
         for peer, number in members.items():
             present = numbers.get(peer)
-            if present is None or number not in (None, present):  # gone, and perhaps another's of the same port
+            if present is None or number not in (None, present):  # closed; the port may be in use by another peer
                 self._forget(peer, number)
             else:
                 self._members[peer] = present
@@ -139,12 +141,12 @@ class Connections:
             _hang_up(files[number], number)
 
     def _forget(self, peer: Peer, number: int | None) -> None:
-        if self._members.get(peer) == number:  # else a new connection was noted just now
+        if self._members.get(peer) == number:  # else a new connection was recorded meanwhile
             self._members.pop(peer, None)
 
 
 def _files_by_socket(peers: dict[int, Peer | None], port: int) -> dict[int, int]:
-    """Return this process's sockets, number to file descriptor, and bring `peers` up to date."""
+    """Return the file descriptors of this process's sockets by socket number, and update `peers`."""
     found: dict[int, int] = {}
     for count, name in enumerate(os.listdir("/proc/self/fd")):  # noqa: PTH208 - names, of ten thousand files
         if count % _PORTION == _PORTION - 1:
@@ -166,22 +168,22 @@ def _peer_at(descriptor: int, port: int) -> tuple[int, Peer | None]:
     """Return a socket's number, and the peer if it is a connection at our port.
 
     Raises:
-        OSError: it is gone, or no socket any more.
+        OSError: the descriptor was closed, or is no longer a socket.
     """
-    # A descriptor may come to mean another file at any moment; its copy does not.
+    # Another thread may reuse the descriptor at any moment, but not its copy.
     with socket.socket(fileno=_copy_of(descriptor)) as connection:
         number = os.fstat(connection.fileno()).st_ino
         if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
             return number, None
         try:
             host, peer_port = connection.getpeername()[:2]
-        except OSError:  # it listens, or has ended
+        except OSError:  # a listening or closed socket
             return number, None
         return number, (_plain_host(host), peer_port)
 
 
 def _received_bytes(descriptor: int) -> int:
-    """Return how much a connection has received; 0 where the kernel does not tell."""
+    """Return the number of bytes received by a connection; 0 if the kernel does not report it."""
     with contextlib.suppress(OSError, struct.error), socket.socket(fileno=_copy_of(descriptor)) as connection:
         facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
         return int(struct.unpack_from("Q", facts, _RECEIVED_AT)[0])
@@ -212,7 +214,7 @@ def _plain_host(host: str) -> str:
 
 
 def _network(host: str) -> str:
-    """Return the address, or the network of an IPv6 address: its owner has all 2^64 of it."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, which usually has one owner."""
     if ":" not in host:
         return host
     return str(ipaddress.ip_network((host, 64), strict=False))

@@ -59,12 +59,12 @@ async def join(
     key_pem: bytes | None = None,
     roles: frozenset[Role] = frozenset(ROLES),
 ) -> tuple[Credentials, Identity]:
-    """Use up a join token: return credentials for the tracker at an address, and the identity in them.
+    """Use up a join token; return credentials for the tracker at an address, and the identity in them.
 
     Args:
-        name: what others see, unless the token has a note.
-        key_pem: the key to join with; a new one when None.
-        roles: those that the caller can use; a token for another one is not used up.
+        name: name shown to others, unless the token has a note.
+        key_pem: key to join with; None for a new one.
+        roles: roles that the caller can use. A token for another role is refused, and stays usable.
 
     Raises:
         TrackerUnavailable: no tracker answers there.
@@ -81,7 +81,7 @@ async def join(
         key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=authority_pem
     )
     made, member = await _join(address, nobody, token.secret, name=name, key_pem=key_pem, roles=roles)
-    if member.role not in roles:  # a tracker of the first releases, which reads no roles
+    if member.role not in roles:  # a tracker of the first releases ignores `roles`
         raise NotJoined(
             f"that was a join token for the role {member.role}, and is used up; "
             f"ask for another: fleet tracker token create --role {min(roles)}"

@@ -276,7 +276,7 @@ def measurement_from_proto(message: measurement_pb2.Measurement) -> Measurement:
         candidate_id=message.candidate_id,
         run_secs=tuple(message.run_secs),
         error=error_kind_from_proto(message.error),
-        error_message=printable(message.error_message),  # an agent need not be of our making
+        error_message=printable(message.error_message),  # agents may be of another implementation
         signal=message.signal,
         clocks=Clocks(
             wait_sec=duration_sec(clocks.wait), load_sec=duration_sec(clocks.load), run_sec=duration_sec(clocks.run)

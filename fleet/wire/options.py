@@ -1,7 +1,7 @@
-"""Sizes of messages, and the options of gRPC's channels and servers.
+"""Size limits of messages, and options of gRPC channels and servers.
 
-Compressed messages are not taken: 255 kB of gzip became 250 MiB before anybody looked at them. What is compressed for
-a reason, as artifacts are, our own code inflates by bounded pieces.
+Compressed messages are refused: 255 kB of gzip expanded to 250 MiB before any check. Artifacts, which are compressed on
+purpose, are inflated by our own code in bounded pieces.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from fleet.base.open_files import file_limit
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""Bound on one message: the arrays of a Call together. Larger than 4 MiB, it travels in pieces."""
+"""Limit of one message: all arrays of a Call together. Above 4 MiB it is sent in pieces."""
 
 MAX_WHOLE_BYTES = 4 * 1024 * 1024
-"""Bound on one message with arrays that does not travel in pieces, as clients of earlier releases send them."""
+"""Limit of one message with arrays that is not sent in pieces, as by clients of earlier releases."""
 
 MAX_REQUEST_BYTES = 1024 * 1024
-"""Bound on one request without arrays or artifacts."""
+"""Limit of one request without arrays or artifacts."""
 
 MAX_PIECE_MESSAGE_BYTES = MAX_REQUEST_BYTES + 64 * 1024
-"""Bound on one message of a stream of pieces: 1 MiB of an artifact or array, and the names beside it."""
+"""Limit of one message in a stream of pieces: 1 MiB of an artifact or array, and the other fields."""
 
 _MAX_BYTES: Mapping[str, int] = {
     "fleet.v1.SessionService.PutArtifact": MAX_PIECE_MESSAGE_BYTES,
@@ -30,19 +30,19 @@ _MAX_BYTES: Mapping[str, int] = {
     "fleet.v1.SessionService.Prove": MAX_WHOLE_BYTES,
     "fleet.v1.SessionService.ProveInPieces": MAX_PIECE_MESSAGE_BYTES,
 }
-"""Of the requests that carry arrays or artifacts, by the rpc's full name."""
+"""Limits of requests with arrays or artifacts, by the rpc's full name."""
 
 _MAX_STREAMS = 1_000
-"""Calls of one connection that may be under way at once."""
+"""Maximum number of concurrent calls per connection."""
 
 HANDSHAKE_SEC = 5.0
-"""Longest handshake of a connection: TLS is three round trips."""
+"""Time limit of a connection's handshake: TLS takes three round trips."""
 
 _IDLE_SEC = 600.0
-"""A connection without a call ends after this time; clients connect again by themselves."""
+"""Time limit of a connection without calls. Clients reconnect by themselves."""
 
 RESERVED_FILES = 256
-"""Files kept back from connections: the journal, the log, child processes."""
+"""File descriptors reserved for other uses than connections: the journal, the log, child processes."""
 
 _BOTH: Mapping[str, int] = {
     "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
@@ -50,19 +50,19 @@ _BOTH: Mapping[str, int] = {
     "grpc.keepalive_timeout_ms": 5_000,
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.max_pings_without_data": 0,
-    # A compressed message stays as it came, and cannot be read. The option that refuses it with a status of its own
-    # (grpc.compression_enabled_algorithms_bitset) writes a line to stderr for each, of strangers, too.
+    # A compressed message stays compressed, and parsing it fails. The option that refuses it with a status of its own
+    # (grpc.compression_enabled_algorithms_bitset) would log each such message to stderr, even from strangers.
     "grpc.per_message_decompression": 0,
 }
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     *_BOTH.items(),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # Despite its name, how long one try to connect may take: slow boards take a while for TLS.
+    # Despite its name, the time limit of one connection attempt: TLS is slow on small boards.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A proxy from the environment has no business between a board and its tracker.
+    # Ignore proxies of the environment between a board and its tracker.
     ("grpc.enable_http_proxy", 0),
     # In tests one process talks to many trackers, so a channel must not borrow another's connection.
     ("grpc.use_local_subchannel_pool", 1),
@@ -72,15 +72,15 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 AGENT_OPTIONS: Mapping[str, int] = {
     "grpc.max_receive_message_length": MAX_WHOLE_BYTES,
     "grpc.max_concurrent_streams": 100,
-    # The window of a stream that nobody reads from: by default it grows to megabytes on a fast link.
+    # Limit the flow control window of an unread stream, which by default grows to megabytes on a fast link.
     "grpc.http2.bdp_probe": 0,
     "grpc.http2.lookahead_bytes": 256 * 1024,
 }
-"""Bounds on gRPC's own buffers of unread requests in an agent."""
+"""Limits of gRPC's buffers for unread requests in an agent."""
 
 
 def server_options(max_request_bytes: int) -> list[tuple[str, int]]:
-    """Return the options of a server that takes no larger message than this."""
+    """Return the options of a server with this limit of a message's size."""
     return [
         *_BOTH.items(),
         ("grpc.max_receive_message_length", max_request_bytes),
@@ -95,15 +95,15 @@ def server_options(max_request_bytes: int) -> list[tuple[str, int]]:
 
 
 def max_connections() -> int:
-    """Return how many connections a server of this process takes."""
+    """Return the maximum number of connections to a server of this process."""
     return max(file_limit() - RESERVED_FILES, RESERVED_FILES)
 
 
 def max_bytes_of(rpc: str) -> int:
-    """Return the bound on one message of a request, by the rpc's full name."""
+    """Return the size limit of one request message, by the rpc's full name."""
     return _MAX_BYTES.get(rpc, MAX_REQUEST_BYTES)
 
 
 def is_large(rpc: str) -> bool:
-    """Tell whether an rpc's requests carry arrays or artifacts, which may take their time to come."""
+    """Tell whether an rpc's requests carry arrays or artifacts, which may arrive slowly."""
     return rpc in _MAX_BYTES

@@ -1,6 +1,6 @@
 """Messages in pieces: one serialised message as a stream of messages of at most 1 MiB.
 
-The first piece says how long the whole is, so that a reader knows what it needs memory for before it takes more.
+The first piece contains the total size, so that a reader can reserve memory before it accepts more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ P = TypeVar("P")
 
 
 class Piece(Protocol):
-    """A message that is a piece of another one."""
+    """Piece of a larger message."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -24,10 +24,10 @@ class Piece(Protocol):
 
 
 def cut(parts: Iterable[bytes | bytearray | memoryview], make: Callable[[int, bytes], P]) -> Iterator[P]:
-    """Yield a message, given in parts that follow each other, as pieces.
+    """Cut a message, given as consecutive parts, into pieces.
 
     Args:
-        make: returns a piece with this size of the whole (0: not the first) and these bytes.
+        make: returns a piece, given the total size (0 except for the first piece) and its bytes.
     """
     views = [memoryview(part) for part in parts]
     size_bytes = sum(map(len, views))
@@ -37,13 +37,13 @@ def cut(parts: Iterable[bytes | bytearray | memoryview], make: Callable[[int, by
 
 
 class Joining:
-    """One message that comes in pieces."""
+    """Incremental assembly of a message from its pieces."""
 
     def __init__(self, first: Piece, most_bytes: int) -> None:
-        """Begin with the first piece, see `take`.
+        """Start with the first piece, see `take`.
 
         Raises:
-            InvalidRequest: the whole is larger than `most_bytes`.
+            InvalidRequest: the message is larger than `most_bytes`.
         """
         if first.size_bytes > most_bytes:
             raise InvalidRequest(
@@ -56,14 +56,14 @@ class Joining:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last piece has come."""
+        """True once the last piece was added."""
         return len(self.content) == self._size_bytes
 
     def take(self, piece: Piece) -> None:
         """Add the next piece.
 
         Raises:
-            InvalidRequest: it is empty or too long, or belongs to another message.
+            InvalidRequest: the piece is empty or too long, or belongs to another message.
         """
         left_bytes = self._size_bytes - len(self.content)
         is_first = not self.content
@@ -75,10 +75,10 @@ class Joining:
 
 
 async def join(pieces: AsyncIterator[Piece], most_bytes: int) -> bytearray:
-    """Return a message that comes in pieces, which must be all that comes.
+    """Join the pieces of one message.
 
     Raises:
-        InvalidRequest: it is larger than `most_bytes`, or cut off.
+        InvalidRequest: the message is larger than `most_bytes`, or truncated.
     """
     joining: Joining | None = None
     async for piece in pieces:
@@ -92,7 +92,7 @@ async def join(pieces: AsyncIterator[Piece], most_bytes: int) -> bytearray:
 
 
 def _even(views: Iterable[memoryview]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of the same size, the last one shorter: at least one, maybe empty."""
+    """Yield the bytes in pieces of equal size; only the last may be shorter. Yields one empty piece for no bytes."""
     gathered = bytearray()
     is_any = False
     for view in views:

@@ -1,4 +1,4 @@
-"""Proofs of a time on the wire."""
+"""Conversion of proofs from and to protobuf."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEFAULT = ProofOrder(artifact_digest="", args=(), claimed_sec=0.0)
 
 
 def proof_order_to_proto(order: ProofOrder) -> pb.ProveRequest:
-    """Return the same on the wire."""
+    """Return a proof order as a message."""
     return pb.ProveRequest(
         artifact_digest=order.artifact_digest,
         function=order.function,
@@ -35,7 +35,7 @@ def proof_order_to_proto(order: ProofOrder) -> pb.ProveRequest:
 
 
 def proof_order_from_proto(message: pb.ProveRequest) -> ProofOrder:
-    """Read an order. An argument without a bank is an output."""
+    """Read a proof order. An argument without a bank is an output."""
     return ProofOrder(
         artifact_digest=message.artifact_digest,
         function=message.function or _DEFAULT.function,
@@ -54,7 +54,7 @@ def proof_order_from_proto(message: pb.ProveRequest) -> ProofOrder:
 
 
 def proof_to_proto(proof: Proof) -> pb.ProveResponse:
-    """Return the same on the wire; the claim is the request's."""
+    """Return a proof as a message, without the claim, which is in the request."""
     return pb.ProveResponse(
         verdict=_VERDICTS[proof.verdict],
         measured_sec=proof.measured_sec,
@@ -70,7 +70,7 @@ def proof_to_proto(proof: Proof) -> pb.ProveResponse:
 
 
 def proof_from_proto(message: pb.ProveResponse, claimed_sec: float) -> Proof:
-    """Read a proof of a claim. A verdict known only to newer peers says nothing."""
+    """Read a proof of a claim. Unknown verdicts of newer peers become IMPOSSIBLE."""
     answers = (
         ProofAnswer(seed=answer.seed, call=answer.call, outputs=tuple(map(tensor_from_proto, answer.outputs)))
         for answer in message.answers

@@ -76,7 +76,7 @@ _LARGE_REQUEST_SEC = 600.0
 
 _MAX_ERROR_BYTES = 2_000
 _GZIP = b"\x1f\x8b"
-"""Begins compressed messages, and no message of protobuf."""
+"""Magic number of gzip, which never starts a protobuf message."""
 _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
     FleetError: grpc.StatusCode.INTERNAL,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -126,7 +126,7 @@ def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
 
 
 def make_agent_server() -> grpc.aio.Server:
-    """Make a server for an agent, with small messages and windows: large requests come in pieces."""
+    """Make a server for an agent, with small messages and windows: large requests are sent in pieces."""
     options = {**dict(server_options(MAX_REQUEST_BYTES)), **AGENT_OPTIONS}
     return sturdy.make_server(list(options.items()))
 
@@ -156,9 +156,9 @@ def add_service(
     """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or generators.
 
     A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
-    that it raises reaches the client as the same class, see `from_rpc_error`. Nothing is taken in, far less parsed, of
-    a caller whom the guard refuses, or the servicer's own `check_call(context)`, if it has one; nor before its
-    `place(method, context)`, an async context manager, is entered. It is left when the method is done.
+    raised by the method reaches the client as the same class, see `from_rpc_error`. Requests are neither received nor
+    parsed before the guard and the servicer's optional `check_call(context)` accept the caller, and before the optional
+    async context manager `place(method, context)` is entered. It is exited after the method.
 
     Args:
         guard: None: one that asks for TLS and the policy's roles.
@@ -276,10 +276,10 @@ class _Parsed:
         return message
 
     async def let_go(self) -> None:
-        """Take no more: gRPC's iterator keeps the last message, of many megabytes, until garbage is collected."""
+        """Release the iterator: gRPC's keeps the last message, which may be large, until garbage collection."""
         self._first = None
         if isinstance(self._iterator, AsyncGenerator):
-            with suppress(RuntimeError):  # somebody still waits for its next message, which will not come
+            with suppress(RuntimeError):  # another task still waits for the next message, which will not arrive
                 await self._iterator.aclose()
 
     def take_first(self) -> object | None:
@@ -300,17 +300,17 @@ class _Admission:
     """Of one message."""
 
     check_message: Callable[[str, bytes], None]
-    """Of the servicer: refuses a message before it is parsed."""
+    """Hook of the servicer that refuses a message before it is parsed."""
 
     place: Callable[[str, Any], AbstractAsyncContextManager[None]]
-    """Of the servicer: entered before a message is read, by the name of the method."""
+    """Hook of the servicer that is entered before a message is read, given the method's name."""
 
     @asynccontextmanager
     async def admitted(self, context: Any) -> AsyncIterator[None]:
-        """Admit an authorised caller once there is a place.
+        """Admit an authorised caller once the servicer has capacity.
 
         Raises:
-            FleetError: the caller may not, or there is none.
+            FleetError: the caller is refused, or there is no capacity.
         """
         self._admit(context)
         async with self.place(self.method.name, context):
@@ -320,7 +320,7 @@ class _Admission:
         """Return the request of an admitted caller, or the stream of requests.
 
         Raises:
-            FleetError: the caller may not, or says nothing, or what cannot be read.
+            FleetError: the caller is refused, or the request is missing or malformed.
         """
         messages = _Parsed(contents, self._parse)
         if self.method.client_streaming:
@@ -451,7 +451,7 @@ async def _abort(context: Context, error: Exception, full_name: str) -> NoReturn
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Let go of what the frames hold that an error came through: a refused message of many megabytes."""
+    """Drop the traceback of an error, whose frames may keep a large refused message alive."""
     found: BaseException | None = error
     while found is not None:
         found.__traceback__ = None

@@ -28,7 +28,7 @@ def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, 
     """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
 
     Raises:
-        NotAllowed: a priority that takes an admin.
+        NotAllowed: the priority requires the role admin.
         InvalidRequest: no id, a malformed selector, a priority or bid out of bounds, or texts that are too long.
     """
     if not event.request_id:

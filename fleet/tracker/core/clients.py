@@ -57,7 +57,7 @@ def _leave_queue(book: Book, client_id: str) -> None:
 
 
 def _name(book: Book, client: ClientEntry, holder: str, note: str) -> None:
-    """Show these names; leases of before the tracker's restart have those that the journal kept."""
+    """Set the names of a client and of its leases. Leases from before a restart have the journal's names until then."""
     client.holder, client.note = holder, note
     for lease in client.leases.values():
         if (lease.holder, lease.note) != (holder, note):

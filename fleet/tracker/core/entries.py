@@ -16,7 +16,7 @@ BITSTREAM_LABEL = "bitstream"
 
 
 MAX_NAMES_PER_AGENT = 64
-"""See TrackerLimits, unless the tracker's admin says otherwise."""
+"""Default of `TrackerLimits.max_names_per_agent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class TrackerLimits:
     aging_sec: float = 60.0
     """A request gains one step of priority each time it has waited this long."""
     max_priority: int = 100
-    """Largest priority of an admin, and of everybody below zero; with aging it bounds how long anyone can be passed."""
+    """Largest priority of an admin; its negative is the smallest of any role. With aging it bounds delays by others."""
     max_user_priority: int = 10
-    """Largest priority of a user: that of an urgent job, as if it had been asked ten minutes earlier."""
+    """Largest priority of a user: an urgent job, as if requested ten minutes earlier."""
     max_waiting: int = 200_000
     """Requests that wait, of everybody."""
     max_waiting_per_user: int = 100_000
@@ -55,8 +55,9 @@ class TrackerLimits:
     max_devices: int = 20_000
     max_devices_per_agent: int = 1_000
     max_names_per_agent: int = MAX_NAMES_PER_AGENT
-    """Device names that belong to one agent's key. They are kept when the agent goes: inventing them would take
-    them from others. A site with larger agents raises it (`fleet tracker serve --devices-per-agent`)."""
+    """Quota of device names per agent key. Names stay bound after the agent leaves; without a quota an agent could take
+    names from others by inventing them. Sites with larger agents raise it (`fleet tracker serve --devices-per-agent`).
+    """
     max_inventory_bytes: int = 64 * 1024 * 1024
     """Of all devices together: every snapshot carries them."""
     max_watchers: int = 1_000
@@ -86,7 +87,7 @@ class LeaseEntry:
     expires_at_sec: float
     ends_at_sec: float
     note: str = ""
-    """Name that the client gives itself, where that is not its holder's. The journal does not keep it."""
+    """Name chosen by the client; empty if it equals the holder's name. Not in the journal."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -149,17 +150,17 @@ class RequestEntry:
     asked_at_sec: float
     purpose: str
     order: tuple[float, int]
-    """Requests are served in this order: moment of asking moved by priority, then number of arrival. One that is passed
-    by a higher bid of its user gets the other's."""
+    """Order of service: time of the request shifted by priority, then number of arrival. A request that is
+    overtaken by a higher bid of its user gets the other's order."""
     preferred: str = ""
     """Canonical selector of the devices that it would rather have; a part of `selector`. Empty: any.
 
     The journal does not keep it: the client says it again when it repeats the request after a restart.
     """
     bid: float = 0.0
-    """What it says it is worth, >= 0: orders the requests of one user. The journal does not keep it either."""
+    """Worth of the request as claimed by its client, >= 0. Orders the requests of one user. Not in the journal."""
     user: str = ""
-    """Key of the client, among whose requests the bid counts. Not in the journal: it comes with the client's stream."""
+    """Key of the client. Bids only count among its requests. Not in the journal: it comes with the client's stream."""
     note: str = ""
     """See LeaseEntry."""
     due_sec: float = field(init=False)
@@ -185,7 +186,7 @@ class ClientEntry:
     note: str = ""
     """See LeaseEntry."""
     max_priority: int = 0
-    """Largest that its requests may have."""
+    """Largest priority of its requests."""
     is_connected: bool = False
     lost_until_sec: float = 0.0
     """When a lost client's leases end."""

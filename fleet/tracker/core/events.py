@@ -72,9 +72,9 @@ class ClientConnected:
     user: str = ""
     """Whose share of the queue its requests count in; empty: its holder's."""
     note: str = ""
-    """Name that the client gives itself, where that is not its holder's."""
+    """Name chosen by the client; empty if it equals the holder's name."""
     is_admin: bool = True
-    """Whether its requests may have every priority."""
+    """True if its requests may have priorities above the limit of users."""
 
 
 @dataclass(frozen=True, slots=True)

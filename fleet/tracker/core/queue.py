@@ -1,13 +1,13 @@
-"""Who waits for what, and which devices are free. Pure, and fast with 100,000 requests and 10,000 devices.
+"""Queue of waiting requests, and the free devices. Pure, and fast with 100,000 requests and 10,000 devices.
 
-Requests with one selector form a group. A group knows its matching devices, the free ones among them (least recently
-used first), and its requests in the order of service. A freed device looks only at the heads of the groups that match
-it. The order of service never changes while a request waits: priority + age / aging grows equally fast for all, so the
-moment of asking moved by the priority sorts them for good.
+Requests with one selector form a group. A group has its matching devices, the free ones among them (least recently
+used first), and its requests in the order of service. A freed device is offered only to the heads of matching groups.
+The order of service never changes while a request waits: priority + age / aging grows equally fast for all, so the
+time of the request shifted by the priority is a constant sort key.
 
-Bids are what clients say of themselves, so they count among the requests of one user alone, whom the tracker knows by
-the key of a certificate: the order decides whose turn it is, and of that user's requests with the same priority the
-highest bid takes the turn. The request that it passes gets its place.
+Bids are claims of clients, so they only count among the requests of one user, identified by a certificate's key. The
+order of service decides which user is next. Among that user's requests with the same priority, the highest bid is
+served and swaps places with the request that it overtakes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MAX_OVERLAPS = 64
 
 
 BID_REACH_SEC = 600.0
-"""No bid moves a request of its user further back than among those that were asked so much later: none starves."""
+"""Starvation bound: a bid only overtakes requests of its user that were made up to this much earlier."""
 _MAX_BIDS = 64
-"""So many of a user's highest bids are looked at for one that suits the device."""
+"""Number of a user's highest bids that are checked for a match with the device."""
 
 
 class Group:
@@ -94,7 +94,7 @@ class Queue:
         self._requests: dict[tuple[float, int], RequestEntry] = {}
         self._all = SortedList()
         self._bids: dict[tuple[str, int], SortedList] = {}
-        """Requests with a bid, by user and priority: (-bid, order)."""
+        """Requests with a bid as (-bid, order), by user and priority."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -240,7 +240,7 @@ class Queue:
         return None if best is None else self._requests[best]
 
     def highest_bid(self, first: RequestEntry, device_name: str) -> RequestEntry:
-        """Return the request that takes another's turn on a device: that itself, or one of its user that bids more."""
+        """Return the request to serve in a request's turn: itself, or one of the same user with a higher bid."""
         latest_sec = first.due_sec + BID_REACH_SEC
         for negative, order in islice(self._bids.get(_bidder(first), ()), _MAX_BIDS):
             if -negative <= first.bid:
