@@ -241,7 +241,7 @@ async def test_a_holder_that_cancels_can_go_on(bench: Bench) -> None:
 
 
 async def test_closing_a_session_kills_its_workers_and_removes_their_directories(bench: Bench) -> None:
-    """When close returns, the workers for candidates and for the reference kernel are gone, with their directories."""
+    """The workers for candidates and for the reference kernel are gone, with their directories, on return of close."""
     holder = bench.holding(epoch=1)
     pid = await holder.open()
     assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"

@@ -151,7 +151,7 @@ async def test_a_tokens_note_is_the_members_name() -> None:
 
 
 async def test_nobody_joins_under_the_name_of_the_trackers_account() -> None:
-    """The tracker's account is an admin, possibly one that has not called yet."""
+    """The tracker's account is an admin, and may not have called yet."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, _ = await admin.invite(Role.USER, ttl_sec=60.0)
 

@@ -85,7 +85,7 @@ def running_cluster(
 
     Args:
         hosts: addresses to listen on; "": the default.
-        has_own_certs: no certificates are named; the scheduler makes those of this account.
+        has_own_certs: use the certificates that the scheduler makes for this account.
     """
     certs = own_certs() if has_own_certs else folder / "certs"
     known: list[str] = []

@@ -1,9 +1,9 @@
-"""Attack a Dask cluster without credentials: run code on scheduler and builder, and print the answers as JSON.
+"""Attacks a Dask cluster without credentials: runs code on scheduler and builder, and prints the answers as JSON.
 
     python -m tests.system.builder_stranger UID FOLDER SCHEDULER BUILDER
 
-The addresses are "host:port". UID is the account to become first (0: stay). FOLDER has certificates that another
-authority signed.
+The addresses are "host:port". UID is the account to become first (0: stay). FOLDER has certificates of another
+authority.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENDS_WITHIN_SEC = 5.0
 
 
 def passwords() -> tuple[int, str]:
-    """Return a proof of code that ran: the account, and a line of a file that only root reads."""
+    """Return evidence that code ran: the account, and a line of a file that only root can read."""
     return os.getuid(), Path("/etc/shadow").read_text().splitlines()[0]
 
 
@@ -42,7 +42,7 @@ def _forged(certs: Path) -> Security:
 
 
 async def _attacks(places: list[str], forged: Security) -> list[str]:
-    """Return the answers to all attempts that got one."""
+    """Return the results of all attempts that got one."""
     answers = []
     for place in places:
         for scheme, security in (("tcp", Security(require_encryption=False)), ("tls", forged)):

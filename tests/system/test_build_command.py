@@ -249,7 +249,7 @@ def test_targets_are_listed_and_shown() -> None:
 @slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_path: Path) -> None:
-    """Nothing beside the output ever; after kill -9, the next command removes its temporary folder."""
+    """Nothing is left beside the output; after kill -9, the next command removes the temporary folder."""
     temporary, output = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()
     output.mkdir()
@@ -273,7 +273,7 @@ def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_p
 
 @slow
 def test_unchecked_schedules_are_told_of_and_left_out_on_request(tmp_path: Path) -> None:
-    """Imported records were compared with nothing; a build took them without a word."""
+    """Outputs of imported records were never compared; before, a build used them without a message."""
     from tvm.s_tir import Schedule
 
     from fleet.workloads.programs import matmul

@@ -1,4 +1,4 @@
-"""Nobody runs code on a scheduler or a builder without the cluster's key: no other machine, and no other account."""
+"""A scheduler and a builder run no code of other machines or accounts without the cluster's key."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def own_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let this test's account have no keys yet."""
+    """Give this test's account an empty credentials folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("FLEET_CREDENTIALS_DIR", raising=False)
     return tmp_path / "state/tvm-fleet/credentials/builders"
 
 
 def attack(folder: Path, places: Sequence[str], *, uid: int = 0, around: Sequence[str] = ()) -> list[str]:
-    """Return the answers of scheduler and builder to somebody with certificates of another authority."""
+    """Return the results of an attack on scheduler and builder with certificates of another authority."""
     make_certs(folder / "forged")
     words = [sys.executable, "-m", "tests.system.builder_stranger", str(uid), str(folder / "forged"), *places]
     done = subprocess.run([*around, *words], env=here(), capture_output=True, text=True, timeout=120)
@@ -47,7 +47,7 @@ def place(address: str) -> str:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another account takes root")
 def test_another_account_of_the_machine_runs_nothing(tmp_path: Path, own_credentials: Path) -> None:
-    """As it is started by default: on the loopback, with certificates that the scheduler makes for its account."""
+    """The cluster runs with defaults: on the loopback, with certificates that the scheduler made for its account."""
     with running_cluster(tmp_path, hosts=["127.0.0.1"] * 2, arounds=[()] * 2, has_own_certs=True) as cluster:
         addresses = [cluster.scheduler.address, cluster.builders[0].address]
         listed = CliRunner().invoke(app, ["builder", "list", "--dask", addresses[0], "--json"])
@@ -63,7 +63,7 @@ def test_another_account_of_the_machine_runs_nothing(tmp_path: Path, own_credent
 
 
 def test_another_machine_runs_nothing(tmp_path: Path) -> None:
-    """Neither where scheduler and builder are on the loopback, nor where they listen on the network."""
+    """The attack fails with scheduler and builder on the loopback, and with both listening on the network."""
     with joined_networks(2) as (hub, stranger):
         for name, host in (("loopback", "127.0.0.1"), ("network", hub.address)):
             (tmp_path / name).mkdir()

@@ -144,7 +144,7 @@ def test_winograd_convolutions_are_right_there(bench: Bench, outputs: int) -> No
 
 
 def test_a_recurrent_layer_is_right_there(bench: Bench) -> None:
-    """Its steps are shared by threads that meet at a barrier, in the runtime that the board has."""
+    """Threads share its steps and meet at a barrier, in the board's runtime."""
     right = answers_of(bench.kernels["lstm-pi4"])
     with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
         found = device.load(bench.artifact("lstm-pi4"))(*right.inputs)

@@ -1,4 +1,4 @@
-"""Commands that a signal ends: their exit codes, and that no temporary folder stays."""
+"""Commands ended by a signal: their exit codes, and removal of their temporary folders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COMMANDS = {
     "export": (("export", "{model}", "-o", "{out}/m.fleet"), "compiling "),
     "tune": (("tune", "{model}", "--private", "--trials", "64", "--library", "{out}/lib"), "static schedule"),
 }
-"""By name: the words of the command, and a step that it prints while it has temporary folders."""
+"""Command line by name, and a step that it prints while it has temporary folders."""
 
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A folder with a short name: the sockets in it have paths of at most 107 bytes."""
+    """A temporary folder with a short name: paths of sockets in it have at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
         yield Path(folder)
 
@@ -35,7 +35,7 @@ def temporary() -> Iterator[Path]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_temporary_folder_stays(command: str, number: signal.Signals, temporary: Path, tmp_path: Path) -> None:
-    """After kill -9 the next command removes them; a tune that SIGTERM ended had the exit code of Ctrl-C."""
+    """After kill -9, the next command removes them. Before, a tune ended by SIGTERM had the exit code of Ctrl-C."""
     out, log = tmp_path / "out", tmp_path / "log"
     out.mkdir()
     words, step = COMMANDS[command]
@@ -62,11 +62,11 @@ def test_no_temporary_folder_stays(command: str, number: signal.Signals, tempora
 
 
 def swept(temporary: Path) -> bool:
-    """Remove abandoned folders as the next command does; children of the killed command end a moment later."""
+    """Remove abandoned folders, as the next command does. Children of the killed command end a moment later."""
     remove_abandoned(temporary)
     return not left_in(temporary)
 
 
 def left_in(temporary: Path) -> list[Path]:
-    """Return the entries of a temporary folder but for the session file that ONNX Runtime's telemetry keeps there."""
+    """Return the entries of a temporary folder, without the session file of ONNX Runtime's telemetry."""
     return [path for path in temporary.iterdir() if path.name != ".ses"]

@@ -244,7 +244,7 @@ def test_serve_check_finds_a_wrong_answer(exported: Exported, tmp_path: Path) ->
 
 
 def test_export_and_serve_check_give_one_verdict(tmp_path: Path) -> None:
-    """Answers whose rounding float64 explains are right for both, by the tolerance in the file."""
+    """Both accept answers within the rounding errors found by float64, by the tolerance in the file."""
     model = write_levit_like(tmp_path / "levit.onnx")
     file = str(tmp_path / "levit.fleet")
 

@@ -1,4 +1,4 @@
-"""A library on a disk that becomes full: one clear line, and everything that was acknowledged is there afterwards."""
+"""A library on a full disk: commands print one clear line, and no acknowledged data is lost."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ print(json.dumps({"intact": intact, "records": count("records"), "jobs": count("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallDisk:
-    """A file system of one MiB, mounted in a namespace of its own."""
+    """A file system of 1 MiB, mounted in its own namespace."""
 
     pid: int
-    """Of the process that keeps the namespace."""
+    """Id of the process that keeps the namespace alive."""
 
     library: Path
 
@@ -54,7 +54,7 @@ class SmallDisk:
         self.run("mount", "-o", "remount,size=64m", str(self.library.parent)).check_returncode()
 
     def look(self) -> dict[str, object]:
-        """Return what is in the library, as another program reads it."""
+        """Return the content of the library, read by another process."""
         done = self.run(sys.executable, "-c", _LOOK, str(self.library))
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
@@ -74,13 +74,13 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def said(done: subprocess.CompletedProcess[str]) -> Sequence[str]:
-    """Return the lines for people on stderr."""
+    """Return the messages on stderr."""
     assert "Traceback" not in done.stderr
     return [line for line in done.stderr.splitlines() if not line.startswith("{")]
 
 
 def big_model(folder: Path) -> Path:
-    """Return a model of 2 MiB that nothing compresses."""
+    """Return a model of 2 MiB that cannot be compressed."""
     weights = np.random.default_rng(0).random((512, 1024), dtype=np.float32)
     x, y = (onnx.helper.make_tensor_value_info(name, 1, [1, size]) for name, size in (("x", 512), ("y", 1024)))
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
@@ -90,7 +90,7 @@ def big_model(folder: Path) -> Path:
 
 
 def test_a_submitted_job_that_was_acknowledged_stays(disk: SmallDisk, tmp_path: Path) -> None:
-    """The next one, whose model has no room, is refused in one line and leaves no half of a job."""
+    """The next job's model does not fit: the submit fails with one line and leaves no partial job."""
     kept = disk.fleet("jobs", "submit", "matmul-16")
     refused = disk.fleet("jobs", "submit", str(big_model(tmp_path)))
     listed = disk.fleet("jobs", "list", "--json")
@@ -104,7 +104,7 @@ def test_a_submitted_job_that_was_acknowledged_stays(disk: SmallDisk, tmp_path: 
 
 
 def test_an_import_goes_on_when_there_is_room(disk: SmallDisk, tmp_path: Path) -> None:
-    """Records that had room stay, and the same import adds the others, none twice."""
+    """Stored records stay, and repeating the import adds the others without duplicates."""
     count, folder, scope = 4000, tmp_path / "files", RecordScope(target_json="", device_model="m", tvm_version="0")
     with Library.open(tmp_path / "source.sqlite") as source:
         source.add_workload(StoredWorkload(shash="1", name="matmul", mod_json=matmul(16).mod_json))
@@ -130,7 +130,7 @@ def test_an_import_goes_on_when_there_is_room(disk: SmallDisk, tmp_path: Path) -
 
 
 def test_a_search_ends_with_what_it_measured(disk: SmallDisk) -> None:
-    """Every trial that it counted is in the library; it ends with the reason, and goes on when there is room."""
+    """The search stores every trial that it counted, ends with the reason, and resumes once there is space."""
     words = ("--log-level", "info", "tune", "matmul-64", "--on", "simulated", "--trials", "1000", "--no-model")
     done = disk.fleet(*words)
     counted = [int(number) for number in re.findall(r"; (\d+)/1000 trials", done.stderr)]

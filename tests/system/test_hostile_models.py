@@ -1,4 +1,4 @@
-"""Model files that run code when they are read: the code runs confined, and the file's owner is told why it failed."""
+"""Model files that run code when read: the code runs confined, and the user gets the reason of the failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 class Planted:
-    """A pickle that copies a file of its reader's."""
+    """A pickle that copies a file of the reading user."""
 
     def __init__(self, secret: Path, stolen: Path) -> None:
         self.command = f"cp {secret} {stolen}"
@@ -34,7 +34,7 @@ def fleet(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_pt2_file_with_a_pickle_reads_nothing_of_its_reader(tmp_path: Path) -> None:
-    """`torch.export.load` itself runs it, which is tried first."""
+    """As a control, `torch.export.load` itself runs the pickle."""
     torch = pytest.importorskip("torch")
     good, evil, secret, stolen = (tmp_path / name for name in ("good.pt2", "evil.pt2", "secret", "stolen"))
     secret.write_text("key")
@@ -63,7 +63,7 @@ def test_a_pt2_file_with_a_pickle_reads_nothing_of_its_reader(tmp_path: Path) ->
 
 
 def test_a_program_that_crashes_its_reader_costs_one_line(tmp_path: Path) -> None:
-    """TVM follows indices of a mutated TIR JSON wherever they lead; 4 of 12 series of 250 ended with SIGSEGV."""
+    """TVM follows indices of a mutated TIR JSON without checks; 4 of 12 series of 250 ended with SIGSEGV."""
     from fleet.workloads.programs import matmul
 
     path = tmp_path / "mutated.json"
@@ -78,7 +78,7 @@ def test_a_program_that_crashes_its_reader_costs_one_line(tmp_path: Path) -> Non
 
 
 def test_a_keras_file_with_a_lambda_layer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keras itself refuses a function in a file, unless it is told that the file is trusted; we never say so."""
+    """Keras refuses functions in a file unless the caller declares the file trusted, which we never do."""
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     pytest.importorskip("torch")
     keras = pytest.importorskip("keras")

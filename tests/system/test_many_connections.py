@@ -1,4 +1,4 @@
-"""A tracker serves newcomers beside very many connections of strangers."""
+"""A tracker serves new clients beside very many connections of strangers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.slow
 
 _MANY = 1_500
 _USUAL = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')
-"""The soft limit of most shells and services; the hard one is larger."""
+"""Command that sets the soft limit of most shells and services; the hard limit is larger."""
 _STRICT = ("sh", "-c", 'ulimit -n 1024; exec "$0" "$@"')
 _SOON_SEC = 30.0
-"""A newcomer is served within a second or two; machines that test are busy."""
+"""A new client is served within a second or two; test machines are busy."""
 
 
 @pytest.fixture(params=[_USUAL, _STRICT], ids=["soft-limit", "hard-limit"])
@@ -50,7 +50,7 @@ def _connect(stack: ExitStack, address: str, source: str) -> socket.socket:
 
 
 def _newcomer_sec(address: str) -> float:
-    """Return how long it takes a new client to see the fleet."""
+    """Return the time in which a new client sees the fleet."""
     began = time.monotonic()
     while True:
         status = subprocess.run(
@@ -64,7 +64,7 @@ def _newcomer_sec(address: str) -> float:
 
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["other-address", "same-address"])
 def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: str) -> None:
-    """At the usual 1,024 files of a process, 1,500 of them locked every new client out until they left."""
+    """Before, 1,500 of them locked every new client out, at the usual limit of 1,024 open files, until they closed."""
     with ExitStack() as stack:
         for _ in range(_MANY):
             _connect(stack, tracker.address, source).send(b"\x16")
@@ -74,7 +74,7 @@ def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: 
 
 @pytest.mark.measures
 def test_tvms_own_client_is_hung_up_on_at_once(tracker: Server) -> None:
-    """`tvm.exec.query_rpc_tracker` printed nothing for 8 s: it waits for an echo of its 4 bytes."""
+    """Before, `tvm.exec.query_rpc_tracker` hung for 8 s, waiting for an echo of its 4 bytes."""
     host, _, port = tracker.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=20.0) as connection:
         connection.sendall(struct.pack("<i", 0x2F271))
@@ -113,7 +113,7 @@ def test_an_agents_port_is_as_sturdy(tmp_path: Path) -> None:
 
 
 def test_idle_connections_over_tls_keep_nobody_out(tracker: Server, tmp_path: Path) -> None:
-    """The public key of strangers opens TLS, and nothing more follows."""
+    """Each opens TLS with the public key for strangers, and sends nothing more."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""`fleet tune` leaves proven records, proves those of earlier jobs, and commands take proven schedules first."""
+"""`fleet tune` stores proven records, also for schedules of earlier jobs, and commands prefer proven schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.library.schema import proofs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _BUSY = "others used"
-"""On a machine whose processors others have, a time may stay without proof, and the command says so."""
+"""Message of the command if a time stays unproven because other processes use the processors."""
 
 
 def fleet(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def fleet(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tuned(tmp_path: Path) -> tuple[Path, str]:
-    """A library with a tuned product, and what the command said."""
+    """A library with a tuned matrix product, and the messages of the command."""
     path = tmp_path / "library.sqlite"
     return path, fleet("tune", "matmul-128", "--trials", "4", "--library", path).stderr
 
@@ -44,7 +44,7 @@ def best(path: Path) -> dict[str, object]:
 
 
 def test_the_best_of_a_job_is_proven_and_that_of_an_earlier_one_when_it_is_tuned_again(tuned: tuple[Path, str]) -> None:
-    """Also by a job without trials; without proofs, `fleet build` says so in a line."""
+    """A job without trials proves them too. Without proofs, `fleet build` prints one line about it."""
     path, said = tuned
     assert best(path)["is_proven"] or _BUSY in said
 
@@ -61,7 +61,7 @@ def test_the_best_of_a_job_is_proven_and_that_of_an_earlier_one_when_it_is_tuned
 
 
 def test_a_build_takes_a_proven_schedule_before_a_faster_claim(tuned: tuple[Path, str]) -> None:
-    """A record that claims a nanosecond and was never proven is not what `fleet build` and `library best` take."""
+    """`fleet build` and `library best` pass over an unproven record that claims a nanosecond."""
     path, _ = tuned
     with Library.open(path) as library:
         honest, other = _two_schedules(library)
@@ -80,7 +80,7 @@ def test_a_build_takes_a_proven_schedule_before_a_faster_claim(tuned: tuple[Path
 
 
 def _two_schedules(library: Library) -> tuple[Record, Record]:
-    """Return two candidates of the library that have times."""
+    """Return two candidates of the library with times."""
     (workload,) = library.find_workloads()
     honest, other = library.best(workload.shash, k=2)
     library.mark_checked(honest.id)

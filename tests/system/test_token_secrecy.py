@@ -1,4 +1,4 @@
-"""Another account of the machine reads the command lines of all processes while members join."""
+"""Another account of the machine polls the command lines of all processes while members join."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.fleet_processes import FLEET, Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _AS_ANOTHER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-"""Command lines are no less visible to the same account, where tests cannot change theirs."""
+"""Command prefix that changes the account. Without root, the same account watches: it sees the same command lines."""
 
 _WATCHER = """
 import os, sys
@@ -39,7 +39,7 @@ while sys.stdin.buffer.read(1) is None:
 
 @contextmanager
 def watched_command_lines() -> Iterator[Callable[[], list[str]]]:
-    """Poll /proc/*/cmdline as another account; yield the function that stops it and returns the lines seen."""
+    """Poll /proc/*/cmdline as another account. Yield a function that stops polling and returns the lines."""
     command = [*_AS_ANOTHER, sys.executable, "-S", "-c", _WATCHER]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
     assert process.stdout is not None
@@ -65,7 +65,7 @@ def tracker(tmp_path: Path) -> Iterator[Server]:
 
 
 class Joiner:
-    """An account that joins once by each of the documented ways."""
+    """An account that joins once in each documented way."""
 
     def __init__(self, tracker: Server, folder: Path) -> None:
         folder.mkdir()
@@ -92,7 +92,7 @@ class Joiner:
         )
 
     def join_at_terminal(self, *words: str, token: str) -> int:
-        """Type the token where the command prompts for it."""
+        """Type the token at the command's prompt."""
         main, terminal = os.openpty()
         process = subprocess.Popen(
             [FLEET, *words],
@@ -112,7 +112,7 @@ class Joiner:
         return code
 
     def serve(self, state_dir: str, source: str, token: str) -> bool:
-        """Start a board's agent that joins first; return whether it served."""
+        """Start a board's agent that joins first; return True if it served."""
         config = self._folder / f"{state_dir}.yaml"
         config.write_text(f"devices: [{{driver: simulated, name: {state_dir.lower()}}}]\n")
         words = ["-m", "device_agents", "--config", str(config), "--state-dir", str(self._folder / state_dir)]
@@ -135,7 +135,7 @@ class Joiner:
 
 
 def test_no_token_is_in_any_command_line_while_members_join(tracker: Server, tmp_path: Path) -> None:
-    """10 of 10 tokens were stolen like this; ten joins by all documented ways show none, and each of them succeeds."""
+    """Ten joins in all documented ways succeed and expose no token. Before, 10 of 10 tokens could be stolen."""
     joiner, mark = Joiner(tracker, tmp_path / "joiner"), str(tmp_path / "JOINS-HERE")
     agent = ("agent", "join", "--state-dir")
     with watched_command_lines() as stop:
@@ -157,7 +157,7 @@ def test_no_token_is_in_any_command_line_while_members_join(tracker: Server, tmp
 
 
 def test_the_watcher_sees_a_token_that_is_an_argument(tracker: Server, tmp_path: Path) -> None:
-    """The refused form shows that the other test would notice; the token is still good for nobody but its owner."""
+    """Control test: the refused form exposes its token. Only its owner can still use that token."""
     joiner = Joiner(tracker, tmp_path / "joiner")
     token = joiner.token("user")
     with watched_command_lines() as stop:

@@ -298,7 +298,7 @@ def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, t
 
 
 def test_a_simulated_device_is_tuned_on_as_any_other(model: Path, tmp_path: Path) -> None:
-    """With the default options: the whole model, which it only pretends to run, is left out with a sentence."""
+    """With default options, the whole model, which the device only simulates, is skipped with a message."""
     with running_fleet(tmp_path, "devices: [{driver: simulated, name: sim}]\n") as fleet:
         done = tune(model, tmp_path / "l.sqlite", "--on", "simulated", "--tracker", fleet.address)
 

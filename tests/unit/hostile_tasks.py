@@ -1,4 +1,4 @@
-"""Tasks for confined workers that do what an attacker's model would try."""
+"""Tasks for confined workers that try the attacks of a hostile model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Planted:
-    """A pickle that runs a command where it is read."""
+    """A pickle that runs a command when it is loaded."""
 
     def __init__(self, marker: str) -> None:
         self.marker = marker

@@ -64,7 +64,7 @@ class Script:
         """By digest; RIGHT where nothing is said."""
 
         self.proofs: dict[str, Proof] = {}
-        """By digest of a candidate, or by trace of a known one."""
+        """Proofs by digest of a candidate, or by trace of a known schedule."""
 
         self.unbuildable: set[str] = set()
         self.log: list[ev.Event | ev.Effect] = []

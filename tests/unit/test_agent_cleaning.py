@@ -1,4 +1,4 @@
-"""Cleaning what a worker answers."""
+"""Sanitizing responses of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HARMFUL, HARMLESS = "\x1b[2Jgone\u202e\nline\x07", "[2Jgone\nline"
 
 
 def test_what_a_candidate_forged_is_cleaned() -> None:
-    """Texts lose what terminals obey, and the provenance what the agent alone fills in."""
+    """Control characters are removed from texts, and fields of the provenance that only the agent sets."""
     forged = measurement_pb2.Measurement(error_message=HARMFUL, time_source="wall\x1b[31m")
     forged.operators.calls.add(function=HARMFUL)
     forged.provenance.flushed = "cache\x07"

@@ -88,7 +88,7 @@ def test_a_first_run_on_a_slow_clock_is_corrected() -> None:
 
 
 def test_a_drift_in_small_steps_is_noticed() -> None:
-    """A tenth more each minute: the usual time followed a quarter of a minute behind, and no step was a drift."""
+    """It grows by a tenth each minute. Before, the usual time followed within 15 s, and no step was a drift."""
     reference = taken(*[CALM] * 40)
 
     for second in range(40, 240):
@@ -100,7 +100,7 @@ def test_a_drift_in_small_steps_is_noticed() -> None:
 
 
 def test_a_holder_that_slowed_the_device_down_for_long_leaves_no_mark() -> None:
-    """Its slowness became usual; the next holder's drift would have been hidden until the history was full again."""
+    """Before, its slow times became usual, and hid the next holder's drift until the history was full again."""
     reference = taken(CALM, *[(2.0, 2.0, 2.0)] * 640, CALM, CALM, CALM)
 
     assert reference.usual_sec == pytest.approx(1.0)
@@ -109,12 +109,12 @@ def test_a_holder_that_slowed_the_device_down_for_long_leaves_no_mark() -> None:
 
 
 def test_one_fast_run_changes_nothing() -> None:
-    """As of a clock that was raised for a moment."""
+    """A clock can be raised for a moment."""
     assert taken(*[CALM] * 8, (0.8, 0.8, 0.8), CALM).usual_sec == pytest.approx(1.0)
 
 
 def test_where_a_run_costs_a_worker_it_is_due_less_often() -> None:
-    """A board that serves one worker at a time gets a fresh one for each run."""
+    """A board that serves one worker at a time gets a fresh worker for each run."""
     reference = ReferenceTimes(is_costly=True)
     reference.take(CALM, PID, 0.0)
 

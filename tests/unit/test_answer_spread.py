@@ -1,4 +1,4 @@
-"""Tolerances of models' answers: what float32 loses of float64, and the errors that are found all the same."""
+"""Tolerances of models' answers, by the error of float32 against float64, and errors that they must still detect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def inputs_of(model: Model, seed: int) -> list[np.ndarray]:
 
 
 def convolution(path: Path, classes: int = 64) -> Path:
-    """A model that ONNX Runtime has no kernels in float64 for."""
+    """A model without float64 kernels in ONNX Runtime."""
     rng = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
@@ -50,7 +50,7 @@ def convolution(path: Path, classes: int = 64) -> Path:
 
 @pytest.mark.slow
 def test_a_right_answer_that_float32_spreads_is_right(tmp_path: Path) -> None:
-    """A LeViT's answers of 1600 were called wrong for a difference of 0.38, where 0.14 follow from its sums."""
+    """Before, a LeViT's answers of 1600 were called wrong for an error of 0.38; the bound by its sums is 0.14."""
     model = load_model(write_levit_like(tmp_path / "levit.onnx", blocks=6, sharpness=2.0))
     spread = measure_spread(model, 0, InputStyle.NORMAL, 8)
     assert spread is not None
@@ -74,7 +74,7 @@ def test_a_right_answer_that_float32_spreads_is_right(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [write_levit_like, convolution])
 def test_planted_errors_are_found(write: object, tmp_path: Path) -> None:
-    """An error of 1 % in one element, elements swapped, a part left out, and sums in bfloat16."""
+    """Errors of 1 % in one element, swapped elements, missing parts and sums in bfloat16 are detected."""
     model = load_model(write(tmp_path / "m.onnx"))  # type: ignore[operator]
     found = reference_outputs(model, inputs_of(model, 0))
     assert found is not None
@@ -95,7 +95,7 @@ def test_planted_errors_are_found(write: object, tmp_path: Path) -> None:
 
 
 def test_whatever_float64_says_one_percent_is_too_much() -> None:
-    """An evaluation in float64 that is wrong itself allows nothing that a wrong kernel would do."""
+    """A wrong evaluation in float64 does not raise the tolerance above 1 %."""
     right = np.array([1600, -1200], np.float32)
     wrong = right * np.float32([1.01, 1])
 
@@ -103,7 +103,7 @@ def test_whatever_float64_says_one_percent_is_too_much() -> None:
 
 
 def test_quantized_models_keep_their_rule(tmp_path: Path) -> None:
-    """Their codes decide, not float64; integers have to be equal whatever was measured."""
+    """Codes decide, not float64; integers must be equal regardless of the measured spread."""
     codes, floats = np.array([1, 2], np.int32), np.array([1, 2], np.float32)
     with_spread = answer_tolerances([codes, floats], terms=9, roundings=30, spread=(1.0, 1e-9))
 
@@ -112,7 +112,7 @@ def test_quantized_models_keep_their_rule(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_constants_types_and_scales_are_widened() -> None:
-    """Casts, constants of all kinds, branches, and the scales of Resize, which stay in float32 by its definition."""
+    """Casts, constants of all kinds and branches are widened. Scales of Resize stay in float32 by its definition."""
     branch = helper.make_graph(
         [helper.make_node("Constant", [], ["b"], value_float=0.1)],
         "branch",

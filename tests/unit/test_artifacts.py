@@ -45,7 +45,7 @@ def test_an_artifact_for_another_machine_is_refused() -> None:
 
 
 def test_a_library_that_was_cut_short_is_refused() -> None:
-    """Its header says where its tables lie. Loading one ended the process by SIGBUS."""
+    """The header has the positions of its tables. Before, loading a truncated library ended the process by SIGBUS."""
     content = Path(sys.executable).read_bytes()
 
     check_complete(content[:64], len(content))

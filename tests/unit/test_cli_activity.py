@@ -1,4 +1,4 @@
-"""Progress of commands where stderr is a pipe."""
+"""Progress of commands with a pipe as stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.cli.activity import working
 
 
 def wait_for(text: str, capsys: pytest.CaptureFixture[str], seen: list[str]) -> None:
-    """Collect what is printed until it has the text."""
+    """Collect printed output until it contains the text."""
     limit = time.monotonic() + 30
     while text not in "".join(seen):
         assert time.monotonic() < limit, seen
@@ -22,7 +22,7 @@ def wait_for(text: str, capsys: pytest.CaptureFixture[str], seen: list[str]) -> 
 
 
 def test_a_quick_command_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for what took a moment is noise."""
+    """A progress line for a short command is noise."""
     with working("reading"):
         pass
 
@@ -32,7 +32,7 @@ def test_a_quick_command_prints_nothing(capsys: pytest.CaptureFixture[str]) -> N
 def test_steps_are_lines_and_silence_has_a_heartbeat(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A piped build of a large model was silent for minutes."""
+    """Before, a piped build of a large model was silent for minutes."""
     monkeypatch.setattr(activity, "_PATIENCE_SEC", 0.01)
     monkeypatch.setattr(progress_lines, "LONGEST_SILENCE_SEC", 0.02)
     monkeypatch.setattr(progress_lines, "_TICK_SEC", 0.01)
@@ -47,7 +47,7 @@ def test_steps_are_lines_and_silence_has_a_heartbeat(
 
 
 def test_a_reader_that_is_gone_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fleet build ... 2>&1 | head -1` builds on."""
+    """`fleet build ... 2>&1 | head -1` completes the build."""
 
     class Broken:
         encoding = "utf-8"

@@ -81,7 +81,7 @@ def test_the_command_prints_findings_and_fails_on_problems(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_a_piped_doctor_names_its_slow_checks() -> None:
-    """It was silent for half a minute on a busy machine."""
+    """Before, it was silent for half a minute on a busy machine."""
     done = subprocess.run([sys.executable, "-m", "fleet", "doctor"], capture_output=True, text=True, check=False)
 
     steps = ["loading TVM's runtime", "trying linkers and compilers", "looking for OpenCL devices"]

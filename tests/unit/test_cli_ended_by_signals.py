@@ -1,4 +1,4 @@
-"""Commands and services that a signal ends."""
+"""Commands and services ended by a signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.cli import options
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_command_cleans_up_and_exits_with_the_signal(number: signal.Signals, code: int) -> None:
-    """Its lease is released first."""
+    """The command releases its lease first."""
     released = []
 
     async def hold() -> None:
@@ -32,7 +32,7 @@ def test_a_command_cleans_up_and_exits_with_the_signal(number: signal.Signals, c
 
 
 def test_a_command_that_is_cancelled_otherwise_is_no_signal() -> None:
-    """Its error is not hidden behind an exit code."""
+    """The error of another cancellation is not hidden behind an exit code."""
 
     async def give_up() -> None:
         raise asyncio.CancelledError
@@ -43,7 +43,7 @@ def test_a_command_that_is_cancelled_otherwise_is_no_signal() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_service_stops_in_order(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says so, and has no exit code of its own."""
+    """The service prints "stopped" and returns normally."""
 
     async def serve() -> None:
         os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""Advice for an admin after `fleet tracker token create`."""
+"""Instructions for an admin after `fleet tracker token create`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fleet.cli.join_token import JoinRole, there
 
 
 def test_the_command_for_another_machine_names_an_address_that_leads_there() -> None:
-    """The tracker's own loopback address leads nowhere else: the admin reads the word to replace. No token is in it."""
+    """The loopback is useless elsewhere, so the command has a placeholder for the address. It contains no token."""
     assert there(JoinRole.USER, "10.0.0.5:9290").startswith("there: fleet login --tracker 10.0.0.5:9290 ")
 
     advice = there(JoinRole.AGENT, "127.0.0.1:9300")

@@ -162,14 +162,14 @@ def test_help_names_every_command() -> None:
 
 
 def test_the_overview_fits_the_smallest_terminal() -> None:
-    """24 lines of 80 columns, with the line of the prompt."""
+    """The overview has 24 lines of 80 columns, including the prompt's line."""
     lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
     assert len(lines) < 24
     assert max(map(len, lines)) < 80
 
 
 def test_help_and_version_are_words_as_well() -> None:
-    """As people type them after other tools: `fleet help jobs submit`, `fleet version`."""
+    """Other tools have these forms: `fleet help jobs submit`, `fleet version`."""
     shown = CliRunner().invoke(app, ["help", "jobs", "submit"])
     assert (shown.exit_code, "--trials" in shown.output) == (0, True)
     assert CliRunner().invoke(app, ["help"]).output == CliRunner().invoke(app, ["--help"]).output
@@ -181,7 +181,7 @@ def test_help_and_version_are_words_as_well() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["version"], ["help", "tune"], ["targets"]])
 def test_a_full_disk_behind_stdout_is_an_error_in_one_line(words: list[str]) -> None:
-    """Help texts are written before a command runs, and what is left is flushed after it."""
+    """Help texts are written before a command runs; the rest is flushed after it."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "fleet", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -193,7 +193,7 @@ def test_a_full_disk_behind_stdout_is_an_error_in_one_line(words: list[str]) -> 
 
 @pytest.mark.slow
 def test_too_little_memory_for_the_imports_is_an_error_in_one_line() -> None:
-    """As under `ulimit -v`: no traceback of whichever import failed."""
+    """Under `ulimit -v`, no failing import prints a traceback."""
     limited = f"ulimit -v 400000; exec {sys.executable} -m fleet build matmul-64"
     done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, check=False)
 

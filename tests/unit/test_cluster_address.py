@@ -39,7 +39,7 @@ def certs(tmp_path: Path) -> Path:
 def test_a_cluster_that_must_not_be_used_is_refused(
     address: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No plain text, not even on the loopback, and no TLS without certificates."""
+    """Plain text is refused, also on the loopback, and so is TLS without certificates."""
     monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match=said):
         ClusterAddress(address=address).check()
@@ -65,7 +65,7 @@ def test_the_accounts_own_certificates_are_made_once(tmp_path: Path, monkeypatch
 
 
 def test_a_key_that_others_can_read_is_refused(certs: Path) -> None:
-    """As after a copy with the usual rights."""
+    """Copying with default permissions makes a key readable by others."""
     (certs / KEY).chmod(0o644)
 
     with pytest.raises(ConfigError, match="chmod"):

@@ -1,4 +1,4 @@
-"""Comparing programs in turns: the interval of their ratio, the order of turns, and the end of them."""
+"""Comparing programs in turns: intervals of their ratios, the order of turns, and the end of rounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_interval_contains_its_ratio_and_scales_with_the_times(
 def test_one_disturbed_block_moves_no_interval_of_many_rounds_beyond_the_others(
     blocks: list[tuple[float, float]], spoilt: int
 ) -> None:
-    """A single outlier is no evidence."""
+    """A single outlier does not count."""
     rounds = [blocks[index % len(blocks)] for index in range(LOOKS[-1])]
     ours, others = map(list, zip(*rounds, strict=True))
     before = [one / other for one, other in zip(ours, others, strict=True)]
@@ -52,25 +52,25 @@ def test_one_disturbed_block_moves_no_interval_of_many_rounds_beyond_the_others(
 
 
 def test_too_few_rounds_give_no_interval() -> None:
-    """Nine rounds say nothing with this confidence, however clear they look."""
+    """Nine rounds cannot give this confidence, however clear they look."""
     assert ratio_interval([2.0] * (LOOKS[0] - 1), [1.0] * (LOOKS[0] - 1)) is None
     assert ratio_interval([2.0] * LOOKS[0], [1.0] * LOOKS[0]) is not None
 
 
 def rounds_of(*names: str, budget_sec: float = math.inf, seed: int = 0) -> Rounds:
-    """Return rounds in which the first program is compared with each other one."""
+    """Return rounds that compare the first program with each other one."""
     pairs = tuple((names[0], other) for other in names[1:])
     return Rounds(names=names, pairs=pairs, budget_sec=budget_sec, rng=random.Random(seed))
 
 
 @given(seed=st.integers(0, 1000))
 def test_each_program_has_one_turn_a_round(seed: int) -> None:
-    """In any order."""
+    """The order within a round is random."""
     assert sorted(rounds_of("tuned", "static", "engine", seed=seed).order()) == ["engine", "static", "tuned"]
 
 
 def test_rounds_end_when_the_ratio_is_known_or_the_budget_is_used() -> None:
-    """Calm programs need the fewest rounds; unsteady ones the most, or as many as the budget allows."""
+    """Calm programs need the fewest rounds. Unsteady programs take the most rounds, or the number within the budget."""
     calm, wild, poor = rounds_of("a", "b"), rounds_of("a", "b"), rounds_of("a", "b", budget_sec=3.5)
     for number in range(1, LOOKS[-1] + 1):
         for rounds, spread in ((calm, 0.001), (wild, 1.0), (poor, 1.0)):
@@ -85,7 +85,7 @@ def test_rounds_end_when_the_ratio_is_known_or_the_budget_is_used() -> None:
 
 
 def test_a_budget_is_exceeded_only_until_there_is_an_interval() -> None:
-    """Three times of it at most: a model that takes a second for each run ends without one."""
+    """It is exceeded at most threefold: a model with runs of one second ends without an interval."""
     rounds = rounds_of("a", "b", budget_sec=1.0)
     rounds.add({"a": 1.0, "b": 1.0})
 
@@ -94,7 +94,7 @@ def test_a_budget_is_exceeded_only_until_there_is_an_interval() -> None:
 
 
 def test_a_program_that_fails_takes_part_no_longer() -> None:
-    """The others go on; alone, one round is enough."""
+    """The others continue; a single remaining program needs only one round."""
     rounds = rounds_of("tuned", "static", "engine")
     rounds.add({"tuned": 1.0, "static": math.inf, "engine": 2.0})
 
@@ -105,7 +105,7 @@ def test_a_program_that_fails_takes_part_no_longer() -> None:
 
 
 class Machine:
-    """A machine on which other work comes in bursts that multiply times by 1 to 3; runs are unsteady by 0.5 %."""
+    """A machine with bursts of other work that multiply times by 1 to 3; runs vary by 0.5 %."""
 
     def __init__(self, rng: random.Random, *, is_busy: bool) -> None:
         self._rng, self._is_busy = rng, is_busy
@@ -122,7 +122,7 @@ class Machine:
 
 
 def compared(slowdown: float, seed: int, *, is_busy: bool) -> Rounds:
-    """Compare a program with one that is slower by a factor."""
+    """Compare a program with another that is slower by a factor."""
     machine, rounds = Machine(random.Random(seed), is_busy=is_busy), rounds_of("tuned", "static", seed=seed + 1)
     true_sec = {"tuned": slowdown, "static": 1.0}
     while not rounds.is_over(0.0):
@@ -132,14 +132,14 @@ def compared(slowdown: float, seed: int, *, is_busy: bool) -> Rounds:
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_equal_programs_are_not_told_apart_whatever_else_runs(is_busy: bool) -> None:
-    """In 99 % of comparisons at least, none is called slower."""
+    """At least 99 % of comparisons call neither program slower."""
     found = [compared(1.0, seed, is_busy=is_busy).interval("tuned", "static") for seed in range(600)]
 
     assert sum(one is not None and one.low > 1.0 for one in found) <= 6
 
 
 def test_a_difference_of_5_percent_is_found_on_a_calm_machine() -> None:
-    """Within the fewest rounds."""
+    """The fewest rounds are enough."""
     found = [compared(1.05, seed, is_busy=False).interval("tuned", "static") for seed in range(200)]
 
     assert all(one is not None and one.low > 1.0 for one in found)

@@ -1,4 +1,4 @@
-"""Workers that run code of others: nothing but the given files, no network, no other process, no trusted answer."""
+"""Workers that run untrusted code: access to the given files only, no network, no other process, no trusted answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def confined(pool: BuildPool, fn: Callable[..., Any], *args: object, room: Room 
 
 
 def test_files_outside_of_the_room_are_closed(pool: BuildPool, tmp_path: Path) -> None:
-    """Also for programs that the task starts."""
+    """The restriction also applies to programs started by the task."""
     given, secret = tmp_path / "model", tmp_path / "id_ed25519"
     given.write_text("weights")
     secret.write_text("secret")
@@ -57,7 +57,7 @@ def test_files_outside_of_the_room_are_closed(pool: BuildPool, tmp_path: Path) -
 
 
 def test_a_task_writes_where_it_may(pool: BuildPool, tmp_path: Path) -> None:
-    """Into its folder, which is gone afterwards, and where the caller wants its result."""
+    """A task can write to its own folder, which is removed afterwards, and to the caller's output path."""
     assert confined(pool, hostile.write_temporary).startswith("mine")
     confined(pool, hostile.write, str(tmp_path / "result"), room=Room(writable=(str(tmp_path),)))
 
@@ -84,7 +84,7 @@ def test_memory_is_bounded(pool: BuildPool) -> None:
 
 
 def test_an_answer_that_is_code_does_not_run(pool: BuildPool, tmp_path: Path) -> None:
-    """The process that asked is not confined: what it unpickles would run there."""
+    """The calling process is not confined: unpickled code would run there."""
     marker = tmp_path / "ran"
 
     with pytest.raises(BuildError, match=r"posix\.system, which is not allowed there"):
@@ -93,7 +93,7 @@ def test_an_answer_that_is_code_does_not_run(pool: BuildPool, tmp_path: Path) ->
 
 
 def test_a_confined_worker_serves_no_other_task(pool: BuildPool, tmp_path: Path) -> None:
-    """The next task, of somebody else, has all rights again."""
+    """The next task, from another caller, has all rights again."""
     first, second = confined(pool, hostile.pid), pool.submit(hostile.pid).result()
     pool.submit(hostile.write, str(tmp_path / "free")).result()
 

@@ -183,14 +183,14 @@ def script(path: Path, text: str) -> Linker:
 
 
 def test_a_linker_that_makes_nothing_is_named(tmp_path: Path) -> None:
-    """The error was that of the next step: artifacts cannot be written, no such file or directory."""
+    """Before, the next step failed: artifacts cannot be written, no such file or directory."""
     with pytest.raises(BuildError, match=r"the linker nothing ended without an error and made no library; .*--linker"):
         link(script(tmp_path / "nothing", "exit 0"), [], tmp_path / "a.so")
 
 
 @pytest.mark.slow
 def test_a_linker_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrapper script was killed, and the linker that it had started stayed for ever."""
+    """Before, only a wrapper script was killed, and its linker kept running forever."""
     monkeypatch.setattr("cross.build.toolchains._LINK_TIMEOUT_SEC", 1.0)
     linker = script(tmp_path / "hanging", f"sleep 1000 &\necho $! > {tmp_path}/child\nwait")
 

@@ -42,7 +42,7 @@ def test_family_follows_what_the_code_runs_on(target: dict[str, object], expecte
 
 
 def test_a_target_may_be_written_as_before_tvm_0_20() -> None:
-    """As every tutorial of TVM has it: words behind the kind, each -key=value."""
+    """Every tutorial of TVM uses this form: words after the kind, each -key=value."""
     text = resolve_target("llvm -mcpu=skylake -num-cores=4 -mattr=+avx2,+fma")
 
     assert json.loads(text) == {"kind": "llvm", "mcpu": "skylake", "num-cores": 4, "mattr": ["+avx2", "+fma"]}
@@ -51,7 +51,7 @@ def test_a_target_may_be_written_as_before_tvm_0_20() -> None:
 
 
 def test_boards_are_suggested_whatever_the_case() -> None:
-    """RPI4-64 is what some type."""
+    """Users may type RPI4-64."""
     with pytest.raises(ConfigError, match="did you mean 'rpi4-64'"):
         resolve_target("RPI4-64")
 
@@ -145,7 +145,7 @@ def test_linker_that_cannot_run_is_a_build_error(tmp_path: Path) -> None:
 def test_a_core_that_is_unknown_is_refused_by_one_line(
     target: dict[str, object], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """TVM printed a line of its own before ours; a GPU's host got code for a generic core without an error."""
+    """Before, TVM printed a line of its own first, and a GPU's host got code for a generic core without an error."""
     with pytest.raises(ConfigError, match="LLVM knows no core 'nope'"):
         make_target(json.dumps(target))
 

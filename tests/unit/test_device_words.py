@@ -35,7 +35,7 @@ def _names(text: str) -> list[str]:
     ],
 )
 def test_a_word_is_a_selector_or_a_devices_name(text: str, names: list[str]) -> None:
-    """A kind that no device has here matches none, without an error; a condition that is spelled out, too."""
+    """A kind without devices matches none, without an error, and so does a condition."""
     assert [name for name in names if name != "never"] == _names(text)
 
 
@@ -50,7 +50,7 @@ def test_a_word_is_a_selector_or_a_devices_name(text: str, names: list[str]) -> 
     ],
 )
 def test_a_word_without_a_meaning_is_an_error(word: str, advice: str) -> None:
-    """It was taken for a kind: "none of 17 devices matches", on stdout, with exit code 0."""
+    """Before, it counted as a kind: "none of 17 devices matches", on stdout, with exit code 0."""
     with pytest.raises(InvalidRequest, match=advice) as refused:
         _names(word)
 
@@ -58,5 +58,5 @@ def test_a_word_without_a_meaning_is_an_error(word: str, advice: str) -> None:
 
 
 def test_labels_of_owners_are_shown_as_a_selector_has_them() -> None:
-    """Labels with columns of their own and features of processors are left out."""
+    """Labels with their own columns, and features of processors, are left out."""
     assert ["board=rpi4-64", "room=cellar"] == [own_labels(device) for device in _DEVICES]

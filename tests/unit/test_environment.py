@@ -1,4 +1,4 @@
-"""Environment variables that child processes get."""
+"""Environment variables of child processes."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ NEEDED = {"PATH": "/bin", "TVM_NUM_THREADS": "2", "LC_ALL": "C", "CUDA_VISIBLE_D
 
 
 def test_kernels_see_what_is_on_the_list() -> None:
-    """An unknown variable may be anything."""
+    """Unknown variables are left out, since they may contain anything."""
     assert for_kernels({**SECRETS, **NEEDED, "OPERATORS_OWN": "1"}) == NEEDED
 
 
 def test_builds_see_all_but_secrets() -> None:
-    """A user's own builder may read variables of the user's."""
+    """A user's own builder may read the user's variables."""
     assert without_secrets({**SECRETS, **NEEDED, "OPERATORS_OWN": "1"}) == {**NEEDED, "OPERATORS_OWN": "1"}
 
 
 def environment_of_a_build() -> str:
-    """Return all that the build process and its parent were started with."""
+    """Return the environments of the build process and its parent."""
     with open(f"/proc/{os.getppid()}/environ") as file:  # noqa: PTH123 - one read
         return file.read() + repr(dict(os.environ))
 
 
 @pytest.mark.slow
 def test_a_build_process_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor has the server that it is forked from, and the process that starts it keeps its own."""
+    """Neither the build process nor its fork server has them; the starting process keeps its own."""
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     with BuildPool(1) as pool:

@@ -1,4 +1,4 @@
-"""Counts of schedules that `fleet export` shows."""
+"""Counts of schedules in the output of `fleet export`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exported(*, tuned: int, static: int, workloads: int, trials: int) -> Exporte
     ],
 )
 def test_static_schedules_are_not_counted_as_tuned(counts: tuple[int, int, int, int], line: str) -> None:
-    """After 16 trials "72 of 76 operators" were called tuned."""
+    """Before, "72 of 76 operators" were called tuned after 16 trials."""
     tuned, static, workloads, trials = counts
     found = exported(tuned=tuned, static=static, workloads=workloads, trials=trials)
 

@@ -157,7 +157,7 @@ def test_weights_are_transposed_once_and_for_all() -> None:
 
 @pytest.mark.parametrize("exponent", range(2, 6))
 def test_whole_powers_are_multiplications(exponent: int) -> None:
-    """They are right for negative numbers, also where the library's function is a fast one."""
+    """Negative bases give the right results, also if the library's function is fast."""
     from tvm import relax
 
     power = np.full((1, 1), exponent, "float32")
@@ -171,7 +171,7 @@ def test_whole_powers_are_multiplications(exponent: int) -> None:
 
 @pytest.mark.parametrize("exponent", [0.5, -1.0, 7.0])
 def test_other_constant_exponents_are_known_to_the_program(exponent: float) -> None:
-    """One number that is repeated is a number without axes, which TVM writes into the program."""
+    """A constant of equal numbers becomes a scalar, which TVM writes into the program."""
     from tvm import relax
 
     powers = np.full((1, 4), exponent, "float32")

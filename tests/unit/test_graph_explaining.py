@@ -54,7 +54,7 @@ def test_a_model_is_explained_from_its_operators_to_its_programs() -> None:
 
 @pytest.mark.slow
 def test_a_lookup_moves_the_rows_that_it_reads() -> None:
-    """The whole table of an embedding counted as moved, a hundred times what two rows take."""
+    """Before, an embedding's whole table counted as moved, a hundred times the size of the two rows that were read."""
     from tvm import relax
 
     def embedding(x: Expr, emit: Emit) -> Expr:

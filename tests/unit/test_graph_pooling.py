@@ -1,4 +1,4 @@
-"""Windows of pools that are larger than their input."""
+"""Pooling windows that are larger than their input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOST = host_target_json()
     ],
 )
 def test_a_window_is_cut_to_its_input(kind: str, attributes: dict[str, object], tmp_path: Path) -> None:
-    """With and without padding that counts; a window of 1280 x 1280 took 8.4 GB, of 7 x 5 numbers a channel."""
+    """With and without counted padding. Before, a window of 1280 x 1280 took 8.4 GB for 7 x 5 numbers per channel."""
     x = random_array(1, 3, 7, 5)
     node = helper.make_node(kind, ["x"], ["y"], ceil_mode=1, **attributes)
     model = loaded(model_of([node], {"x": x}, opset=19), tmp_path)
@@ -47,7 +47,7 @@ def test_a_window_is_cut_to_its_input(kind: str, attributes: dict[str, object], 
 
 
 def largest_buffers(mod: object) -> list[int]:
-    """Elements of the largest array in each tensor program."""
+    """Return the number of elements of the largest array in each tensor program."""
     import tvm_ffi
     from tvm.s_tir import SBlock
     from tvm.tirx import PrimFunc

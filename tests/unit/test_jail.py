@@ -201,7 +201,7 @@ def test_the_kernels_own_kill_at_the_limit_is_told(tmp_path: Path) -> None:
 
 
 def test_places_of_dead_agents_are_removed(tmp_path: Path) -> None:
-    """An agent with a temporary state directory has another name each time; that of a live one stays."""
+    """An agent with a temporary state directory has a new name at each start; a live agent's group stays."""
     groups = tmp_path / "groups"
     (groups / "fleet-workers-dead").mkdir(parents=True)
     (groups / "fleet-workers-live").mkdir()

@@ -185,7 +185,7 @@ def external(location: str) -> onnx.TensorProto:
 
 
 def model_with(place: str, location: str) -> onnx.ModelProto:
-    """Return a model with external data at one of the places of the format that may have some."""
+    """Return a model with external data at one of the places that the format allows."""
     tensor, out = external(location), onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     constant = onnx.helper.make_node("Constant", [], ["y"], value=tensor)
     node, weights = constant, []
@@ -200,7 +200,7 @@ def model_with(place: str, location: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("place", ["weight", "constant", "branch"])
 @pytest.mark.parametrize("way", ["absolute", "parent", "link", "linked folder"])
 def test_a_strangers_model_takes_no_file_along(place: str, way: str, tmp_path: Path) -> None:
-    """Weights that it names elsewhere are refused before anything is read: they would lie in the library for all."""
+    """Weights outside of the model's folder are refused unread: the library would show them to all users."""
     (tmp_path / "home").mkdir()
     (tmp_path / "models").mkdir()
     (tmp_path / "home/id_ed25519").write_bytes(SECRET)
@@ -225,7 +225,7 @@ def test_a_strangers_model_takes_no_file_along(place: str, way: str, tmp_path: P
 
 
 def test_weights_beside_a_model_come_along(tmp_path: Path) -> None:
-    """In its folder or below, wherever in the graph they are named."""
+    """Weights in its folder or below are included, for every place in the graph."""
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/w.bin").write_bytes(bytes(4))
     (tmp_path / "m.onnx").write_bytes(model_with("branch", "weights/w.bin").SerializeToString())

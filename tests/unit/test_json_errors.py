@@ -1,4 +1,4 @@
-"""Errors as JSON, wherever a command was asked for JSON."""
+"""Errors as JSON for commands with JSON output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _failed(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("words", _ALL, ids=" ".join)
 def test_a_bad_command_line_is_an_object_for_every_command(words: tuple[str, ...]) -> None:
-    """Scripts that read stdout got nothing there, and had to read the text on stderr."""
+    """Before, scripts that read stdout got no output, and had to parse the text on stderr."""
     error = _failed(*words, "--json", "--no-such-option")
 
     assert ("UsageError", 2) == (error["class"], error["exit_code"])
@@ -59,28 +59,28 @@ def test_a_bad_command_line_is_an_object_for_every_command(words: tuple[str, ...
     ids=" ".join,
 )
 def test_an_error_names_its_class(words: tuple[str, ...]) -> None:
-    """The class says what to do, as in Python."""
+    """The class decides the reaction, as in Python."""
     error = _failed("--tracker", "127.1:1", *words)
 
     assert ("TrackerUnavailable", 1) == (error["class"], error["exit_code"])
 
 
 def test_the_environment_asks_for_json_errors() -> None:
-    """As for data."""
+    """The variable applies to errors as to data."""
     words = ("--tracker", "127.0.0.1:1", "devices", "--connect-timeout", "0.1")
 
     assert _failed(*words, env={"FLEET_FORMAT": "json"})["class"] == "TrackerUnavailable"
 
 
 def test_a_path_that_refuses_is_an_object(tmp_path: Path) -> None:
-    """Also of errors that are the system's."""
+    """Errors of the operating system are objects, too."""
     path = tmp_path / ("x" * 300)
 
     assert _failed("report", "--json", "--library", str(path))["exit_code"] == 2
 
 
 def test_a_commands_own_json_option_asks_for_nothing() -> None:
-    """Words after -- belong to another command, and --format after a command is its own."""
+    """Words after -- belong to another command, and --format after a command is the command's own."""
     at = ("--tracker", "127.0.0.1:1")
     for words in (
         (*at, "acquire", "cpu", "--connect-timeout", "0.1", "--", "true", "--json"),
@@ -91,7 +91,7 @@ def test_a_commands_own_json_option_asks_for_nothing() -> None:
 
 
 def test_an_error_behind_a_document_prints_no_second_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """As of a wrong answer, which the document tells of: stdout holds one object."""
+    """A document that reports a wrong answer stays the only object on stdout."""
     json_out.begin()
     json_out.print_document({"is_right": False})
     error = FleetError("an answer is wrong")

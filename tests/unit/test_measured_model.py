@@ -1,4 +1,4 @@
-"""Times of other conditions have scopes of their own."""
+"""Times under other measuring conditions have their own scopes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_conditions_are_part_of_the_hardware_that_a_time_is_for(evaluator: Evalu
 
 
 def test_a_cold_winner_does_not_lose_to_a_warm_loser(tmp_path: Path) -> None:
-    """Each scope has its own best, and counts its own trials."""
+    """Each scope has its own best schedule and counts its own trials."""
     cold, warm = (
         RecordScope(target_json="llvm", device_model=measured_model(HOST, one), tvm_version="1")
         for one in (trial_evaluator(flush_cache=True), trial_evaluator())

@@ -28,7 +28,9 @@ _NO_MODULES = (
     "fleet.recurrence",
     "fleet.winograd",
 )
-"""A configuration file, an entry point group, a function that the OpenCL plugin registers with TVM, and attributes of
+"""Names with dots that are not modules.
+
+A configuration file, an entry point group, a function that the OpenCL plugin registers with TVM, and attributes of
 tensor programs and of their loops.
 """
 

@@ -200,7 +200,7 @@ def test_wide_integers_are_indices() -> None:
 
 @pytest.mark.parametrize("style", list(InputStyle))
 def test_inputs_of_types_that_numpy_lacks_are_made(style: InputStyle) -> None:
-    """`fleet tune` of a model in bfloat16 ended with a TypeError of numpy."""
+    """Before, `fleet tune` of a model in bfloat16 ended with a TypeError of numpy."""
     array, number = make_inputs([TensorSpec((64, 4), "bfloat16"), TensorSpec((3,), "float8_e4m3fn")], 0, style)
 
     assert isinstance(array, np.ndarray)

@@ -233,7 +233,7 @@ def test_random_weights_make_a_vanishing_answer_one_that_can_be_wrong() -> None:
     ],
 )
 def test_a_file_that_the_checker_refuses_is_refused(change: str, words: str, tmp_path: Path) -> None:
-    """Such files were explained and tuned without a word."""
+    """Before, such files were explained and tuned without an error."""
     written = {"twice": "h", "input": "image"}.get(change, "g")
     nodes = [
         helper.make_node("Relu", ["image"], ["h"], name="first"),

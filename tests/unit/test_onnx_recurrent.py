@@ -104,7 +104,7 @@ def test_activation_with_parameters_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def padded_encoder(stages: int, length: int) -> onnx.ModelProto:
-    """Convolutions whose padding is computed from the shape of their input, as EnCodec's, in front of an LSTM."""
+    """Convolutions in front of an LSTM, with padding computed from the shape of their input, as in EnCodec."""
     shape = {"kernel": np.array(4.0, "float32"), "one": np.array(1.0, "float32"), "last": np.array([-1], "int64")}
     weights = {**shape, "zeros": np.zeros(5, "int64"), "conv": noise(SIZE, SIZE, 4)}
     nodes, x = [], "x"
@@ -138,12 +138,12 @@ def padded_encoder(stages: int, length: int) -> onnx.ModelProto:
 
 @pytest.mark.slow
 def test_shapes_are_found_behind_paddings_that_are_computed(tmp_path: Path) -> None:
-    """Each padding hides the shapes behind it until it is a constant: the length of the LSTM was unknown."""
+    """Each padding hides the shapes after it until it is a constant; before, the length of the LSTM was unknown."""
     assert_same(padded_encoder(3, 250), {"x": noise(1, SIZE, 250)}, tmp_path)
 
 
 def test_an_unknown_length_is_traced_to_its_cause(tmp_path: Path) -> None:
-    """How many elements are not zero is known when the model runs, and no shape of an input would help."""
+    """The number of nonzero elements is known only at run time, and fixing input shapes would not help."""
     nodes = [
         helper.make_node("NonZero", ["x"], ["places"], name="find"),
         helper.make_node("Cast", ["places"], ["numbers"], to=onnx.TensorProto.FLOAT),

@@ -96,6 +96,6 @@ def test_commands_that_look_at_one_set_of_shapes_refuse_several() -> None:
     ],
 )
 def test_the_advice_has_sizes_that_make_sense(shape: OpenShape, advice: str) -> None:
-    """A copied `x=1,3,1,1` exported a model for images of one pixel."""
+    """Before, a copied `x=1,3,1,1` exported a model for images of one pixel."""
     with pytest.raises(ImportFailed, match=advice):
         close_shapes({"x": shape}, {})

@@ -215,7 +215,7 @@ IMPOSSIBLE = Proof(verdict=ProofVerdict.IMPOSSIBLE, message="a board of before")
 
 
 def test_a_time_that_is_not_proven_is_not_the_best() -> None:
-    """The record says so, the user hears of it, and the next best is proven in turn."""
+    """The record is marked, the user gets a message, and the next best is proven in turn."""
     job = Script()
     job.answer = secs({"a": 1.0, "b": 2.0, "c": 3.0})
     job.proofs = {"a": REFUTED, "b": PROVEN}
@@ -234,7 +234,7 @@ def test_a_time_that_is_not_proven_is_not_the_best() -> None:
 
 
 def test_a_time_below_all_that_the_device_can_is_refused_at_once() -> None:
-    """Nothing is run for it: a nanosecond is no time for a million operations."""
+    """A nanosecond is too short for a million operations, so the device runs no proof."""
     job = Script()
     job.core.workload("w").floor_sec = 0.5
     job.answer = secs({"a": 1e-9, "b": 2.0})
@@ -247,7 +247,7 @@ def test_a_time_below_all_that_the_device_can_is_refused_at_once() -> None:
 
 
 def test_schedules_of_earlier_jobs_are_proven_at_the_end() -> None:
-    """The best, and after a refusal the next best; those that are proven are left alone."""
+    """The best is proven, and the next best after a refutation. Proven schedules are not proven again."""
     job = Script(known(right={"x": 1.0, "y": 2.0, "z": 3.0}, untuned_sec=9.0))
     job.proofs = {"x": REFUTED, "y": PROVEN}
 
@@ -261,7 +261,7 @@ def test_schedules_of_earlier_jobs_are_proven_at_the_end() -> None:
 
 @pytest.mark.parametrize("proof", [OPEN, IMPOSSIBLE])
 def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
-    """A busy machine or a board without the means refutes nothing; it is asked for once more at the end, at most."""
+    """A busy machine, or a board without the means, refutes nothing; an undecided proof is repeated once at the end."""
     job = Script(known(untuned_sec=9.0))
     job.proofs = {"a": proof}
 
@@ -277,7 +277,7 @@ def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
 
 @pytest.mark.parametrize(("trials", "claims"), [(0, [0.0]), (8, [1.0])])
 def test_static_schedules_are_proven_at_the_end_if_no_search_follows(trials: int, claims: list[float]) -> None:
-    """Before a search, a false time would stop every candidate that is slower; without one, winners are proven once."""
+    """Before a search, a false time would stop every slower candidate. Without a search, winners are proven once."""
     job = Script(known(untuned_sec=9.0))
     job.core.progress.trials_total = trials
     job.answer = secs({"s": 1.0})
@@ -293,7 +293,7 @@ def test_static_schedules_are_proven_at_the_end_if_no_search_follows(trials: int
 
 
 def test_a_candidate_of_this_job_is_not_built_again_for_its_proof() -> None:
-    """One of an earlier job is."""
+    """A candidate of an earlier job is built again."""
     job = Script(known("v", right={"x": 1.0}, untuned_sec=9.0), known(untuned_sec=9.0))
     job.proofs = {"a": OPEN, "x": OPEN}
     job.propose("a")
@@ -307,7 +307,7 @@ def test_a_candidate_of_this_job_is_not_built_again_for_its_proof() -> None:
 
 
 def test_a_newer_time_that_is_shorter_than_the_proven_one_is_proven_again() -> None:
-    """As the run-off may find."""
+    """A run-off may find such a time."""
     job = Script(known(right={"x": 0.5}, proven={"x": 0.8}, untuned_sec=9.0))
     job.proofs = {"x": replace(PROVEN, least_sec=0.4)}
 
@@ -411,7 +411,7 @@ def test_a_baseline_is_timed_again_when_the_device_went_away(losses: int, is_tim
 
 
 def test_an_unscheduled_program_is_stopped_at_ten_times_the_best_one() -> None:
-    """It has a bound instead of a time then, and the search goes on; without a best one, it has its usual limit."""
+    """It has a bound instead of a time, and the search continues. Without a best schedule, the usual limit applies."""
     job = Script(known(right={"a": 0.5}), known("v"))
     job.answer = lambda number, trial: Measurement(candidate_id=trial.candidate_id, error=ErrorKind.TIMEOUT)
     for shash in "wv":
@@ -433,7 +433,7 @@ def test_an_unscheduled_program_is_stopped_at_ten_times_the_best_one() -> None:
 def test_a_static_schedule_runs_off_against_a_baseline_that_is_close_only(
     untuned_sec: float, is_disturbed: bool, rounds: int
 ) -> None:
-    """Both were timed a moment before: a factor of 1.5 is no matter of luck, unless something disturbed it."""
+    """Both were timed a moment before: a factor of 1.5 is significant unless a disturbance was noticed."""
     job = Script(known(untuned_sec=untuned_sec, is_untuned_disturbed=is_disturbed))
     job.build_baseline()
     job.run(ev.Proposed("w", {"s": "s"}, is_static=True))

@@ -168,7 +168,7 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
 
 
 def test_a_report_says_which_programs_are_the_same_and_which_were_stopped() -> None:
-    """No ratio is shown for a program and itself; an untuned model that was stopped has a bound instead of a time."""
+    """A program is not compared with itself; a stopped untuned model has a bound instead of a time."""
     model = ModelReport(untuned_above_ms=100.0, static_ms=10.0, tuned_ms=10.0, is_static=True, max_abs_error=0.0)
 
     lines = [line.split("  ") for line in shown(report_of(model)).splitlines()]
@@ -180,7 +180,7 @@ def test_a_report_says_which_programs_are_the_same_and_which_were_stopped() -> N
 
 
 def test_a_report_says_why_answers_were_not_checked() -> None:
-    """Without an engine, an untuned model that is stopped leaves nothing to compare with."""
+    """Without an engine, stopping the untuned model leaves no reference for the answers."""
     model = ModelReport(tuned_ms=10.0, unchecked="no engine is installed", untuned_problem="held 900 MiB")
 
     text = shown(report_of(model))
@@ -230,7 +230,7 @@ def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
 
 
 def test_a_model_whose_import_differs_is_wrong_and_no_schedule_is_blamed() -> None:
-    """The verdict is that of `fleet serve-check`; it was called right here, and wrong there."""
+    """The verdict equals that of `fleet serve-check`; before, the two contradicted each other."""
     from fleet.cli.tune import check_model
     from fleet.errors import FleetError
     from fleet.optimizer.model_comparison import blame

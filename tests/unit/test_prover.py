@@ -1,4 +1,4 @@
-"""How often a refused time gets another try."""
+"""Retries of proofs after a refutation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refuted(times_the_claim: float) -> Proof:
 async def test_a_refusal_is_tried_again_unless_it_is_plain(
     proofs: list[Proof], verdict: ProofVerdict, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the demo, an honest kernel took twice its time in two proofs in a row, and was discarded."""
+    """Before, an honest kernel of the demo took twice its time in two proofs in a row, and was discarded."""
     monkeypatch.setattr(prover, "_PAUSES_SEC", (0.0, 0.0, 0.0))
     device, artifact = ScriptedDevice(proofs), Artifact(path=Path("a.so"), digest="sha256:0")
     args = (SQUARE, TensorSpec((4, 4), "float32", is_output=True))

@@ -1,4 +1,4 @@
-"""Inputs that differ from call to call, numbers of calls, and which times prove a claim."""
+"""Proofs: inputs that vary from call to call, numbers of calls, and times that prove a claim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def order(claimed_sec: float, *args: ProofArgument) -> ProofOrder:
 
 @pytest.mark.parametrize("claimed_sec", [1e-9, 1e-6, 1e-3, 10.0])
 def test_a_client_knows_the_inputs_of_every_call(claimed_sec: float) -> None:
-    """Worker and client follow one seed: what the reference is given is what the kernel was given."""
+    """Worker and client derive the same inputs from one seed, for the kernel and for the reference."""
     asked = order(claimed_sec, argument(), argument(is_fixed=True))
     live = bytearray(_SPEC.size_bytes)
     bank = memoryview(asked.args[0].bank)
@@ -47,7 +47,7 @@ def test_a_client_knows_the_inputs_of_every_call(claimed_sec: float) -> None:
 
 @pytest.mark.parametrize("claimed_sec", [1e-9, 1e-3])
 def test_inputs_differ_from_call_to_call_and_from_row_to_row(claimed_sec: float) -> None:
-    """Nothing that was computed before is the answer to a later call, or to a row with another seed."""
+    """No earlier result is the answer to a later call, or to a row with another seed."""
     asked = order(claimed_sec, argument())
 
     seen = {contents_of_call(asked, seed, call)[0] for seed in (b"one", b"two") for call in range(50)}
@@ -67,7 +67,7 @@ def test_a_single_number_differs_too() -> None:
     ("claimed_sec", "empty_sec"), [(1e-9, 5e-6), (1e-6, 5e-6), (1e-4, 1e-4), (0.02, 1e-5), (3.0, 1e-5)]
 )
 def test_rows_last_five_milliseconds_and_differ(claimed_sec: float, empty_sec: float) -> None:
-    """So long, with the harness; the two rows have different lengths, and nobody can guess them."""
+    """The duration includes the harness. The two rows have different, unpredictable lengths."""
     rng = random.Random(3)
     chosen = [choose_rows(claimed_sec, empty_sec, rng) for _ in range(20)]
 
@@ -100,13 +100,13 @@ def test_an_honest_claim_is_proven_with_room_to_spare(run_sec: float) -> None:
 
 
 def test_a_claim_of_half_the_time_is_not_proven() -> None:
-    """Where calls of the harness are short beside the kernel."""
+    """Calls of the harness are short compared with the kernel."""
     assert times(1e-5).least_sec > 0.5e-5
     assert times(1e-3, short=3, long=7).least_sec > 0.5e-3
 
 
 def test_a_short_row_that_is_slow_on_purpose_does_not_help() -> None:
-    """The slope is small then; the long row still took its time."""
+    """The slope is small then, but the long row still takes its time."""
     slow = times(1e-4)
     assert times(1e-4, short_sec=slow.long_sec).measured_sec == 0.0
     assert times(1e-4, short_sec=slow.long_sec).least_sec > 0.7e-4

@@ -1,4 +1,4 @@
-"""Recurrent layers as one program for all steps: what it computes, how it is scheduled, and where it is used."""
+"""Recurrent layers as one program for all steps: results, schedules and use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZE = 6
 
 
 def layer(kind: str, steps: int, batch: int, hidden: int, *, directions: int = 1, **attributes: object) -> Model:
-    """A layer with biases, initial states, and sequences of different lengths if there are several."""
+    """Return a layer with biases and initial states; several sequences have different lengths."""
     rng = np.random.default_rng(hidden)
     rows = GATES[kind] * hidden
     weights: dict[str, Array] = {
@@ -55,7 +55,7 @@ def layer(kind: str, steps: int, batch: int, hidden: int, *, directions: int = 1
 
 
 def proto_model(proto: onnx.ModelProto) -> Model:
-    """The model of a graph, by way of a file."""
+    """Return the model of a graph, through a file."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def given(steps: int, batch: int) -> Array:
 
 
 def built(model: Model, target: str, x: Array) -> list[Array]:
-    """The outputs of a model with its static schedules."""
+    """Return the outputs of a model with its static schedules."""
     import tvm
     from tvm import relax
 
@@ -79,7 +79,7 @@ def built(model: Model, target: str, x: Array) -> list[Array]:
 
 
 def recurrent_workload(model: Model, target: str) -> Workload:
-    """The workload of a model's recurrent layer."""
+    """Return the workload of a model's recurrent layer."""
     [found] = [one for one in extract(model, target) if one.name in ("lstm", "gru", "rnn")]
     return found
 
@@ -104,7 +104,7 @@ def recurrent_workload(model: Model, target: str) -> Workload:
 def test_a_scheduled_layer_is_right(
     kind: str, steps: int, batch: int, hidden: int, attributes: dict[str, object]
 ) -> None:
-    """With the static schedule all outputs are ONNX Runtime's, and no stage is a bare loop nest."""
+    """With the static schedule all outputs equal ONNX Runtime's, and no stage is a bare loop nest."""
     model, x = layer(kind, steps, batch, hidden, **attributes), given(steps, batch)
 
     for actual, expected in zip(built(model, HOST, x), theirs(model, [x]), strict=True):
@@ -114,7 +114,7 @@ def test_a_scheduled_layer_is_right(
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_a_layer_is_two_programs(kind: str, gates: int) -> None:
-    """Whatever its length: the product with the input, with the bias in it, and all steps."""
+    """For every length: the product with the input, including the bias, and one program for all steps."""
     model = layer(kind, 50, 1, 32, linear_before_reset=1) if kind == "GRU" else layer(kind, 50, 1, 32)
 
     calls = calls_of(lower(import_model(model), HOST))
@@ -127,7 +127,7 @@ def test_a_layer_is_two_programs(kind: str, gates: int) -> None:
 
 @pytest.mark.slow
 def test_the_schedule_is_a_trace_like_any_other() -> None:
-    """A record of it can be kept and replayed, and has the barrier that shared tiles need."""
+    """A record can be stored and replayed, and contains the barrier of shared tiles."""
     mod = module_of(recurrent_workload(layer("LSTM", 5, 1, 128), CORTEX_A72).mod_json)
 
     schedule = static_schedule(mod, CORTEX_A72)
@@ -140,7 +140,7 @@ def test_the_schedule_is_a_trace_like_any_other() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_a_check_with_random_numbers_is_not_chaotic(kind: str) -> None:
-    """Weights of variance 1 would make rounding decide the answers after thirty steps."""
+    """With weights of variance 1, rounding would decide the answers after thirty steps."""
     import tvm
 
     workload = recurrent_workload(layer(kind, 100, 1, 128), HOST)
@@ -163,7 +163,7 @@ def test_a_check_with_random_numbers_is_not_chaotic(kind: str) -> None:
 
 @pytest.mark.slow
 def test_for_a_gpu_the_steps_are_written_out() -> None:
-    """No rule schedules a loop over time there."""
+    """No rule for GPUs schedules a loop over time."""
     programs = {workload.name for workload in extract(layer("LSTM", 3, 1, 16), CUDA)}
 
     assert "lstm" not in programs
@@ -172,7 +172,7 @@ def test_for_a_gpu_the_steps_are_written_out() -> None:
 
 @pytest.mark.slow
 def test_weights_that_are_inputs_are_brought_in_order_at_run_time() -> None:
-    """Nothing is folded, and the numbers are the same."""
+    """Weights are not folded, and the results are equal."""
     hidden, steps = 20, 4
     rng = np.random.default_rng(0)
     arrays = {

@@ -83,7 +83,7 @@ def test_a_candidate_that_is_measured_twice_is_one_trial(job: tuple[Library, str
 
 
 def test_a_curve_starts_from_what_is_known_without_a_trial(job: tuple[Library, str]) -> None:
-    """A second run of the same command measures no static schedule again, and not every operator."""
+    """A second run of the same command repeats no static schedules, and does not measure every operator."""
     library, first = job
     library.finish_job(first, JobState.FINISHED)
     second = library.start_job(title="again.onnx", trials_total=1).name
@@ -108,7 +108,7 @@ def test_a_curve_starts_from_what_is_known_without_a_trial(job: tuple[Library, s
 
 
 def test_a_static_schedule_alone_has_a_curve(path: str) -> None:
-    """So does a run of `--trials 0`; an operator without a time is named instead."""
+    """A run of `--trials 0` has one, too; an operator without a time is named instead."""
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash="1", name="w1", mod_json="{}"))
         library.add_workload(StoredWorkload(shash="2", name="w2", mod_json="{}"))

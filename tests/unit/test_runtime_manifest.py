@@ -71,7 +71,7 @@ def test_a_manifest_survives_its_journey_as_json() -> None:
 
 
 def test_a_manifest_of_an_earlier_version_is_read() -> None:
-    """Fields that it lacks have their defaults."""
+    """Missing fields have their defaults."""
     found = json.loads(format_manifest(replace(MANIFEST, records=(replace(MANIFEST.records[0], is_static=True),))))
     del found["records"][0]["is_static"]
 
@@ -152,7 +152,7 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside.so", "check/../../outside.so", "..", "", "a\0b"])
 @pytest.mark.parametrize("field", ["library", "check"])
 def test_a_file_outside_of_the_package_is_refused(name: str, field: str, tmp_path: Path) -> None:
-    """A model of the right form could load any library of the machine, or show any file as its stored output."""
+    """A crafted model could load any library of the machine, or show any file as its stored output."""
     (tmp_path / "outside.so").write_bytes(b"theirs")
     changed = (
         replace(MANIFEST, library=name)
@@ -174,7 +174,7 @@ def test_a_file_outside_of_the_package_is_refused(name: str, field: str, tmp_pat
 
 
 def test_a_symbolic_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
-    """Nor is a pipe opened, which would wait for ever."""
+    """Pipes are not opened either: reading one would block forever."""
     write_archive(tmp_path / "a.fleet", MANIFEST, CONTENT)
     zipfile.ZipFile(tmp_path / "a.fleet").extractall(tmp_path / "a")
     (tmp_path / "outside.so").write_bytes(b"theirs")
@@ -194,7 +194,7 @@ def test_a_symbolic_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_the_manifest_does_not_list_is_refused(tmp_path: Path) -> None:
-    """It would have no hash to be compared with."""
+    """It would have no hash to compare with."""
     write_archive(tmp_path / "a.fleet", replace(MANIFEST, files={}), CONTENT)
 
     with pytest.raises(ArtifactRefused, match="lists no file"):
@@ -206,7 +206,7 @@ def test_a_file_that_the_manifest_does_not_list_is_refused(tmp_path: Path) -> No
 def test_a_manifest_of_very_many_bytes_is_refused_before_it_is_parsed(
     content: bytes, is_packed: bool, tmp_path: Path
 ) -> None:
-    """One of 64 MiB that is packed into 64 kB took 2.1 GiB as values of Python."""
+    """Before, 64 MiB compressed to 64 kB took 2.1 GiB as Python values."""
     path = tmp_path / "a"
     if is_packed:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -238,7 +238,7 @@ def test_a_negative_size_is_malformed() -> None:
 
 
 def test_a_stored_array_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:
-    """Its header names 2^50 numbers."""
+    """Its header claims 2^50 numbers."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(content, {"descr": "<f4", "fortran_order": False, "shape": (2**50,)})
     write_archive(tmp_path / "a.fleet", MANIFEST, {**CONTENT, "check/input0.npy": content.getvalue()})

@@ -81,7 +81,7 @@ def test_the_folder_of_a_killed_build_pool_goes_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_anywhere_short", [True, False])
 def test_a_build_pool_starts_in_a_long_temporary_folder(is_anywhere_short: bool, tmp_path: Path) -> None:
-    """A socket's path has 107 bytes at most: its folder is made elsewhere, or one error says what to set."""
+    """A socket's path has at most 107 bytes: the folder is made elsewhere, or the error asks to set TMPDIR."""
     long = tmp_path / ("t" * 100)
     long.mkdir()
     nowhere = "" if is_anywhere_short else "from cross.pool import fork_server\nfork_server._SHORT_ROOTS = ()\n"

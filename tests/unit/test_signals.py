@@ -1,4 +1,4 @@
-"""Signals to children, and those that end a service."""
+"""Signals to children, and signals that end a service."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("most_sec", "count"), [("0.1", 1), ("600", 2)])
 def test_a_shutdown_that_hangs_is_ended(most_sec: str, count: int) -> None:
-    """After its time limit, or by a second signal at once."""
+    """It ends after its time limit, or at once on a second signal."""
     with subprocess.Popen([sys.executable, "-c", HANGING, most_sec], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
@@ -63,8 +63,10 @@ def test_a_shutdown_that_hangs_is_ended(most_sec: str, count: int) -> None:
 
 
 async def test_a_child_that_has_just_ended_keeps_its_exit_code() -> None:
-    """Ctrl-C reaches the whole process group, and is passed on, too: the child's code became 255 in some of a hundred
-    runs, with "Unknown child process pid" in the log."""
+    """Ctrl-C reaches the whole process group and is passed on as well.
+
+    Before, the exit code became 255 in some of a hundred runs, with "Unknown child process pid" in the log.
+    """
     for _ in range(60):
         process = await asyncio.create_subprocess_exec("sleep", "60")
         os.kill(process.pid, signal.SIGINT)
@@ -74,5 +76,5 @@ async def test_a_child_that_has_just_ended_keeps_its_exit_code() -> None:
 
 
 def test_nohup_is_respected() -> None:
-    """A service that was started to survive its terminal does."""
+    """A service started under nohup survives its terminal."""
     subprocess.run([sys.executable, "-c", NOHUP], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""A target that the user names is compared with the device before anything is built."""
+"""Comparison of a target named by the user with the device, before anything is built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PC = Inventory(
     ],
 )
 def test_a_target_of_other_hardware_is_refused(target: str, words: str) -> None:
-    """It was found after 14 s of building."""
+    """Before, the mismatch was found after 14 s of building."""
     with pytest.raises(InvalidRequest, match=words):
         check_device(resolve_target(target), PC, device_name="devices/pc")
 

@@ -1,4 +1,4 @@
-"""Join tokens come by a prompt, stdin or a private file, and by nothing that others can read."""
+"""Join tokens come from a prompt, stdin or a private file, and from no source that others can read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_token_in_a_private_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
 def test_a_token_in_a_file_of_others_counts_as_seen(tmp_path: Path, mode: int) -> None:
-    """The message has the command that revokes this very token, and the one for a private file."""
+    """The message has the commands to revoke this token and to make a private file."""
     path = tmp_path / "token"
     path.write_text(str(_TOKEN))
     path.chmod(mode)
@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
-    """However large the file is."""
+    """A file of any size is refused."""
     path = tmp_path / "token"
     path.write_bytes(b"\xff" * 100_000)
     path.chmod(0o600)
@@ -71,7 +71,7 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_token_as_an_argument_is_refused_with_the_right_form(words: list[str], instead: str) -> None:
-    """The message names the form to use, and revokes the token, which others may have read; it does not repeat it."""
+    """The message names the accepted form and the command to revoke the exposed token. It does not repeat the token."""
     done = CliRunner().invoke(app, [*words, str(_TOKEN), *_NOWHERE])
 
     assert done.exit_code == 2
@@ -81,7 +81,7 @@ def test_a_token_as_an_argument_is_refused_with_the_right_form(words: list[str],
 
 
 def test_a_token_in_the_environment_is_refused() -> None:
-    """It was read from there once; kernels and other children inherit an environment."""
+    """Earlier releases read it there, but kernels and other children inherit an environment."""
     words = ["agent", "serve", "--driver", "simulated", *_NOWHERE]
 
     done = CliRunner().invoke(app, words, env={"FLEET_JOIN_TOKEN": str(_TOKEN)})
@@ -91,7 +91,7 @@ def test_a_token_in_the_environment_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_boards_agent_refuses_a_token_as_an_argument() -> None:
-    """The start script of a bundle passes its arguments on to this."""
+    """The start script of a bundle passes its arguments on to this command."""
     words = ["-m", "device_agents", "--driver", "simulated", *_NOWHERE, "--token", str(_TOKEN)]
 
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=60)
@@ -101,7 +101,7 @@ def test_a_boards_agent_refuses_a_token_as_an_argument() -> None:
 
 @pytest.mark.slow
 def test_an_agent_that_has_joined_does_not_prompt_again(tmp_path: Path) -> None:
-    """A service starts with the same options each time, and nobody types then."""
+    """A service starts with the same options each time, without a user at the prompt."""
     credentials = issue_own(
         make_authority(dt.datetime.now(dt.UTC)), make_key(), name="b", role=Role.AGENT, now=dt.datetime.now(dt.UTC)
     )
@@ -120,7 +120,7 @@ def test_an_agent_that_has_joined_does_not_prompt_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_prompts_without_showing_the_token() -> None:
-    """The terminal echoes nothing of it."""
+    """The terminal does not echo it."""
     main, terminal = os.openpty()
     code = "from fleet.identity.token_sources import read_join_token as read; print(read().token_id, flush=True)"
     process = subprocess.Popen(

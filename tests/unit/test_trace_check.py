@@ -1,4 +1,4 @@
-"""Allowlists for schedules and programs: code is refused, and all that we and MetaSchedule write passes."""
+"""Allowlists for schedules and programs: code is refused, and all output of our spaces and of MetaSchedule passes."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_workloads_of_models_pass(name: str) -> None:
 
 
 def test_a_program_that_passed_is_no_index_map() -> None:
-    """A text that was found allowed once is remembered with the kinds of nodes that were allowed then."""
+    """An accepted text is remembered together with the node kinds that were allowed."""
     mod_json = tvm.ir.save_json(program(_matmul("float32")))
 
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_a_program_that_passed_is_no_index_map() -> None:
 
 
 def test_a_replay_refuses_before_tvm_sees_the_trace() -> None:
-    """Every way to a schedule goes through here: builds, searches, seeds of other workloads, models."""
+    """Every use of a schedule passes this check: builds, searches, seeds of other workloads, models."""
     mod = program(_matmul("float32"))
     planted = trace(["Annotate", ["l1", json.dumps(LLVM_IR)], ["pragma_import_llvm"], []])
 
@@ -258,7 +258,7 @@ _WORKLOADS: dict[str, Callable[[], IRModule]] = {
 
 
 def _surveyed() -> Iterator[tuple[str, dict[str, object], IRModule]]:
-    """Yield rules, none of them for "", target and program of a survey of all that writes traces."""
+    """Yield rules ("": none), target and program of each writer of traces."""
     from tvm import topi
 
     float32 = program(_matmul("float32"))
@@ -275,7 +275,7 @@ def _surveyed() -> Iterator[tuple[str, dict[str, object], IRModule]]:
 
 
 def _by_rules(mod: IRModule, target: dict[str, object], rules: str) -> Iterator[Schedule]:
-    """Yield what MetaSchedule's rules make of a program."""
+    """Yield the schedules that MetaSchedule's rules make of a program."""
     from tvm.s_tir import meta_schedule as ms
 
     space = ms.space_generator.PostOrderApply(
@@ -294,7 +294,7 @@ def _by_rules(mod: IRModule, target: dict[str, object], rules: str) -> Iterator[
 
 @pytest.mark.slow
 def test_all_that_our_spaces_and_metaschedules_rules_write_is_in_the_lists() -> None:
-    """Post-processing included. Every listed kind that no rule writes is named here, with its reason."""
+    """Includes post-processing. Listed kinds that no rule writes are named here, with the reason."""
     kinds, keys = set(), set()
     for rules, target, mod in _surveyed():
         target_json = json.dumps(target)

@@ -1,4 +1,4 @@
-"""Bids order the requests of one user, and leave everybody else's turns alone."""
+"""Bids order the requests of one user, and leave the turns of others unchanged."""
 
 from __future__ import annotations
 

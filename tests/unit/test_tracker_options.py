@@ -51,7 +51,7 @@ def test_without_words_a_tracker_keeps_to_this_machine() -> None:
 def test_unknown_options_are_refused_in_the_words_of_the_command(
     words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`fleet tracker unit -- --nope` printed the usage of another program, python -m fleet.tracker."""
+    """Before, `fleet tracker unit -- --nope` printed the usage of another program, python -m fleet.tracker."""
     with pytest.raises(ConfigError) as caught:
         parse_options(words, command="fleet tracker serve")
 

@@ -169,7 +169,7 @@ def test_bids_change_places_of_one_users_requests_only(asked: list[tuple[str, in
 
 
 def test_the_highest_bid_goes_first_within_ones_own() -> None:
-    """A bid takes the first of its user's places; equal ones keep their order."""
+    """The highest bid takes the first of its user's places; equal bids keep their order."""
     requests = [
         make_request(0, SELECTORS[0], user="a", bid=1.0),
         make_request(1, SELECTORS[0], user="b", bid=9.0),

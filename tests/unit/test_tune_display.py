@@ -74,7 +74,7 @@ ACTIVITIES = (
     ],
 )
 def test_a_pipe_gets_a_line_for_each_phase(level: int, expected: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    """The demo printed 250 lines; with --log-level info there is one for each activity, and never one for the end."""
+    """Before, the demo printed 250 lines. With --log-level info, each activity has one line, at its start only."""
     out, running = io.StringIO(), JobProgress()
     caplog.set_level(level)
 
@@ -86,7 +86,7 @@ def test_a_pipe_gets_a_line_for_each_phase(level: int, expected: list[str], capl
 
 
 def test_a_silent_pipe_gets_the_state_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials, the best so far and the time left, although nothing new has begun."""
+    """The line has trials, the best so far and the time left, even if nothing new has begun."""
     monkeypatch.setattr(progress_lines, "LONGEST_SILENCE_SEC", 0.05)
     monkeypatch.setattr(progress_lines, "_TICK_SEC", 0.01)
     out, running = io.StringIO(), JobProgress(trials_total=40, activity="searching", phase=Phase.SEARCH)

@@ -269,5 +269,5 @@ def test_orders_of_proofs_survive(
 
 @given(proofs)
 def test_proofs_survive(proof: Proof) -> None:
-    """A client knows its claim, which is not sent back."""
+    """A client knows its own claim, which is not sent back."""
     assert proof == proof_from_proto(proof_to_proto(proof), proof.claimed_sec)

@@ -1,4 +1,4 @@
-"""Reading YAML: no key twice, and answers at once for files that are none."""
+"""Reading YAML: duplicate keys and unusable files are refused, at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _written(tmp_path: Path, text: str) -> Path:
     ids=["outer", "within", "beside-a-merge"],
 )
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str, line: int, key: str) -> None:
-    """The later one won without a word. File, line and key are named."""
+    """Before, the later one silently won. The error has file, line and key."""
     path = _written(tmp_path, text)
 
     with pytest.raises(ConfigError, match=rf"{path}: line {line}: the key '{key}' stands in line \d already"):
@@ -36,20 +36,20 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str, line: int
 
 
 def test_a_merged_key_may_be_given_anew(tmp_path: Path) -> None:
-    """That is the purpose of a merge."""
+    """Overriding is the purpose of a merge."""
     path = _written(tmp_path, "a: &x {b: 1}\nc: {<<: *x, b: 2}\n")
 
     assert read_yaml(path)["c"] == {"b": 2}
 
 
 def test_a_description_of_a_fabric_is_read_as_strictly() -> None:
-    """It comes from a peer."""
+    """The description comes from a peer."""
     with pytest.raises(ConfigError, match=r"registers.yaml: line 2: the key 'name'"):
         parse_description("name: a\nname: b\n")
 
 
 def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
-    """The command waited for a writer for ever."""
+    """Before, the command waited for a writer forever."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
 
@@ -58,6 +58,6 @@ def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_no_configuration(tmp_path: Path) -> None:
-    """20 MB of it took a minute and a gigabyte."""
+    """Before, 20 MB of it took a minute and a gigabyte."""
     with pytest.raises(ConfigError, match="larger than"):
         read_yaml(_written(tmp_path, "# padding\n" * 2_000_000))

@@ -1,4 +1,4 @@
-"""Functions as arithmetic: within 4 units in the last place of float32, also at infinity, for each set of vectors."""
+"""Functions as arithmetic: errors of at most 4 units in the last place of float32, also at infinity, per vector ISA."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.function_errors import CHUNK, MOST_ULP, NAMES, compiled, program, tar
 pytestmark = pytest.mark.slow
 
 EVERY = 9973
-"""So that there are 430,000 numbers beside the edges; `python -m tests.function_errors` compares all."""
+"""Step that gives 430,000 numbers besides the edges; `python -m tests.function_errors` compares all numbers."""
 
 ON_NEON = (*(name for name in NAMES if not name.startswith("x^")), "x^5", "x^6", "x^-2", "x^0.5", "x^2.2")
-"""Other exponents are computed by the same code."""
+"""Functions tested on ARM. Other exponents use the same code."""
 
 PAIRS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e9, -1e9, 1e38, -1e38, math.inf, -math.inf, math.nan)
 
@@ -30,7 +30,7 @@ PAIRS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e9, -1e9, 1e38,
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4", None])
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_right(name: str, mcpu: str | None) -> None:
-    """With 256 and 512 bits to a vector, and as this machine has them."""
+    """With vectors of 256 and 512 bits, and with this machine's own."""
     own = str(json.loads(host_target_json()).get("mcpu", ""))
     if mcpu is not None and not mcpu <= own:
         pytest.skip(f"this machine runs {own or 'no x86-64'} code")
@@ -49,7 +49,7 @@ def test_functions_are_right_on_arm(name: str) -> None:
 
 
 def test_powers_with_exponents_that_are_data_are_right() -> None:
-    """Signs, zeros, infinities and NaN of all pairs are C's; other pairs are right to 4 units in the last place."""
+    """Signs, zeros, infinities and NaN of all pairs equal C's; other pairs are right to 4 units in the last place."""
     from tvm import tirx
 
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_powers_with_exponents_that_are_data_are_right() -> None:
 
 
 def test_half_precision_is_computed_in_float32() -> None:
-    """Nothing is lost but what the result's type cannot hold."""
+    """The only error is the rounding to the result's type."""
     from tvm import tirx
 
     def function(x: Any) -> Any:

@@ -37,7 +37,7 @@ def test_a_search_tries_the_fleets_schedules_and_metaschedules_own() -> None:
 
 
 def test_a_search_for_another_target_is_refused() -> None:
-    """Schedules for one instruction set were tried for another without a word."""
+    """Before, schedules for one instruction set were tried for another without an error."""
     import tvm
     from tvm import te, topi
     from tvm.s_tir import meta_schedule as ms

@@ -1,4 +1,4 @@
-"""No operator of a generated model calls the C library for each number."""
+"""No operator of a generated model calls the C library for each element."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fleet.workloads.extract import compile_model
 pytestmark = pytest.mark.slow
 
 RUNTIME = ("TVM", "_")
-"""Symbols of TVM's runtime, and symbols that loaders and compilers need."""
+"""Prefixes of symbols of TVM's runtime, of loaders and of compilers."""
 
 QUICK = json.dumps(json.loads(host_target_json()) | {"opt-level": 0})
-"""LLVM's optimizations take most of the time, and replace no such call."""
+"""LLVM's optimizations take most of the build time and do not replace such calls."""
 
 MEMORY = {"memcpy", "memmove", "memset"}
-"""Calls for whole rows."""
+"""Functions that are called for whole rows."""
 
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_models_call_no_function_of_the_c_library(name: str, tmp_path: Path) -> None:
-    """Neither `expf` nor `tanhf` nor any other: all are computed in vectors."""
+    """The generated code calls neither `expf` nor `tanhf` nor others: all are computed in vectors."""
     model = load_model(write(name, tmp_path))
 
     built = compile_model(model, QUICK, {}, tmp_path)
