@@ -179,8 +179,8 @@ class _Step:
         self._history, self._cells = history, cells
         self._tiles = layer.padded // layer.tile
         self._tiled = (layer.rows, self._tiles, layer.tile)
-        first = 2 if layer.has_two_products else layer.gates
-        self._products = self._buffer("products", (layer.rows, self._tiles, first, layer.tile))
+        gates = 2 if layer.has_two_products else layer.gates
+        self._products = self._buffer("products", (layer.rows, self._tiles, gates, layer.tile))
         self._new = self._buffer("new_hidden", self._tiled)
 
     def write(self) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 
 from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.graph import Values, attributes_of, called, number
+from fleet.models.recurrent_layer import GATES as GATES_OF_CELLS
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+GATES = {cell.upper(): count for cell, count in GATES_OF_CELLS.items()}
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _ACTIVATIONS = frozenset({"Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"})
 """Activations that are ONNX operators of the same name with the same defaults."""
@@ -45,11 +46,6 @@ class RecurrentNode:
     is_linear_before_reset: bool
     couples_gates: bool
     dtype: np.dtype[np.generic]
-
-    @property
-    def gates(self) -> int:
-        """Number of gates per column."""
-        return GATES[self.kind]
 
     def activations_of(self, direction: int) -> tuple[str, ...]:
         """Return the activations of one direction."""
