@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
-from device_agents.workers.walk import Walk
+from device_agents.workers.walk import LEAST_FIELD_BYTES, Walk
 from fleet.domain.measuring import MOST_RUNS
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 
@@ -24,7 +24,6 @@ _STRUCTURE_OF_OPERATORS_BYTES = 1024 * 1024
 
 _REPEAT_BYTES = 16
 
-_LEAST_FIELD_BYTES = 2
 _SPEC_BYTES = 1024
 _MOST_DTYPE_CHARS = 64
 _MOST_OUTPUTS = 4096
@@ -62,7 +61,7 @@ class AnswerBound:
     @property
     def most_fields(self) -> int:
         """Most fields that a response within this bound can have."""
-        return self.structure_bytes // _LEAST_FIELD_BYTES
+        return self.structure_bytes // LEAST_FIELD_BYTES
 
     def within(self, content_bytes: int) -> AnswerBound:
         """Return this bound with its content limited to a size."""

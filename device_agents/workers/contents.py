@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from device_agents.machine.frames import BrokenFrame
-from device_agents.workers.walk import Walk, field_of
+from device_agents.workers.walk import LEAST_FIELD_BYTES, Walk, field_of
 from fleet.errors import InvalidRequest
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_LEAST_FIELD_BYTES = 2
 _STRUCTURE_OF_REQUEST_BYTES = 256 * 1024
 """Room for thousands of arguments with their shapes."""
 
@@ -46,7 +45,7 @@ def check_structure(request: Buffer, *paths: Sequence[int]) -> None:
     if len(request) <= _STRUCTURE_OF_REQUEST_BYTES:
         return
     try:
-        most_fields = _STRUCTURE_OF_REQUEST_BYTES // _LEAST_FIELD_BYTES
+        most_fields = _STRUCTURE_OF_REQUEST_BYTES // LEAST_FIELD_BYTES
         structure = len(request) - sum(Walk(request, most_fields).size_of(path) for path in paths)
     except BrokenFrame as broken:
         raise InvalidRequest(f"a request that cannot be read: {broken}") from broken
@@ -64,7 +63,7 @@ def without_contents(request: Buffer, path: Sequence[int]) -> bytes:
     """
     check_structure(request, path)
     try:
-        return Walk(request, _STRUCTURE_OF_REQUEST_BYTES // _LEAST_FIELD_BYTES).without(path)
+        return Walk(request, _STRUCTURE_OF_REQUEST_BYTES // LEAST_FIELD_BYTES).without(path)
     except BrokenFrame as broken:
         raise InvalidRequest(f"a request that cannot be read: {broken}") from broken
 

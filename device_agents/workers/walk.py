@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from device_agents.machine.frames import BrokenFrame
 
+LEAST_FIELD_BYTES = 2
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 

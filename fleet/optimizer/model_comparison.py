@@ -354,9 +354,9 @@ class ModelComparison:
         return replace(expected, spread=spread)
 
     async def _expect_for(
-        self, model: Model, untuned: Artifact | None, seed: int, style: InputStyle, largest: int
+        self, model: Model, untuned: Artifact | None, attempt: int, style: InputStyle, largest: int
     ) -> _Expected | None:
-        inputs, others = (self._inputs(model, largest, one, style) for one in (seed, seed + _OTHER_SEED))
+        inputs, others = (self._inputs(model, largest, one, style) for one in (attempt, attempt + _OTHER_SEED))
         async with self.turns.building():
             run = await self._run_reference(model, inputs)
             other = await self._run_reference(model, others) if run is not None else None
@@ -368,7 +368,12 @@ class ModelComparison:
         else:
             return None
         return _Expected(
-            inputs=inputs, outputs=outputs, by=by, weakness=find_weakness(outputs, answers), style=style, attempt=seed
+            inputs=inputs,
+            outputs=outputs,
+            by=by,
+            weakness=find_weakness(outputs, answers),
+            style=style,
+            attempt=attempt,
         )
 
     @property

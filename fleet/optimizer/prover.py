@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.artifacts.artifact import Artifact
+from fleet.client.arrays import array_of
 from fleet.client.steady import SteadyDevice
-from fleet.domain.measuring import TensorSpec
+from fleet.domain.measuring import Tensor, TensorSpec
 from fleet.domain.proving import (
     EXTRA_ITEMS,
     Proof,
@@ -122,9 +123,6 @@ class Prover:
 
     async def _fault(self, order: ProofOrder, answer: ProofAnswer, originals: Sequence[Array | None]) -> str:
         """Return the difference of an answer from the reference in words; empty if they agree."""
-        from fleet.client.arrays import array_of
-        from fleet.domain.measuring import Tensor
-
         contents = contents_of_call(order, answer.seed, answer.call)
         inputs = [
             spec if content is None else array_of(Tensor(spec, content)) if original is None else original
