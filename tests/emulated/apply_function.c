@@ -1,4 +1,4 @@
-/* Applies a function of float32 that TVM compiled to all numbers on stdin; writes the results to stdout. One thread. */
+/* Applies a function on float32, compiled by TVM, to all numbers on stdin; writes the results to stdout. One thread. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-// Kernels that lie about their time, each computing y = 3 * x of 64 floats in 20 ms, and honest ones of several lengths.
+// Kernels that lie about their time, and honest kernels of several lengths. Each computes y = 3 * x of 64 floats; lying
+// kernels take 20 ms.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -24,7 +25,7 @@ static float* data_of(const Any* argument) {
   return *(float**)tensor;
 }
 
-// The kernel's clock, which nobody in this process has changed.
+// Read the clock by a system call, which no code in this process can replace.
 static int64_t now_ns(void) {
   struct timespec at;
   syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &at);
@@ -55,7 +56,7 @@ KERNEL(honest_1us) { compute(x, y, 1000); }
 KERNEL(honest_100us) { compute(x, y, 100000); }
 KERNEL(honest_20ms) { compute(x, y, TRUE_NS); }
 
-// Remember for which output it has computed.
+// Compute only once for each output pointer.
 KERNEL(memo) {
   static float* computed;
   if (computed == y) return;
@@ -63,7 +64,7 @@ KERNEL(memo) {
   computed = y;
 }
 
-// Remember for which numbers, too, and answer with a copy.
+// Compute only once for each content of the input, and otherwise copy the result.
 KERNEL(memo_by_content) {
   static float inputs[256][ITEMS], outputs[256][ITEMS];
   static int count;
@@ -78,14 +79,14 @@ KERNEL(memo_by_content) {
   memcpy(outputs[count++], y, sizeof outputs[0]);
 }
 
-// Do nothing where the last call ended less than 2 ms ago: right when called singly.
+// Do nothing if the last call ended less than 2 ms ago: single calls are right.
 KERNEL(lazy) {
   static int64_t ended_at;
   if (now_ns() - ended_at > 2000000) compute(x, y, TRUE_NS);
   ended_at = now_ns();
 }
 
-// Overwrite libc's clock_gettime by one that is a thousand times slower.
+// Overwrite libc's clock_gettime with a clock that runs a thousand times slower.
 static int slow_clock(clockid_t id, struct timespec* at) {
   if (syscall(SYS_clock_gettime, id, at)) return -1;
   int64_t ns = (at->tv_sec * 1000000000ll + at->tv_nsec) / 1000;
@@ -147,7 +148,7 @@ static uint32_t get_varint(const char* at) {
   }
 }
 
-// Return how many calls WorkerRequest{artifact_path, proof{row{seed, calls}}} wants; 0 if it is something else.
+// Return the number of calls in WorkerRequest{artifact_path, proof{row{seed, calls}}}; 0 for other requests.
 static uint32_t calls_of_row(const char* request) {
   const char* at = request[0] == 0x1a ? request + 2 + request[1] : request;
   int is_row = at[0] == 0x2a && at[2] == 0x1a && at[4] == 0x0a && at[5] == 16 && at[22] == 0x10;
@@ -162,7 +163,7 @@ static void forge_measurement(void) {
   send_frame(content, sizeof content);
 }
 
-// Answer a row of a proof at once, with digests of nothing: WorkerResponse{proof{digests}}.
+// Answer a row of a proof at once, with made-up digests: WorkerResponse{proof{digests}}.
 static void forge_row(uint32_t calls) {
   static char content[1 << 20];
   char length[8];
@@ -174,7 +175,7 @@ static void forge_row(uint32_t calls) {
   send_frame(content, at + size + digests);
 }
 
-// Take over the worker's pipe, and answer whatever comes next by itself.
+// Take over the worker's pipe and answer all further requests.
 KERNEL(forge) {
   static char request[1 << 20];
   uint32_t size;
@@ -186,7 +187,7 @@ KERNEL(forge) {
   _exit(0);
 }
 
-// Have a thread answer the pipe instead of the worker, once the worker has loaded it: rows of a proof come with digests.
+// Answer on the worker's pipe from a thread that the first call starts; rows of a proof get made-up digests.
 static void* answer_rows(void* unused) {
   static char request[1 << 20];
   uint32_t size;
