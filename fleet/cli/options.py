@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-import psutil
 import typer
 from rich.console import Console
 
@@ -27,7 +26,6 @@ from fleet.cli.terminal import CleanConsole
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
 from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError
-from fleet.identity.store import CredentialStore
 
 if TYPE_CHECKING:
     from cross.build.cache import BuildCache
@@ -99,6 +97,8 @@ def _device_name(given: str) -> str:
 
 def _bounded_workers(count: int | None) -> int | None:
     """Refuse more build processes than the machine's cores and memory can use."""
+    import psutil  # takes 7 ms, and most commands need none
+
     cores, free_bytes = os.cpu_count() or 1, psutil.virtual_memory().available
     most = max(1, min(max(_LEAST_BOUND, _WORKERS_PER_CORE * cores), free_bytes // _WORKER_BYTES))
     if count is not None and count > most:
@@ -262,6 +262,8 @@ def running_fleet(ctx: typer.Context, given: str | None, is_private: bool) -> st
         if given is not None:
             raise ConfigError("--private starts a fleet for this run, --tracker names a running one; give one of them")
         return None
+    from fleet.identity.store import CredentialStore  # takes 4 ms
+
     setting = tracker_setting(ctx, given)
     if setting.asked is not None or not is_answered(setting.value):
         return setting.asked
