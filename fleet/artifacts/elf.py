@@ -65,7 +65,7 @@ def read_header(content: bytes) -> ElfHeader | None:
 
 
 def least_size(content: bytes) -> int:
-    """Return the minimum size of an ELF file [bytes], computed from its first 64 bytes; 0 if it is no ELF file.
+    """Return the minimum size of an ELF file [bytes], computed from its first 64 bytes; 0 for other files.
 
     Linkers write the section table last, so its position in the header detects a truncated file.
     """

@@ -1,4 +1,4 @@
-"""Signals that stop a long-running command, and a race-free way to send one to a child process."""
+"""Signals that stop a long-running command, orderly shutdown, and a race-free way to signal a child process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def on_signals(numbers: Iterable[signal.Signals], callback: Callable[..., object
 
 
 def stop_on_signals(stopped: asyncio.Event, *, most_sec: float) -> None:
-    """Set an event on the first ending signal. A second one ends the process at once, as does a shutdown that hangs.
+    """Set an event on the first ending signal. Kills the process on the second one, or if the shutdown hangs.
 
     Args:
-        most_sec: longest orderly shutdown; the process is ended after it.
+        most_sec: grace period of the shutdown [s].
     """
 
     def stop() -> None:
@@ -39,7 +39,7 @@ def stop_on_signals(stopped: asyncio.Event, *, most_sec: float) -> None:
 
 
 def end_in(delay_sec: float, code: int) -> None:
-    """End the process after this time, unless it ended by itself."""
+    """Kill the process after a delay, unless it has ended."""
     timer = threading.Timer(delay_sec, _end, (code,))
     timer.daemon = True
     timer.start()

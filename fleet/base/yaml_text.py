@@ -43,7 +43,7 @@ def load(text: str, *, where: str) -> object:
 
     Raises:
         ConfigError: a mapping has a duplicate key; the message names the line.
-        Exception: the text is not YAML: PyYAML's errors, and others that leave it for "!!float x" or a hundred
+        Exception: the text is not YAML. PyYAML raises its own errors, but other classes for "!!float x" or a hundred
             brackets.
     """
     loader = _Loader(text)

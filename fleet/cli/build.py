@@ -52,7 +52,7 @@ class BuildOrder:
     device_model: str | None = None
     is_untuned: bool = False
     is_checked: bool = False
-    """Leave out schedules whose output was never checked."""
+    """Leave out schedules with unchecked output."""
 
     shapes: Sequence[Shapes]
     input_batch_size: int | None = None
@@ -68,7 +68,7 @@ class BuiltArtifact:
     """Where the schedule came from: the library, TVM's default rules (on GPUs), or our choice without a trial."""
 
     unchecked: int = 0
-    """Number of schedules whose output was never compared with the unscheduled program's."""
+    """Number of schedules with unchecked output."""
 
 
 def build(
@@ -92,7 +92,7 @@ def build(
     untuned: options.UntunedOption = False,
     checked: Annotated[
         bool,
-        typer.Option("--checked", help="Only schedules whose output was compared with the unscheduled program's."),
+        typer.Option("--checked", help="Only use schedules with output checked against the unscheduled program."),
     ] = False,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,

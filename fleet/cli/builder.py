@@ -115,7 +115,7 @@ def list_(
         typer.Option(parser=options.seconds, metavar="SEC", help="Give up when no scheduler answers for this long."),
     ] = 10.0,
 ) -> None:
-    """List the builders of a cluster, and whether they have what is installed here: only those are given work.
+    """List the builders of a cluster. Only builders with the versions installed here get work.
 
     Example: fleet builder list --dask tls://10.0.0.5:8786
     """

@@ -24,7 +24,7 @@ def matching(
         kinds: device kinds that a fleet may have, in addition to those of `devices`.
 
     Raises:
-        InvalidRequest: the word is no selector, or neither a kind nor a name.
+        InvalidRequest: the word is neither a valid selector, nor a kind, nor a name.
     """
     selector = parse_selector(text)
     found = [device for device in devices if selector.matches(labels_of(device))]

@@ -68,9 +68,9 @@ def explain(
 ) -> None:
     """Show how a model is lowered before tuning, with an estimate of its latency.
 
-    Lists the passes between import and tuning with the graph after each (operators, layouts, transposes, bytes moved),
-    and the fused programs that are tuned, with their operations, bytes and estimated time. Also lists programs that no
-    schedule fits, and the number of concats that copy nothing. No device is needed.
+    Lists the passes between import and tuning with the graph after each: operators, layouts, transposes, bytes moved.
+    Lists the fused programs that are tuned, with their operations, bytes and estimated time. Also lists programs that
+    no schedule fits, and the number of concats that copy nothing. No device is needed.
 
     Example: fleet explain model.onnx --target rpi4-64
     """

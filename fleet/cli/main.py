@@ -191,7 +191,7 @@ def root(
 ) -> None:
     """A fleet of devices for tuning tensor programs.
 
-    Run an agent on each board and a tracker in the middle, ask for devices by what they are, and tune on all of them.
+    Run an agent on each board and a tracker in the middle, select devices by their properties, and tune on all of them.
 
     Example: fleet up, and in another terminal: fleet tune model.onnx
     """

@@ -1,4 +1,4 @@
-"""One worker process for untrusted files of a command. A crash of it does not end the command."""
+"""Worker process for untrusted files of a command. Its crash does not end the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TASK_TIMEOUT_SEC = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class OneWorker:
-    """Runs tasks one after the other."""
+    """Runner of one task at a time in a worker process."""
 
     pool: BuildPool
 
@@ -25,8 +25,8 @@ class OneWorker:
         """Run a task and return its result.
 
         Raises:
-            BuildError: its process crashed, or it took longer than an hour.
-            FleetError: whatever the task raises.
+            BuildError: the process crashed, or the task took longer than an hour.
+            FleetError: the task raised it.
         """
         return self.pool.submit_within(_TASK_TIMEOUT_SEC, fn, *args, **kwargs).result()
 

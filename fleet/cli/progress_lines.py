@@ -1,4 +1,4 @@
-"""Progress as lines, for pipes and logs: a line for each step, and a heartbeat after each silence."""
+"""Progress for pipes and logs: a line per step, and heartbeats during silences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 LONGEST_SILENCE_SEC = 5.0
 _TICK_SEC = 0.5
-"""Slow on purpose: on one machine the heartbeat shares its cores with the measurements."""
+"""Long enough not to disturb measurements on the same machine."""
 
 
 class ProgressLines:
@@ -20,8 +20,8 @@ class ProgressLines:
     ) -> None:
         """Args:
         write: prints a line.
-        state: returns the line of a heartbeat; empty: print none.
-        first_silence_sec: time until the first heartbeat, if no line came before; None: as later ones.
+        state: returns the heartbeat line; empty to skip it.
+        first_silence_sec: silence before the first heartbeat [s]; None for five seconds.
         """
         self._write = write
         self._state = state

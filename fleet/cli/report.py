@@ -37,7 +37,7 @@ def report(
     library: LibraryOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Write a page about a tuning run: its curves, its workloads, where the time went, what disturbed it.
+    """Write a page about a tuning run: curves, workloads, time spent on the devices, disturbances.
 
     The page is one self-contained file: send it, or keep it beside the model. Without a file, the curve is drawn in
     the terminal. --json prints the figures of the page; with --format and no file, the page is printed instead.

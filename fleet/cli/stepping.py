@@ -80,11 +80,11 @@ def parse_arguments(texts: list[str]) -> list[ArgumentValue]:
 
 
 def read_artifact(path: Path, function: str | None) -> Artifact:
-    """Return the artifact with the function that was asked for.
+    """Return the artifact with the requested function.
 
     Raises:
         ArtifactRefused: the file is truncated.
-        ConfigError: there is no such file, or its side file is malformed.
+        ConfigError: the file does not exist, or its side file is malformed.
     """
     try:
         with path.open("rb") as file:

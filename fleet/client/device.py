@@ -248,10 +248,10 @@ class Device:
 
         Args:
             claimed_sec: measured time of one call [s].
-            answers: number of calls whose outputs are returned.
+            answers: number of calls that return their outputs.
 
         Raises:
-            InvalidRequest: the arguments do not fit one message, or the claim is no time.
+            InvalidRequest: the arguments do not fit one message, or the claim is not a valid time.
         """
         order = ProofOrder(
             artifact_digest=artifact.digest,

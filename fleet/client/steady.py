@@ -240,7 +240,7 @@ class SteadyDevice:
         """Run an artifact on real arrays; retry if the device is lost.
 
         Args:
-            is_trusted: if False, the artifact may be what broke the device, and is not retried.
+            is_trusted: if False, the artifact is not retried after losing the device, which it may have broken.
             is_apart: see Device.call.
 
         Raises:

@@ -23,7 +23,7 @@ _FEW_UIDS = range(61_184, 65_520)
 
 
 def free_uids(uid_map: str | None = None) -> range:
-    """Return unused user ids that this process can switch to; empty if there are none."""
+    """Return a possibly empty range of unused user ids that this process can switch to."""
     text = _UID_MAP.read_text() if uid_map is None else uid_map
     mapped = [range(first, first + count) for first, _, count in (map(int, line.split()) for line in text.splitlines())]
     for uids in (_UIDS, _FEW_UIDS):

@@ -145,7 +145,7 @@ def make_filter(machine: str, families: tuple[int, ...] = _SOCKET_FAMILIES) -> b
         number = numbers[column]
         if number is not None:
             steps += [_step(_JUMP_EQUAL, number, 0, 1), refuse]
-    # glibc then falls back to clone, whose flags a filter can check.
+    # glibc then falls back to clone: a filter can check its flags.
     steps += [_step(_JUMP_EQUAL, _CLONE3[column], 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS)]
     steps += _by_argument(_CLONE[column], 0, [_step(_JUMP_SET, _NEW_NAMESPACES, 0, 1), refuse])
     # A worker must not disable its end with its parent.

@@ -18,7 +18,7 @@ MOST_PROGRAM_BYTES = 16 * 1024 * 1024
 
 _MOST_REMEMBERED = 4096
 _allowed: set[tuple[bytes, frozenset[str]]] = set()
-"""Digests of texts that passed, with the kinds of nodes that were allowed. The texts themselves may be megabytes."""
+"""Cache of passed checks: digests of the texts, which may have megabytes, and the allowed node kinds."""
 
 _VALUES = frozenset({"None", "bool", "int", "float", "ffi.Array", "ffi.Map", "ffi.String"})
 _ARITHMETIC = frozenset(

@@ -30,7 +30,7 @@ _FREE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "batch_flatte
 
 
 _LOOKUPS = frozenset({"take", "gather_elements", "gather_nd"})
-"""Operators that read only some rows of a table: at most as many bytes as they write."""
+"""Operators that read only some rows of a table, and no more bytes than they write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Sources of a join token: a prompt without echo, stdin, or a file of mode 0600.
 
-Arguments and the environment are no sources: every account of a machine can read the command lines of all processes,
-and the first account that uses a token joins with it.
+Arguments and the environment are refused: every account of a machine can read the command lines of all processes, and
+the first account that uses a token joins with it.
 """
 
 from __future__ import annotations

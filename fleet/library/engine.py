@@ -88,7 +88,7 @@ def open_engine(url: sa.URL, *, is_default: bool = False, makes_file: bool = Tru
         makes_file: if False, use an empty library in memory in place of a missing file.
 
     Raises:
-        LibraryError: the database cannot be used; the text says why and what to do.
+        LibraryError: the database is unusable; the message has the reason and a remedy.
         DiskFull: no space left to make it.
     """
     is_stand_in = not makes_file and url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists()

@@ -88,7 +88,7 @@ def import_json(library: Library, directory: Path, scope: RecordScope) -> Exchan
             without one.
 
     Raises:
-        NoLibrary: a file is missing or is not what JSONDatabase writes; the library stays as it was up to that line.
+        NoLibrary: a file is missing, or not in JSONDatabase's format. Nothing is imported.
         InvalidRequest: no device model, or a program or schedule, which are code, is not on the allowlist. Nothing is
             imported.
     """

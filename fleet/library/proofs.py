@@ -24,7 +24,7 @@ Key = tuple[object, ...]
 
 
 def are_kept(connection: sa.Connection) -> bool:
-    """Tell whether the library keeps proofs. One of an older version that may only be read does not."""
+    """Tell whether the library has proofs. A read-only library of an older version has none."""
     return has_table(connection, proofs)
 
 

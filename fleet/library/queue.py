@@ -203,12 +203,12 @@ class JobQueue:
             return _only(connection, name)
 
     def resume(self, name: str, by: Caller = ANYBODY) -> Job:
-        """Put a job that stands still into the queue again; it goes on from its records.
+        """Put a stopped job into the queue again; it continues from its records.
 
         Raises:
             NotFound: no such job.
             NotAllowed: it belongs to another account.
-            InvalidRequest: it is under way, done or reverted, or the library does not have what it takes to run it.
+            InvalidRequest: it is under way, done or reverted, or was never submitted to the queue.
         """
         with engines.writing(self._engine) as connection:
             stored.interrupt_abandoned(connection)

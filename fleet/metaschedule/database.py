@@ -89,12 +89,12 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         """Use an open library, or open one.
 
         Args:
-            library: an open one, which stays its owner's; or what `Library.open` takes: a file, a URL, None for the
-                user's own. That one is open as long as the database is there, see `close`.
-            target: the target of the records; None means the one being compiled for. Needed to tune.
-            device_model: the hardware they were measured on; None means any, and can store nothing.
-            tvm_version: the version they were measured with; None means the installed one, "" any.
-            checked: leave out candidates whose output was not checked, such as imported ones.
+            library: an open library, which the caller closes; or an argument of `Library.open`: a file, a URL, None for
+                the user's own. That library stays open until `close`.
+            target: target of the records; None for the compilation's target. Required for tuning.
+            device_model: hardware of the records; None for any, without storing.
+            tvm_version: TVM version of the records; None for the installed one, "" for any.
+            checked: leave out candidates with unchecked output, such as imported ones.
         """
         super().__init__()
         self._library = library if isinstance(library, Library) else Library.open(library)

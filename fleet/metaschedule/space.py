@@ -31,8 +31,8 @@ def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules
     """Return a space generator for `tune_tir` and `TuneContext`.
 
     Args:
-        target: what is tuned for. On GPUs the space holds MetaSchedule's rules only.
-        most: how many of the fleet's schedules it holds, the most promising ones.
+        target: target of the search. On GPUs the space holds MetaSchedule's rules only.
+        most: maximum number of the fleet's schedules, the most promising ones.
         with_rules: let MetaSchedule's own rules (post-order-apply) compete in the same search.
 
     Raises:

@@ -156,7 +156,7 @@ class _Writer:
         """Write loops around a block that stores one number.
 
         Args:
-            tile: outer loop that becomes the block's first axis; None if there is none.
+            tile: outer loop that becomes the block's first axis, or None.
         """
         t, layer = self.t, self.layer
         with t.grid(*extents) as loops, t.sblock(name):

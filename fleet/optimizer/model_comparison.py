@@ -336,7 +336,7 @@ class ModelComparison:
         return await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, model), model)
 
     async def _expect(self, model: Model, untuned: Artifact | None, largest: int) -> _Expected | None:
-        """Find inputs that make the model's output a meaningful test; return None if there is no reference."""
+        """Find inputs that make the model's output a meaningful test; return None without a reference."""
         first: _Expected | None = None
         for attempt, style in enumerate(InputStyle):
             found = await self._expect_for(model, untuned, attempt, style, largest)
@@ -397,7 +397,7 @@ class ModelComparison:
 
 
 def blame(problem: str) -> str:
-    """Return the cause of a wrong answer, given the difference from the untuned program, empty if there is none."""
+    """Return the cause of a wrong answer, given its difference from the untuned program's (empty if equal)."""
     if not problem:
         return "the untuned program answers the same, so that it is the import, and no schedule"
     return f"the untuned program answers otherwise, so that it is a schedule: {problem}"

@@ -1,36 +1,37 @@
-"""Tells a right answer from a wrong one: seeded inputs, and a comparison whose tolerance is derived, not guessed.
+"""Verification of outputs: seeded inputs, and a comparison with derived tolerances.
 
-A schedule may sum in another order, fuse a multiplication with an addition, or keep more digits in between. So two
-right answers differ by rounding, but by a known amount: adding n terms one by one, each step loses up to eps/2 of the
-sum so far, and with random signs these losses add up to about sqrt(n) * eps of the result's size (at worst n * eps).
-The bound used is
+A schedule may sum in another order, fuse a multiplication with an addition, or keep more digits in between. Two right
+answers therefore differ by rounding, within a known bound. In a sum of n terms, each step loses up to eps/2 of the
+partial sum. With random signs the losses add up to about sqrt(n) * eps of the result's size, at worst to n * eps. The
+bound is
 
     |output - reference|  <=  eps * (FACTOR + n ** 0.5) * SAFETY * (scale + |reference|)
 
-with `scale` the root mean square of the reference, since an element that cancelled to nearly zero carries the rounding
-of its large terms. A wrong kernel (elements swapped, a tile left out, a sum cut short) is off by about `scale` itself:
-in float32 that is ten thousand times the bound. Right ones stay far below it: see tests/unit/test_numerics_compare.py.
+with `scale` the root mean square of the reference. It is needed because an element close to zero after cancellation has
+the rounding error of its large terms. A wrong kernel (elements swapped, a tile left out, a sum cut short) is off by
+about `scale` itself: in float32 that is ten thousand times the bound. Right ones stay far below it: see
+tests/unit/test_numerics_compare.py.
 
 For a whole model, n is the total length of its sums, since each one rounds the input of the next. VGG-19 has 48,000
 terms. Cancellation of large terms loses more than that. Models are therefore allowed a multiple of their engine's error
 against float64, if it can be computed (`fleet.optimizer.spread`), and at least the bound above.
 
-Convolutions by Winograd's algorithm round more for each term, but stay within the same bound: `growth` in
-fleet.graph.winograd_algorithm says how much more, and a test that it is less than what SAFETY leaves.
+Convolutions by Winograd's algorithm have larger rounding errors per term, but stay within the same bound: `growth` in
+fleet.graph.winograd_algorithm is the factor, and a test proves that SAFETY covers it.
 
-Integers have to be equal. NaN has to meet NaN, infinity the same infinity.
+Integers have to be equal. NaN has to match NaN, and infinity the same infinity.
 
-Quantized models round to codes of 8 bits, on and on. A number next to the middle between two codes is rounded up by one
-right program and down by another, and what is off by a code moves others. In the end two right answers differ like two
-models that round independently. Codes that reach from the smallest to the largest number are apart by about 9/256 of
-the root mean square (normal numbers reach to 4.5 times of it), which each rounding loses 1/sqrt(12) of; n roundings
-lose sqrt(n) times that, and two answers sqrt(2) times as much. So n roundings add
+Quantized models round to 8-bit codes repeatedly. Two right programs may round a number midway between two codes
+differently, and the difference propagates. In the end two right answers differ like two models that round
+independently. Normal numbers reach 4.5 times their root mean square, so 256 codes over the whole range have a distance
+of about 9/256 of it. A rounding loses 1/sqrt(12) of that distance, n roundings lose sqrt(n) times as much, and two
+answers differ by sqrt(2) times that. So n roundings add
 
     9/256 / sqrt(12) * sqrt(2 * n) * SAFETY
 
-to the bound, up to a half, beyond which it would say nothing. A ResNet-18 with 30 roundings is allowed 0.31, and is off
-by 0.06; what is computed wrong is off by about 1. In a single program codes may differ by one, and only in as many
-elements as lie that close to the middle: with values up to 2^8 codes and FACTOR losses of 2^-24, one of 2^11.
+to the bound, up to 0.5, beyond which the test would be meaningless. A ResNet-18 with 30 roundings is allowed 0.31 and
+is off by 0.06; wrong results are off by about 1. In a single program codes may differ by one, and only in the share of
+elements that lie this close to the middle: with values up to 2^8 codes and FACTOR losses of 2^-24, one in 2^11.
 """
 
 from __future__ import annotations
@@ -116,10 +117,10 @@ def make_inputs(
     largest_index: int = LARGEST_INDICES[0],
     scales: Sequence[tuple[int, float]] = (),
 ) -> list[Array | TensorSpec]:
-    """Return an array for each input, and for each output its spec, which the device allocates.
+    """Return an array for each input, and the spec of each output, which the device allocates.
 
-    Integers lie in [-8, 8], so that sums of products stay within 32 bits; those of 32 and 64 bits in
-    [0, largest_index], since most are indices, and a negative one is none in PyTorch. Booleans are fair coins.
+    Integers lie in [-8, 8], so that sums of products stay within 32 bits. Integers of 32 and 64 bits lie in
+    [0, largest_index], since most are indices, and PyTorch has no negative ones. Booleans are fair coins.
 
     Args:
         scales: factors by index of the argument, for floats that need another scale.

@@ -102,7 +102,7 @@ def is_data(model: Path) -> bool:
 
 
 def check_is_data(model: Path) -> None:
-    """Raise InvalidRequest for a model whose file contains code: an optimizer would run it under its own account."""
+    """Raise InvalidRequest for a model file with code: an optimizer would run it under its own account."""
     if not is_data(model):
         known = ", ".join(f"*{suffix}" for suffix in sorted(_DATA))
         raise InvalidRequest(

@@ -9,7 +9,7 @@ from fleet.errors import InvalidRequest
 
 
 def check_device(target_json: str, inventory: Inventory, *, device_name: str) -> None:
-    """Refuse a target whose code cannot run on the device.
+    """Refuse a target that does not fit the device.
 
     Raises:
         InvalidRequest: another kind of hardware or another processor architecture.

@@ -143,7 +143,7 @@ def _first_times() -> Callable[[Record], bool]:
 
 
 def _start_sec(entry: WorkloadSummary, static_sec: Mapping[str, float]) -> float:
-    """Return the best time of a workload before the job's first trial [s]; inf if there is none."""
+    """Return the best time of a workload before the job's first trial [s]; inf if unknown."""
     known = [sec for sec in (entry.known_sec, static_sec.get(entry.workload.shash)) if sec is not None]
     if not known and entry.untuned_sec is not None:
         return entry.untuned_sec

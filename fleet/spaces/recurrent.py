@@ -24,9 +24,9 @@ LAUNCH, BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_
 """TVM's annotations: all cores run the loop; a barrier after the loop."""
 
 _FEWEST_SHARED_BYTES = 1 << 18
-"""Weights read per step from which on a barrier pays off. On Zen 4 with two cores, a GRU of 128 columns is as fast
-either way, an LSTM of 128 columns is 25 % faster, and larger layers are 1.5 to 2 times as fast. If other programs
-occupy the cores, barriers cost more.
+"""Weights read per step from which on a barrier pays off. On Zen 4 with two cores, sharing makes no difference for a
+GRU of 128 columns. An LSTM of 128 columns is 25 % faster, and larger layers are 1.5 to 2 times as fast. Barriers cost
+more if other programs occupy the cores.
 """
 
 _FLOAT32_BYTES = 4
@@ -76,7 +76,7 @@ def _tile_product(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) ->
 
 
 def _register_tile(rows: int, gates: int, vectors: int, facts: ProcessorFacts) -> tuple[int, int]:
-    """Return the largest tile (rows, vectors of a gate) whose sums fit the registers."""
+    """Return the largest tile (rows, vectors of a gate) with sums that fit the registers."""
     most = int(_SUMS * facts.registers)
     fitting = [
         (of_rows, of_vectors)

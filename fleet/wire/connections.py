@@ -168,7 +168,7 @@ def _peer_at(descriptor: int, port: int) -> tuple[int, Peer | None]:
     """Return a socket's number, and the peer if it is a connection at our port.
 
     Raises:
-        OSError: the descriptor was closed, or is no longer a socket.
+        OSError: the descriptor was closed, or reused for another kind of file.
     """
     # Another thread may reuse the descriptor at any moment, but not its copy.
     with socket.socket(fileno=_copy_of(descriptor)) as connection:

@@ -153,7 +153,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCre
 def add_service(
     server: grpc.aio.Server, descriptor: ServiceDescriptor, servicer: object, guard: Guard | None = None
 ) -> None:
-    """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or generators.
+    """Register a servicer. Its methods are the rpcs in snake case: async functions (unary answer) or generators.
 
     A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
     raised by the method reaches the client as the same class, see `from_rpc_error`. Requests are neither received nor
@@ -161,7 +161,7 @@ def add_service(
     async context manager `place(method, context)` is entered. It is exited after the method.
 
     Args:
-        guard: None: one that asks for TLS and the policy's roles.
+        guard: checks callers; None for the default guard, which requires TLS and the policy's roles.
     """
     guard = guard or Guard()
     handlers = {}
@@ -310,7 +310,7 @@ class _Admission:
         """Admit an authorised caller once the servicer has capacity.
 
         Raises:
-            FleetError: the caller is refused, or there is no capacity.
+            FleetError: the caller is refused, or the capacity is exhausted.
         """
         self._admit(context)
         async with self.place(self.method.name, context):
@@ -451,7 +451,7 @@ async def _abort(context: Context, error: Exception, full_name: str) -> NoReturn
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Drop the traceback of an error, whose frames may keep a large refused message alive."""
+    """Drop the traceback of an error: its frames may keep a large refused message alive."""
     found: BaseException | None = error
     while found is not None:
         found.__traceback__ = None

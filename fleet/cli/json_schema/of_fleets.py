@@ -1,4 +1,4 @@
-"""What commands about the fleet and its machines print."""
+"""JSON output of commands about the fleet and its machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of what commands about jobs, and the optimizers and builders that run them, print."""
+"""JSON output of commands about jobs, optimizers and builders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JobData(TypedDict):
     trials_done: int
     trials_failed: int
     trials_total: int
-    """0: as many as fit into its minutes."""
+    """0 if only the job's time is limited."""
 
     holder: str
     owner: str

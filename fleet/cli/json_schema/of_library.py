@@ -1,4 +1,4 @@
-"""Shapes of what commands about the library of records print."""
+"""JSON output of commands about the library of records."""
 
 from __future__ import annotations
 

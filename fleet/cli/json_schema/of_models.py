@@ -1,4 +1,4 @@
-"""Shapes of what commands about models and programs print."""
+"""JSON output of commands about models and programs."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
-    """Refuse a file of a newer format, whose operators may have other semantics."""
+    """Refuse a file of a newer format: its operators may have other semantics."""
     import onnx
 
     newest = onnx.defs.onnx_opset_version()

@@ -25,7 +25,7 @@ from fleet.optimizer.tasks import MODULES
 logger = logging.getLogger(__name__)
 
 _PAGES = "127.0.0.1:0"
-"""Address of Dask's web pages, whose port is always open and has no TLS: loopback only, and without any pages."""
+"""Address of Dask's web pages. The port is always open and has no TLS: loopback only, and without any pages."""
 
 _REJOIN_SEC = 1.0
 _REACH_SEC = 10.0

@@ -88,7 +88,7 @@ class ModelTurns:
         """Time one run of the unscheduled model; stop it at ten times the time with static schedules.
 
         Args:
-            static_sec: time of the model with static schedules [s]; infinite if there is none.
+            static_sec: time of the model with static schedules [s]; infinite if unknown.
         """
         sec, bound_sec = 0.0, UNTUNED_BOUND * static_sec / len(self.inputs)
         run_timeout_sec = min(_RUN_TIMEOUT_SEC, _RUNS_OF_ONE * bound_sec)

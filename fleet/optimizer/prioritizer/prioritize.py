@@ -1,10 +1,10 @@
-"""Which batches are worth measuring next, and which workloads are finished: a pure decision on plain values.
+"""Choice of the batches to measure next, and of finished workloads: a pure decision on plain values.
 
-Worth of a batch: `weight x max over horizons h of E[improvement after h batches] / h`, relative to the
-current latency of its job, per device second plus the builders' price. What comes too late for the job's deadline
-gains nothing, nor does what goes beyond its target. Before any comparison every workload that matters gets a first
-batch, since nobody knows what that gains; and every now and then the turn goes to the workload that has had the fewest
-batches, so that no wrong estimate starves one. Nothing depends on the order of the arguments.
+Worth of a batch: `weight x max over horizons h of E[improvement after h batches] / h`, relative to the current latency
+of its job, per device second plus the builders' price. Improvements after the job's deadline or beyond its target are
+worth nothing. Every relevant workload first gets one batch, since its gain is unknown. At intervals the workload with
+the fewest batches gets the turn, so that a wrong estimate cannot starve it. The result does not depend on the order of
+the arguments.
 """
 
 from __future__ import annotations
