@@ -1,4 +1,4 @@
-"""A lease as the agent sees it: one worker process, many candidates, and an end that leaves nothing running."""
+"""A lease as the agent sees it: its workers, many candidates, and an end that leaves nothing running."""
 
 from __future__ import annotations
 
