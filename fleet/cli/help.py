@@ -9,7 +9,7 @@ import typer
 
 def help(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Such as tune, or tracker token create.")
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Command, such as tune or tracker token create.")
     ] = None,
 ) -> None:
     """Show the options of a command and an example, or the overview of all commands.

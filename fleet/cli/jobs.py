@@ -35,7 +35,7 @@ NameArgument = Annotated[
 ]
 
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Also a job of another account: only for the owner of the library.")
+    bool, typer.Option("--force", help="Override the owner of the job: only for the owner of the library.")
 ]
 
 
@@ -90,7 +90,7 @@ app.command("submit", cls=_SubmitCommand)(with_tune_options(_submit))
 @app.command("list")
 def list_(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Number of jobs, newest first.")] = 20,
     library: LibraryOption = None,
     wide: WideOption = False,
     json_output: JsonOption = False,

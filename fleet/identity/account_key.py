@@ -41,7 +41,7 @@ def account_key_id() -> str:
     try:
         _make()
     except (OSError, ConfigError) as error:
-        logger.warning("this account's jobs belong to nobody: it can keep no key", extra={"error": str(error)})
+        logger.warning("this account's jobs have no owner: its key cannot be stored", extra={"error": str(error)})
         return ""
     return known_account_key_id()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fleet.base.quantities import count_text
 from fleet.library.values import Record
 
-UNPROVEN = "they are the kernels' own claims; fleet tune MODEL --trials 0 proves what the library has"
+UNPROVEN = "they are the kernels' own claims; to prove those of the library: fleet tune MODEL --trials 0"
 
 
 def unproven_line(unproven: int, total: int, reason: str = "") -> str:

@@ -276,9 +276,7 @@ class ModelComparison:
         if report.is_right:
             return report
         if trusted is None:
-            return replace(
-                report, message=f"{report.message}; {_why_not_run(report)}, and cannot say whose fault it is"
-            )
+            return replace(report, message=f"{report.message}; {_why_not_run(report)}, so the cause is unknown")
         return await self._judge(report, runs, trusted)
 
     def _report_answers(self, report: ModelReport, runs: Sequence[_Run]) -> ModelReport:

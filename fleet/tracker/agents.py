@@ -181,7 +181,7 @@ class AgentServicer:
         if len(own) + len(new) > most:
             former = f", {len(own)} of which it has already ('fleet tracker members' lists them)" if own else ""
             raise LimitReached(
-                f"with {new[0]} and what else it offers, this agent's key would have {len(own) + len(new)} device "
+                f"with {new[0]} and its other devices, this agent's key would have {len(own) + len(new)} device "
                 f"names{former}; one key may have {most}: an admin frees names (fleet tracker unbind NAME) or starts "
                 f"the tracker with a larger --devices-per-agent"
             )
