@@ -14,7 +14,7 @@ from fleet.cli.progress_lines import ProgressLines
 from fleet.cli.terminal import CleanConsole
 
 _PATIENCE_SEC = 2.0
-"""When piped, commands that end sooner print nothing, unless they report steps."""
+"""Silence before the first line when piped. Faster commands print nothing, unless they report steps."""
 
 
 @contextlib.contextmanager

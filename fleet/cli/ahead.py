@@ -28,7 +28,7 @@ def start_ahead(arguments: Sequence[str]) -> None:
     try:
         has_fleet, selector = look_up("tracker").asked is not None, look_up("selector").value
     except ConfigError:
-        return  # the command says so
+        return  # the command reports the error
     if has_fleet:
         return
     for word in [selector, *arguments[1:]]:
@@ -37,7 +37,7 @@ def start_ahead(arguments: Sequence[str]) -> None:
     from cross.pool.fork_server import start_fork_server
     from fleet.optimizer.tasks import MODULES
 
-    with contextlib.suppress(ConfigError):  # the command says so
+    with contextlib.suppress(ConfigError):  # the command reports the error
         start_fork_server(likely_target(arguments), MODULES)
 
 

@@ -141,7 +141,7 @@ class ModelComparison:
             started = time.monotonic()
             wanted = [self._compile({}, is_static=False), self._compile({})]
             untuned, static, *others = await asyncio.gather(*wanted, *([] if is_static else [self._compile(schedules)]))
-            compile_sec = (time.monotonic() - started) / (2 + len(others))  # side by side, as more of them would be
+            compile_sec = (time.monotonic() - started) / (2 + len(others))  # built side by side, as further ones are
             largest = [await self._largest_index(variant) for variant in self.model.variants]
         tuned = others[0] if others else static
         placement = await self._place(schedules, tuned, static, compile_sec)
