@@ -8,10 +8,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.confinement.room import missing
+from tests.needs import needs
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +37,7 @@ def fleet(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_pt2_file_with_a_pickle_reads_nothing_of_its_reader(tmp_path: Path) -> None:
     """As a control, `torch.export.load` itself runs the pickle."""
-    torch = pytest.importorskip("torch")
+    torch: Any = needs("torch")
     good, evil, secret, stolen = (tmp_path / name for name in ("good.pt2", "evil.pt2", "secret", "stolen"))
     secret.write_text("key")
     program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.ones(2, 8),))
@@ -80,8 +82,8 @@ def test_a_program_that_crashes_its_reader_costs_one_line(tmp_path: Path) -> Non
 def test_a_keras_file_with_a_lambda_layer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keras refuses functions in a file unless the caller declares the file trusted, which we never do."""
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    pytest.importorskip("torch")
-    keras = pytest.importorskip("keras")
+    needs("torch")
+    keras: Any = needs("keras")
     marker = tmp_path / "ran"
     given = keras.Input((8,))
     planted = keras.layers.Lambda(lambda x, marker=str(marker): (os.system(f"touch {marker}"), x)[1], output_shape=(8,))  # noqa: S605
