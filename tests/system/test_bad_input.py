@@ -247,5 +247,5 @@ def test_output_that_finds_no_room_is_said_in_one_line(words: tuple[str, ...], u
 
     assert (done.returncode, done.stderr.splitlines()) == (
         1,
-        ["error: what the output goes to: No space left on device"],
+        ["error: the output: No space left on device"],
     )
