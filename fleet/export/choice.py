@@ -67,7 +67,7 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
         if workload.shash in found
         for record in [found[workload.shash]]
     )
-    unproven = sum(not record.is_proven for record in found.values())
+    unproven = sum(record.needs_proof for record in found.values())
     return Choice(
         traces=traces,
         records=records,

@@ -24,4 +24,4 @@ def unproven_line(unproven: int, total: int, reason: str = "") -> str:
 def line_of(records: Iterable[Record]) -> str:
     """Return the warning for the used records."""
     used = list(records)
-    return unproven_line(sum(not record.is_proven for record in used), len(used))
+    return unproven_line(sum(record.needs_proof for record in used), len(used))

@@ -17,6 +17,7 @@ from fleet.domain.proving import Proof
 from fleet.domain.scope import RecordScope
 from fleet.library import rows
 from fleet.library.schema import has_table, insert_into, proofs, records
+from fleet.library.values import RecordKind
 
 _CANDIDATE = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
 
@@ -73,9 +74,10 @@ def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bo
 
 
 def is_proven() -> sa.ColumnElement[bool]:
-    """Return an SQL condition for records with a proven time."""
+    """Return an SQL condition for records with a proven time, and for static schedules, which need no proof."""
     same = [proofs.c[name] == records.c[name] for name in _CANDIDATE]
-    return sa.exists().where(*same, proofs.c.is_proven, records.c.median_sec >= proofs.c.least_sec)
+    proven = sa.exists().where(*same, proofs.c.is_proven, records.c.median_sec >= proofs.c.least_sec)
+    return sa.or_(records.c.kind == RecordKind.STATIC.value, proven)
 
 
 def _key(row: rows.Row) -> Key:

@@ -251,6 +251,11 @@ class Record:
         return f"<Record {self.id}: {verdict}, {self.kind} of {self.workload} on {shown(model)}>"
 
     @property
+    def needs_proof(self) -> bool:
+        """True if the schedule was chosen by its time, and that time is not proven."""
+        return self.kind is not RecordKind.STATIC and not self.is_proven
+
+    @property
     def median_sec(self) -> float:
         """Median of the repeats [s]; infinite for a failed one."""
         return math.inf if self.error or not self.run_secs else statistics.median(self.run_secs)

@@ -416,7 +416,7 @@ class JobRun:
 def _unproven(progress: JobProgress) -> str:
     """Return a warning with the number of used schedules without a proven time; empty if all are proven."""
     used = [item for item in progress.workloads if item.uses_schedule]
-    unproven = [item for item in used if not item.is_proven]
+    unproven = [item for item in used if item.needs_proof]
     reason = next((item.unprovable for item in unproven if item.unprovable), "")
     return unproven_line(len(unproven), len(used), reason)
 

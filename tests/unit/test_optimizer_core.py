@@ -275,11 +275,9 @@ def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
     assert find(job.log, ev.KeepProof) == []
 
 
-@pytest.mark.parametrize(("trials", "claims"), [(0, [0.0]), (8, [1.0])])
-def test_static_schedules_are_proven_at_the_end_if_no_search_follows(trials: int, claims: list[float]) -> None:
-    """Before a search, a false time would stop every slower candidate. Without a search, winners are proven once."""
+def test_static_schedules_need_no_proof() -> None:
+    """Rules choose them, and their code is the fleet's own: a proof each took a third of a job without trials."""
     job = Script(known(untuned_sec=9.0))
-    job.core.progress.trials_total = trials
     job.answer = secs({"s": 1.0})
     job.proofs = {"s": PROVEN}
     job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
@@ -287,9 +285,25 @@ def test_static_schedules_are_proven_at_the_end_if_no_search_follows(trials: int
 
     job.run(ev.ProofWanted("w"))
 
-    assert [check.claimed_sec for check in find(job.log, ev.Check)] == claims
-    assert len(find(job.log, ev.Prove)) == (0 if trials else 1)
-    assert job.core.workload("w").is_proven
+    item = job.core.workload("w")
+    assert [check.claimed_sec for check in find(job.log, ev.Check)] == [0.0]
+    assert find(job.log, ev.Prove) == []
+    assert (item.best_trace, item.needs_proof, item.is_proven) == ("s", False, False)
+
+
+def test_a_trial_that_beats_the_static_schedule_is_proven() -> None:
+    """It was chosen by its time."""
+    job = Script(known(untuned_sec=9.0))
+    job.answer = secs({"s": 1.0, "a": 0.5})
+    job.proofs = {"a": replace(PROVEN, least_sec=0.4)}
+    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.BatchWanted("w", ("s",)))
+
+    job.propose("a")
+
+    item = job.core.workload("w")
+    assert [check.claimed_sec for check in find(job.log, ev.Check)] == [0.0, 0.5]
+    assert (item.best_trace, item.needs_proof) == ("a", False)
 
 
 def test_a_candidate_of_this_job_is_not_built_again_for_its_proof() -> None:

@@ -78,9 +78,7 @@ class Judging(Measuring):
                 self._refuse(item, candidate, _too_fast(candidate, item.floor_sec))
                 continue
             if candidate.stage is not Stage.CHECKED:
-                # Without a search, no early time can mislead it, so the winners are proven only once, at the end.
-                is_proven_later = candidate.is_static and not self.progress.trials_total
-                artifact, claimed_sec = artifact_of(candidate), 0.0 if is_proven_later else candidate.median_sec
+                artifact, claimed_sec = artifact_of(candidate), 0.0 if candidate.is_static else candidate.median_sec
                 self._effects.append(ev.Check(workload, candidate.digest, artifact, candidate.packings, claimed_sec))
                 return
             checking.right.append(checking.waiting.popleft())
@@ -123,7 +121,7 @@ class Judging(Measuring):
         self._prove_best(self.workload(event.workload))
 
     def _prove_best(self, item: WorkloadProgress) -> None:
-        if item.best_trace is None or not item.uses_schedule or item.is_proven or item.unprovable:
+        if item.best_trace is None or not item.needs_proof or item.unprovable:
             return
         self._say("proving the times of the best candidates")
         shash = item.workload.shash

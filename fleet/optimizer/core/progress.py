@@ -52,6 +52,9 @@ class WorkloadProgress:
     static_sec: float = math.inf
     """Time of the schedule that was chosen without a trial [s]."""
 
+    static_trace: str | None = None
+    """That schedule; None if it is not known, or failed."""
+
     right: dict[str, float] = field(default_factory=dict)
     """The time that counts for each candidate whose numbers are right, by its trace [s], on this device model: its
     newest undisturbed one, or its newest when all were disturbed, as `Library.best` has it."""
@@ -129,6 +132,14 @@ class WorkloadProgress:
     def is_proven(self) -> bool:
         """True if the best candidate's time is proven by a clock outside of its process."""
         return self.best_trace is not None and self.proven.get(self.best_trace, math.inf) <= self.best_sec
+
+    @property
+    def needs_proof(self) -> bool:
+        """True if the model gets a schedule that was chosen by its time, and that time is not proven.
+
+        A static schedule is chosen by rules, and its code is the fleet's own.
+        """
+        return self.uses_schedule and self.best_trace != self.static_trace and not self.is_proven
 
     @property
     def uses_schedule(self) -> bool:

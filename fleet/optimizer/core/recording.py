@@ -69,6 +69,7 @@ class Recording(Ledger):
             return
         if candidate.is_static:
             item.static_sec = measurement.median_sec
+            item.static_trace = candidate.trace_json
         else:
             item.trials += 1
             self.counted.add((candidate.workload, candidate.digest))
