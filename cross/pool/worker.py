@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from cross.pool.confined import Confined
 from fleet.confinement.room import enter
@@ -35,10 +37,12 @@ class Answer:
 
 
 def serve(connection: Connection, log_path: str, target_json: str) -> None:
-    """Run tasks until the other end closes. What they print goes to the file `log_path`, emptied before each."""
+    """Run tasks until the other end closes. Output goes to `log_path`, temporary files to the folder of that file."""
     _die_with_parent()
     os.setsid()
     _redirect_output(log_path)
+    # Compilers killed with this process leave files here. The pool removes this folder; nothing empties $TMPDIR.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(Path(log_path).parent)
     # Else what tasks import (PyTorch, tqdm) makes semaphores with names, which a killed worker never gives back:
     # multiprocessing says at the end of the program that they leaked.
     multiprocessing.set_start_method("fork", force=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -41,6 +42,11 @@ def leave() -> None:
 def hang() -> None:
     """Never return."""
     time.sleep(600)
+
+
+def leave_a_file() -> str:
+    """Leave a temporary file, as a linker does that is killed. Return its path."""
+    return subprocess.run(["mktemp"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def fail() -> None:

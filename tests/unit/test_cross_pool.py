@@ -54,6 +54,15 @@ def test_last_words_of_a_crash_are_kept(pool: BuildPool) -> None:
         pool.submit(tasks.crash).result()
 
 
+def test_temporary_files_of_compilers_go_away_with_the_pool() -> None:
+    """A linker killed with its worker leaves its files. Before, they stayed in $TMPDIR for good."""
+    with BuildPool(1, timeout_sec=30.0, target_json=TARGET) as pool:
+        left = Path(pool.submit(tasks.leave_a_file).result())
+        assert left.exists()
+
+    assert not left.exists()
+
+
 def test_hang_ends_at_its_limit(pool: BuildPool) -> None:
     """A task over its time is killed and says so, and its place is taken by a fresh worker."""
     hanging = pool.submit_within(0.3, tasks.hang)
