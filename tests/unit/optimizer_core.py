@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,12 +20,22 @@ from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.workloads.workload import Workload
 
+T = TypeVar("T")
+
 Answer = Callable[[int, Trial], Measurement]
 """What a device says to a trial; the number counts the rounds from 1."""
 
 
 def workload(name: str = "w", *, weight: int = 1) -> Workload:
     return Workload(name=name, weight=weight, mod_json="{}", shash=name, flop=4.0, args=())
+
+
+def known(name: str = "w", **facts: object) -> WorkloadProgress:
+    return WorkloadProgress(workload=workload(name), **facts)  # type: ignore[arg-type]
+
+
+def find(effects: Sequence[object], kind: type[T]) -> list[T]:
+    return [effect for effect in effects if isinstance(effect, kind)]
 
 
 def conditions(evaluator: Evaluator | None = None, **changes: object) -> Conditions:
