@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import pkgutil
 import re
 from functools import cache
@@ -57,6 +58,17 @@ def test_a_page_names_modules_that_exist(page: Path) -> None:
     names = _MODULE.findall(page.read_text())
 
     assert [dotted for dotted in names if not leads_somewhere(dotted)] == []
+
+
+def test_kept_figures_name_their_benchmark_and_fill_their_columns() -> None:
+    """Each entry of `benchmarks/results` says when, where and by which command its rows were measured."""
+    page = (_ROOT / "docs/reference/benchmarks.md").read_text()
+    results = {path.stem: json.loads(path.read_text()) for path in _ROOT.glob("benchmarks/results/*.json")}
+
+    assert [name for name in results if f"## {name}\n" not in page] == []
+    for entry in (entry for entries in results.values() for entry in entries):
+        assert {"date", "machine", "commit", "command", "columns", "rows"} <= entry.keys()
+        assert {len(entry["columns"])} == {len(row) for row in entry["rows"]}
 
 
 def test_the_api_reference_shows_what_exists() -> None:
