@@ -11,9 +11,9 @@ from benchmarks.common import say
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.scoring import Ranker
 from fleet.errors import BuildError
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.programs import matmul

@@ -41,9 +41,9 @@ from benchmarks.cost_data.own_spaces import has_other_space
 from benchmarks.cost_data.timer import Timer, Times
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
-from fleet.cost_model.learn import LearnRecord, learn
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.cost_model.job_trees import LearnRecord, learn
 from fleet.errors import BuildError, InvalidRequest
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 
 _ROUNDS = (0.7, 0.3)
 """Shares of a workload's candidates: first without knowing any time, then evolved from the best of these."""

@@ -32,8 +32,8 @@ from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python
 from benchmarks.tune_matmul import write_model
 from cross.targets.boards import find_board
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.library import Library, RecordKind
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.reports.plot import Panel, svg_plots
 from fleet.workloads.programs import matmul

@@ -28,8 +28,8 @@ from benchmarks.warm_start import Lab, built_candidates, in_turns
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.errors import BuildError
-from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.transfer import Seed
 
 _BATCH = 8
 _TIMEOUT_SEC = 300.0

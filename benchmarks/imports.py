@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fleet.checking.numerics import make_inputs
 from fleet.errors import FleetError
 from fleet.export.targets import target_of
 from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, bundled_model, load_model
 from fleet.models.reference import reference_outputs
-from fleet.optimizer.numerics import make_inputs
 from fleet.testing.models import GENERATED, write
 from fleet.workloads.extract import compile_model, extract
 

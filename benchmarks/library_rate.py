@@ -24,7 +24,7 @@ if not __package__:  # run as a file: python benchmarks/library_rate.py
 import numpy as np
 
 from benchmarks import common
-from fleet.cost_model.stored import pack_program
+from fleet.cost_model.feature_codec import pack_program
 from fleet.domain.scope import RecordScope
 from fleet.library import Library, NewRecord, StoredWorkload
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.replaying import BATCH, Floats, Lane, Race
 from fleet.optimizer.prioritizer.prioritize import prioritize
-from fleet.optimizer.prioritizer.values import DeviceState, JobTerms, Outcome, WorkloadState
+from fleet.optimizer.prioritizer.values import BatchOutcome, DeviceState, JobTerms, WorkloadState
 
 _ALPHA, _WINDOW = 0.2, 3
 """MetaSchedule's defaults (tvm/s_tir/meta_schedule/task_scheduler/gradient_based.py)."""
@@ -87,7 +87,7 @@ class Prioritizer:
 
     def __init__(self, seed: int, *, predicts: bool) -> None:
         self._seed, self._predicts = seed, predicts
-        self._outcomes: dict[int, list[Outcome]] = {}
+        self._outcomes: dict[int, list[BatchOutcome]] = {}
         self._forecast: tuple[int, float, float] | None = None
 
     def __call__(self, race: Race) -> tuple[int, list[int]]:
@@ -113,7 +113,7 @@ class Prioritizer:
         if self._forecast is not None:
             index, expected, before_sec = self._forecast
             gained = 1 - race.lanes[index].best_sec / before_sec
-            self._outcomes.setdefault(index, []).append(Outcome(expected=expected, gained=gained))
+            self._outcomes.setdefault(index, []).append(BatchOutcome(expected=expected, gained=gained))
             self._forecast = None
 
     def _state(self, race: Race, index: int) -> WorkloadState:

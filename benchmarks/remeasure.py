@@ -18,8 +18,8 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from fleet.artifacts.artifact import Artifact
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.library import Library, RecordKind
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.workloads.traces import trace_json
 
 _MIN_REPEAT_MS = 50

@@ -29,10 +29,10 @@ from benchmarks.processes import Process, python
 from benchmarks.scale_model import Site, simulate
 from benchmarks.tune_matmul import write_model
 from cross.targets.boards import find_board
-from fleet.optimizer.cluster.address import ClusterAddress
-from fleet.optimizer.cluster.certs import make_certs
-from fleet.optimizer.cluster.pool import DaskPool
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.building.cluster.address import ClusterAddress
+from fleet.building.cluster.certs import make_certs
+from fleet.building.cluster.pool import DaskPool
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.programs import matmul
 

@@ -19,11 +19,11 @@ if not __package__:  # run as a file: python benchmarks/search_cost.py
 from benchmarks import common
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
-from fleet.cost_model.learn import LearnRecord
-from fleet.cost_model.stored import unpack_rows
+from fleet.building import MODULES
+from fleet.building.metered import metered
+from fleet.cost_model.feature_codec import unpack_rows
+from fleet.cost_model.job_trees import LearnRecord
 from fleet.models.model import bundled_model, load_model
-from fleet.optimizer.tasks import MODULES
-from fleet.optimizer.tasks.metered import metered
 from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.workloads.extract import extract

@@ -44,11 +44,11 @@ from benchmarks.cost_model import DATA
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
-from fleet.cost_model.learn import LearnRecord, learn
+from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
+from fleet.cost_model.job_trees import LearnRecord, learn
 from fleet.errors import BuildError, InvalidRequest
-from fleet.optimizer.tasks.adapting import Seed
-from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.transfer import Seed
 
 _SEEN = (
     ("segformer", "matmul 1024x32x128"),

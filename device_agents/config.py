@@ -27,7 +27,7 @@ from functools import partial
 from typing import Annotated
 
 from device_agents.driver import MAX_DEVICES, DeviceFinder, Driver
-from device_agents.given import Given, GivingFinder, give, split_given
+from device_agents.owner_labels import LabellingFinder, OwnerLabels, split_owner_labels, with_owner_labels
 from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
 from fleet.base.config import Key, keys_of, parse
@@ -152,7 +152,7 @@ def make_finders(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
         driver, values, given = _driver_of_entry(entry, place)
         finder = driver.finder(values, where=place, host_name=host_name)
         if finder is not None:
-            finders.append(GivingFinder(finder, given))
+            finders.append(LabellingFinder(finder, given))
     return finders
 
 
@@ -169,10 +169,10 @@ def short_host_name() -> str:
 
 def _drivers_of_entry(entry: object, where: str, host_name: str) -> list[Driver]:
     driver, values, given = _driver_of_entry(entry, where)
-    return [give(device, given) for device in driver.from_config(values, where=where, host_name=host_name)]
+    return [with_owner_labels(device, given) for device in driver.from_config(values, where=where, host_name=host_name)]
 
 
-def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, object], Given]:
+def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, object], OwnerLabels]:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {entry!r}")
     name = entry.get("driver")
@@ -180,7 +180,7 @@ def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str,
         raise ConfigError(f"{where}: the key 'driver' is missing")
     driver = load_driver(name, where=where)
     own_keys = {key.name for key in keys_of(driver.settings)}
-    given, values = split_given(
+    given, values = split_owner_labels(
         {key: value for key, value in entry.items() if key != "driver"}, where, own_keys=own_keys
     )
     return driver, values, given

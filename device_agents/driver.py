@@ -197,7 +197,7 @@ class Driver(ABC):
         """Called by the driver when its inventory has changed; set by the agent, which then tells the tracker."""
 
         self.given_labels: Mapping[str, str] = {}
-        """What its owner wants selectors to match beside what is found; see device_agents.given."""
+        """What its owner wants selectors to match beside what is found; see device_agents.owner_labels."""
 
         self.given_facts_json = ""
         """What its owner says of it, kept with every measurement; empty: nothing."""

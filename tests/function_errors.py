@@ -29,7 +29,7 @@ from cross.build.lowering import tir_pipeline
 from cross.build.tools import run_tool, zig
 from cross.targets.boards import find_board
 from cross.targets.target import host_target_json, make_target
-from fleet.spaces.choose import finished, static_schedule
+from fleet.spaces.space import finished, static_schedule
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import common
-from fleet.cost_model.prior import PATH, prior_samples
+from fleet.cost_model.feature_codec import FEATURE_VERSION
+from fleet.cost_model.packaged_model import PATH, prior_samples
 from fleet.cost_model.ranking import best_of_top, ranked_right
 from fleet.cost_model.samples import Group, Query, Sample, grouped
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.cost_model.training import LEAST_SAMPLES, train_snapshot
 from fleet.library import Library
 from fleet.optimizer.tasks.train import is_held_out, usable_of

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.cost_data.dataset import Group, Program, load
 from fleet.library import StoredWorkload
 from fleet.optimizer.seeds import nearest
-from fleet.optimizer.tasks.adapting import Seed
+from fleet.optimizer.tasks.transfer import Seed
 from fleet.workloads.workload import Workload, argument_specs, module_of
 
 _OF_EACH, _CLOSE = 2, 1.1

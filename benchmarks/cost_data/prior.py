@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
-from fleet.cost_model.prior import PATH, SAMPLES_PATH, pack_samples
+from fleet.cost_model.packaged_model import PATH, SAMPLES_PATH, pack_samples
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot

@@ -29,7 +29,7 @@ _MAX_EXTENT = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class FabricTile:
     """What one call multiplies: m x k by k x n."""
 
     m: int
@@ -68,7 +68,7 @@ def matmul_i8(m: int, n: int, k: int) -> IRModule:
     return tvm.IRModule({"main": te.create_prim_func([left, right, product])})
 
 
-def register_tile(tile: Tile) -> str:
+def register_tile(tile: FabricTile) -> str:
     """Make the intrinsic of a tile known to TVM and return its name. Repeated calls are free.
 
     Raises:
@@ -89,7 +89,7 @@ def register_tile(tile: Tile) -> str:
     return tile.intrinsic
 
 
-def schedule_matmul(mod: IRModule, tile: Tile, *, block: str = "C") -> IRModule:
+def schedule_matmul(mod: IRModule, tile: FabricTile, *, block: str = "C") -> IRModule:
     """Return the module with its product cut into tiles, each of them one call of the fabric.
 
     Raises:
@@ -102,7 +102,7 @@ def schedule_matmul(mod: IRModule, tile: Tile, *, block: str = "C") -> IRModule:
     return schedule.mod
 
 
-def tile_product(schedule: Schedule, product: SBlockRV, tile: Tile) -> None:
+def tile_product(schedule: Schedule, product: SBlockRV, tile: FabricTile) -> None:
     """Cut a block that is a product into tiles, in a schedule.
 
     Raises:
@@ -119,11 +119,11 @@ def tile_product(schedule: Schedule, product: SBlockRV, tile: Tile) -> None:
     schedule.tensorize(pairs[0][1], name)
 
 
-def tiles_for(m: int, n: int, k: int, function: str = GEMM_I8) -> Iterator[Tile]:
+def tiles_for(m: int, n: int, k: int, function: str = GEMM_I8) -> Iterator[FabricTile]:
     """Yield the tiles that divide a product and fit the core: the space that tuning searches."""
     for tile_m in _EXTENTS:
         for tile_n in _EXTENTS:
             for tile_k in _EXTENTS:
-                tile = Tile(m=tile_m, n=tile_n, k=tile_k, function=function)
+                tile = FabricTile(m=tile_m, n=tile_n, k=tile_k, function=function)
                 if m % tile_m == n % tile_n == k % tile_k == 0 and tile.fits():
                     yield tile

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from device_agents.jail import cgroup, namespaces
-from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Layer
+from device_agents.jail.spec import JailSpec
 from device_agents.jail.view import DEVICES, IN_MEMORY
 from fleet.confinement import landlock, privileges, seccomp
 
 
-def leave_the_agent(cell: Cell) -> None:
+def leave_the_agent(cell: JailSpec) -> None:
     """First step: the cgroup and the namespaces. What is forked next is the first in its pid namespace.
 
     Raises:
@@ -27,7 +27,7 @@ def leave_the_agent(cell: Cell) -> None:
         namespaces.enter(flags)
 
 
-def furnish(cell: Cell) -> None:
+def furnish(cell: JailSpec) -> None:
     """Second step: what the worker sees of the file system.
 
     Raises:
@@ -37,7 +37,7 @@ def furnish(cell: Cell) -> None:
         namespaces.furnish(cell, has_pid_namespace=Layer.PID in cell.layers)
 
 
-def confine(cell: Cell) -> None:
+def confine(cell: JailSpec) -> None:
     """Third step, without a way back: user, capabilities, rules for files, filter of system calls.
 
     Raises:
@@ -55,7 +55,7 @@ def confine(cell: Cell) -> None:
         landlock.restrict([*cell.readable, "/proc", "/dev"], writable, has_network=cell.has_network)
 
 
-def filter_calls(cell: Cell) -> None:
+def filter_calls(cell: JailSpec) -> None:
     """Last step of all, after whatever the filter refuses.
 
     Raises:

@@ -10,8 +10,8 @@ import ctypes
 import os
 from pathlib import Path
 
-from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Layer
+from device_agents.jail.spec import JailSpec
 from device_agents.jail.view import DEVICES
 from fleet.base.inspection import allow_inspection
 from fleet.confinement import system
@@ -48,7 +48,7 @@ def enter(flags: int) -> None:
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def furnish(cell: Cell, *, has_pid_namespace: bool) -> None:
+def furnish(cell: JailSpec, *, has_pid_namespace: bool) -> None:
     """Make the worker's own root, with what it may see at the places where it was, and go there.
 
     Raises:
@@ -123,7 +123,7 @@ def _make_read_only(place: str) -> None:
         system.mount("none", place, "", _BIND | _REMOUNT | _READ_ONLY | kept)
 
 
-def _make_devices(cell: Cell) -> None:
+def _make_devices(cell: JailSpec) -> None:
     folder = Path(cell.root + "/dev")
     folder.mkdir(exist_ok=True)
     system.mount("tmpfs", str(folder), "tmpfs", _NO_SETUID | _NO_EXEC, "size=64k,mode=755")

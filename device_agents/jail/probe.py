@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from device_agents.jail import cgroup, namespaces
-from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Jail, Layer
+from device_agents.jail.spec import JailSpec
 from device_agents.jail.view import readable_paths
 from fleet.confinement import landlock, privileges, seccomp
 from fleet.confinement.system import architecture
@@ -95,7 +95,7 @@ def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
     places = {name: Path(folder, name) for name in ("root", "home")}
     for place in places.values():
         place.mkdir()
-    cell = Cell(
+    cell = JailSpec(
         layers=[],
         root=str(places["root"]),
         home=str(places["home"]),
@@ -110,7 +110,7 @@ def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
         raise OSError(reason)
 
 
-def _look_around(cell: Cell, *, has_pid_namespace: bool) -> None:
+def _look_around(cell: JailSpec, *, has_pid_namespace: bool) -> None:
     namespaces.furnish(cell, has_pid_namespace=has_pid_namespace)
     os.chdir(cell.home)
     for path in (sys.executable, "/proc/self/stat", "/dev/null"):

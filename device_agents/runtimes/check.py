@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from device_agents.machine.ending import end
+from device_agents.machine.terminate import end
 
 _TIMEOUT_SEC = 20.0
 

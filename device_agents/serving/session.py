@@ -30,7 +30,7 @@ from device_agents.workers.contents import CALL_CONTENT, Buffer, CallAnswer, ord
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
-from fleet.base.text import shown_lines
+from fleet.base.text import sanitize_lines
 from fleet.domain.measuring import ErrorKind, check_runs
 from fleet.domain.tokens import Claims
 from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked, NotProgrammable
@@ -276,7 +276,7 @@ class Session:
             raise InvalidRequest(f"{request.artifact_digest} is not on this agent; put it first")
         async with self.device.turn, self.device.quiet(), self._worker_apart() as worker:
             proof = await prove(worker, request, worker.give(path), cpus=self._pinned_cpus)
-        return proof_to_proto(replace(proof, message=shown_lines(proof.message)))
+        return proof_to_proto(replace(proof, message=sanitize_lines(proof.message)))
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
         """Program the fabric.

@@ -19,12 +19,12 @@ from device_agents.machine.linux import resident_bytes
 from device_agents.runtimes.contract import DeviceLost, WorkerEnd
 from device_agents.workers.answers import LARGEST, AnswerBound
 from device_agents.workers.contents import Buffer, split_answer
+from device_agents.workers.directory import WorkerDirectory
 from device_agents.workers.family import Exit, Family
 from device_agents.workers.limits import MAX_PROCESSES, SAMPLE_SEC, Excess, WorkerLimits, find_excess
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
-from device_agents.workers.room import Room
-from fleet.base.text import shown_lines
+from fleet.base.text import sanitize_lines
 from fleet.domain.measuring import ErrorKind
 from fleet.v1 import session_service_pb2, worker_pb2
 
@@ -57,7 +57,7 @@ class WorkerLost(Exception):
     """A candidate ended its worker, or had to be ended with it. The message has no control characters."""
 
     def __init__(self, kind: ErrorKind, message: str, signal_number: int = 0) -> None:
-        super().__init__(shown_lines(message))
+        super().__init__(sanitize_lines(message))
         self.kind = kind
         self.signal_number = signal_number
 
@@ -69,7 +69,7 @@ class WorkerHandle:
         self,
         *,
         family: Family,
-        room: Room,
+        room: WorkerDirectory,
         limits: WorkerLimits,
         output: OutputPipe,
         link: WorkerLink,

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
-from fleet.base.text import shown_lines
+from fleet.base.text import sanitize_lines
 
 _TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
@@ -103,7 +103,7 @@ class OutputBroadcast:
         self._readers.append(reader)
         try:
             while (content := await reader.get()) is not None:
-                text = shown_lines(decoder.decode(content))
+                text = sanitize_lines(decoder.decode(content))
                 if text:
                     yield text
         finally:

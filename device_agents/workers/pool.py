@@ -18,19 +18,19 @@ from typing import Any, TypeVar
 
 from device_agents.driver import WorkerSpec
 from device_agents.jail import cgroup
-from device_agents.jail.cell import Cell
 from device_agents.jail.layers import OPEN, Jail, Layer
+from device_agents.jail.spec import JailSpec
 from device_agents.jail.view import device_files, readable_paths
 from device_agents.machine import linux
-from device_agents.machine.ending import end
 from device_agents.machine.removal import remove_tree
+from device_agents.machine.terminate import end
+from device_agents.workers.directory import WorkerDirectory, check_directories
 from device_agents.workers.family import Family
 from device_agents.workers.handle import Patience, WorkerHandle
 from device_agents.workers.ledger import Ledger
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
-from device_agents.workers.room import Room, check_rooms
 from device_agents.workers.strays import Strays
 from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
@@ -141,7 +141,7 @@ class WorkerPool:
             ConfigError: what it has to load is not there, or the folder of its workers has something else in it.
         """
         if not self._ledger.exists():
-            check_rooms(self._directory)
+            check_directories(self._directory)
         await asyncio.to_thread(self._ledger.kill_listed)
         self._is_adopting = linux.adopt_orphans()
         self._strays.note_own()
@@ -192,7 +192,7 @@ class WorkerPool:
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
         """Have a worker forked; None when the warm process did not do it."""
         worker_id = next(self._ids)
-        room = Room.make(self._directory / f"worker-{worker_id}")
+        room = WorkerDirectory.make(self._directory / f"worker-{worker_id}")
         group = self._groups.make(f"worker-{worker_id}", self.limits.memory_bytes) if self._groups else None
         cell = self._cell(spec, room, group)
         order = WorkerOrder(
@@ -241,7 +241,7 @@ class WorkerPool:
             jail=" ".join(cell.layers),
         )
 
-    def _cell(self, spec: WorkerSpec, room: Room, group: Path | None) -> Cell:
+    def _cell(self, spec: WorkerSpec, room: WorkerDirectory, group: Path | None) -> JailSpec:
         """Make a jail for one worker, and its home its own."""
         devices = device_files(spec.devices)
         groups = groups_for(devices)
@@ -261,7 +261,7 @@ class WorkerPool:
             str(cache_dir()),
         ]
         private = [self._directory, Path.home(), data_dir()]
-        return Cell(
+        return JailSpec(
             layers=list(jail.layers),
             root=str(room.root),
             home=str(room.home),
@@ -308,7 +308,7 @@ class WorkerPool:
             self._on_lost()
         return is_born
 
-    async def _drop(self, family: Family, room: Room, link: socket.socket, log_reader: int) -> None:
+    async def _drop(self, family: Family, room: WorkerDirectory, link: socket.socket, log_reader: int) -> None:
         """Let go of a worker that did not come about."""
         link.close()
         os.close(log_reader)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from device_agents.jail.cell import Cell
 from device_agents.jail.confine import confine, filter_calls
+from device_agents.jail.spec import JailSpec
 from device_agents.machine import linux
 from device_agents.machine.frames import HEADER, format_frame, parse_header
 from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
@@ -65,14 +65,14 @@ class WorkerOrder:
     """Logical CPUs that it is kept on; empty: any."""
 
     limits_address_space: bool = True
-    cell: Cell
+    cell: JailSpec
     """Its jail."""
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         """Return what the agent wrote."""
         content = json.loads(text)
-        return cls(**{**content, "cell": Cell(**content["cell"])})
+        return cls(**{**content, "cell": JailSpec(**content["cell"])})
 
 
 def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:

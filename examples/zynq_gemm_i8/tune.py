@@ -15,7 +15,7 @@ from pathlib import Path
 
 import fleet
 from cross.build.library import build
-from cross.fabric.tiles import Tile, matmul_i8, schedule_matmul, tiles_for
+from cross.fabric.tiles import FabricTile, matmul_i8, schedule_matmul, tiles_for
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import TensorSpec
 
@@ -26,12 +26,12 @@ REGISTERS = Path(__file__).with_name("registers.yaml")
 class Timed:
     """A tiling and what the whole product takes in it."""
 
-    tile: Tile
+    tile: FabricTile
     cycles: int
     sec: float
 
 
-def build_all(extents: tuple[int, int, int], target_json: str, folder: Path) -> dict[Tile, Artifact]:
+def build_all(extents: tuple[int, int, int], target_json: str, folder: Path) -> dict[FabricTile, Artifact]:
     """Build the product in every tiling."""
     m, n, k = extents
     shapes = (((m, k), "int8", False), ((k, n), "int8", False), ((m, n), "int32", True))

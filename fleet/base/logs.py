@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 
 context: ContextVar[Mapping[str, str]] = ContextVar("fleet_log_context", default=MappingProxyType({}))
 """Fields added to every record of the current task: device, lease, job, peer."""
@@ -109,6 +109,6 @@ class _JsonFormatter(logging.Formatter):
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={value}" for key, value in _fields(record).items())
-        words = shown(f"{record.getMessage()} {fields}".rstrip())
+        words = sanitize(f"{record.getMessage()} {fields}".rstrip())
         text = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {words}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

@@ -19,18 +19,18 @@ _HIDDEN = re.compile(
 _UNPRINTABLE = re.compile(rf"(?![\t\n\ud800-\udfff]){_HIDDEN.pattern}")
 
 
-def shown(text: str, limit: int | None = None) -> str:
+def sanitize(text: str, limit: int | None = None) -> str:
     """Return a text as it may be shown to anybody: one line, without control characters, at most `limit` long."""
     if not (text.isascii() and text.isprintable()):
         text = _HIDDEN.sub("", _SPACES.sub(" ", text))
     return text if limit is None else text[:limit]
 
 
-def shown_lines(text: str) -> str:
+def sanitize_lines(text: str) -> str:
     """Sanitize a text of several lines: remove control characters and keep line breaks."""
     if "\n" not in text:
-        return shown(text)
-    return "\n".join(map(shown, text.split("\n")))
+        return sanitize(text)
+    return "\n".join(map(sanitize, text.split("\n")))
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.holding import check_command, run_holding
 from fleet.domain.leases import PendingRequest, make_wish
 
@@ -22,7 +22,7 @@ def acquire(
         str,
         typer.Argument(
             help="Which devices will do: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4'.",
-            autocompletion=candidates.selectors,
+            autocompletion=completion_values.selectors,
         ),
     ],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],

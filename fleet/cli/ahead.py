@@ -35,7 +35,7 @@ def start_ahead(arguments: Sequence[str]) -> None:
         if word in _HELP or word.startswith(_ELSEWHERE) or any(kind in word for kind in _SLOW):
             return
     from cross.pool.fork_server import start_fork_server
-    from fleet.optimizer.tasks import MODULES
+    from fleet.building import MODULES
 
     with contextlib.suppress(ConfigError):  # the command reports the error
         start_fork_server(likely_target(arguments), MODULES)

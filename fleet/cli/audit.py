@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fleet.cli import options
 from fleet.cli.tables import make_console
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
 
 _WORDS = {
@@ -69,7 +69,7 @@ def deed_text(deed: AuditEntry) -> str:
         return f"{_WORDS.get(deed.action, deed.action)} {_plain(deed.subject)}".rstrip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         lease = json.loads(deed.subject)
-        held = words.duration(float(lease["held_sec"]))
+        held = formatting.duration(float(lease["held_sec"]))
         return f"held {lease['device']} for {held}, {lease['end']} {lease['purpose']}".rstrip()
     return f"held {deed.subject}"
 

@@ -299,10 +299,10 @@ def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
     Proven schedules come first, then checked ones. Times from different scopes are never compared: the oldest scope
     with a checked schedule is used.
     """
+    from fleet.domain.keys import NO_TRACE
     from fleet.library import Library
     from fleet.library.proof_words import line_of
-    from fleet.optimizer.history import fastest
-    from fleet.workloads.applying import NO_TRACE
+    from fleet.model_schedules import fastest
 
     within = _within(order)
     with Library.open_to_read(order.library) as library:

@@ -39,8 +39,8 @@ def certs(
 
     Example: fleet builder certs ~/.config/fleet/builders
     """
-    from fleet.optimizer.cluster.address import own_certs
-    from fleet.optimizer.cluster.certs import make_certs
+    from fleet.building.cluster.address import own_certs
+    from fleet.building.cluster.certs import make_certs
 
     folder = own_certs() if folder is None else at_home(folder)
     make_certs(folder)
@@ -58,7 +58,7 @@ def scheduler(
 
     Example: fleet builder scheduler --host 10.0.0.5
     """
-    from fleet.optimizer.cluster.serving import serve_scheduler
+    from fleet.building.cluster.serving import serve_scheduler
 
     def on_ready(address: str) -> None:
         print(f"scheduler listening on {address}", flush=True)
@@ -88,8 +88,8 @@ def serve(
 
     Example: fleet builder serve --dask tls://10.0.0.5:8786
     """
-    from fleet.optimizer.cluster.address import ClusterAddress
-    from fleet.optimizer.cluster.serving import BuilderOptions, serve_builder
+    from fleet.building.cluster.address import ClusterAddress
+    from fleet.building.cluster.serving import BuilderOptions, serve_builder
 
     wanted = BuilderOptions(
         cluster=ClusterAddress(address=dask, certs=dask_certs),
@@ -119,8 +119,8 @@ def list_(
 
     Example: fleet builder list --dask tls://10.0.0.5:8786
     """
-    from fleet.optimizer.cluster.address import ClusterAddress
-    from fleet.optimizer.cluster.members import members
+    from fleet.building.cluster.address import ClusterAddress
+    from fleet.building.cluster.members import members
 
     found = options.run(members(ClusterAddress(address=dask, certs=dask_certs), connect_timeout))
     if options.wants_json(ctx, json_output):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.outputs import check_output
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 
 
@@ -18,7 +18,7 @@ def bundle(
         str,
         typer.Option(
             help="Board, as 'fleet targets' lists them, or machine: aarch64, armv7l, x86_64.",
-            autocompletion=candidates.boards,
+            autocompletion=completion_values.boards,
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The archive.")] = Path("agent.tar.xz"),

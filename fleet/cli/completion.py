@@ -1,7 +1,7 @@
 """`fleet completion SHELL`: prints what makes a shell complete our commands.
 
 The shell asks this program: flags and commands are those of the installed version, names those of the fleet that is
-configured. See `fleet.cli.candidates`.
+configured. See `fleet.cli.completion_values`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
-from fleet.cli import candidates
+from fleet.cli import completion_values
 
 VARIABLE = "_FLEET_COMPLETE"
 """What a shell sets when it asks; made of the program's name, by typer."""
@@ -101,7 +101,7 @@ def offer_jobs() -> None:
     only = typer.Typer(add_completion=False)
 
     @only.command()
-    def _words(words: Annotated[list[str], typer.Argument(autocompletion=candidates.jobs)]) -> None:
+    def _words(words: Annotated[list[str], typer.Argument(autocompletion=completion_values.jobs)]) -> None:
         """Stand for the commands."""
 
     only(prog_name="fleet")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.base.settings import KEYS, Setting, config_file, look_up
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console
 
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@/]*@")
@@ -30,7 +30,7 @@ def show(
     tracker: options.TrackerOption = None,
     library: options.LibraryOption = None,
     on: Annotated[
-        str | None, typer.Option(metavar="SELECTOR", help="Which device.", autocompletion=candidates.selectors)
+        str | None, typer.Option(metavar="SELECTOR", help="Which device.", autocompletion=completion_values.selectors)
     ] = None,
     json_output: options.JsonOption = False,
 ) -> None:

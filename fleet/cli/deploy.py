@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 from fleet.errors import ConfigError, FleetError
 
@@ -33,7 +33,7 @@ def deploy(
     board: Annotated[
         str | None,
         typer.Option(
-            help="Board, as 'fleet targets' lists them. Default: found out.", autocompletion=candidates.boards
+            help="Board, as 'fleet targets' lists them. Default: found out.", autocompletion=completion_values.boards
         ),
     ] = None,
     directory: Annotated[str, typer.Option("--dir", help="Where it lives, below the home directory.")] = "fleet-agent",

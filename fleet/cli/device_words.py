@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fleet.base.config import nearest
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.selectors import FOUND_LABELS, Selector, labels_of, parse_selector
 from fleet.errors import InvalidRequest
@@ -30,10 +30,10 @@ def matching(
     found = [device for device in devices if selector.matches(labels_of(device))]
     if found or not _is_bare(text, selector):
         return found
-    named = [device for device in devices if words.short_name(device.name) == text]
+    named = [device for device in devices if formatting.short_name(device.name) == text]
     if named or text in kinds:
         return named
-    names = {words.short_name(device.name) for device in devices}
+    names = {formatting.short_name(device.name) for device in devices}
     here = {device.inventory.kind for device in devices}
     close = nearest(text, {*commands, *names, *here, *kinds})
     labels = {key for device in devices for key in labels_of(device)}

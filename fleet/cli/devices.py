@@ -10,11 +10,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.device_words import matching, own_labels
 from fleet.cli.groups import ListingGroup
 from fleet.cli.tables import make_console
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.dashboard.chart import render_history
 from fleet.dashboard.columns import STATES
 from fleet.dashboard.details import device_details
@@ -58,7 +58,7 @@ def devices(
 def list_matching(
     ctx: typer.Context,
     selector: Annotated[
-        str, typer.Argument(help="Which devices: 'cpu', 'kind=cpu,rack=3'.", autocompletion=candidates.selectors)
+        str, typer.Argument(help="Which devices: 'cpu', 'kind=cpu,rack=3'.", autocompletion=completion_values.selectors)
     ],
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
@@ -100,7 +100,7 @@ def _matching(ctx: typer.Context, selector: str, known: Sequence[DeviceStatus]) 
 
 
 def _by_name(device: DeviceStatus) -> tuple[tuple[str, int], ...]:
-    return words.natural_key(device.name)
+    return formatting.natural_key(device.name)
 
 
 @app.command()
@@ -119,7 +119,7 @@ def show(
     snapshot, history = _with_history(options.tracker_address(ctx, tracker or outer_tracker), name, connect_timeout)
     device = next((device for device in snapshot.devices if device.name == name), None)
     if device is None:
-        known = ", ".join(words.short_name(device.name) for device in snapshot.devices) or "none"
+        known = ", ".join(formatting.short_name(device.name) for device in snapshot.devices) or "none"
         raise NotFound(f"there is no {name}; known are: {known}")
     if options.wants_json(ctx, json_output or outer_json):
         options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
@@ -191,13 +191,13 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
     for device in devices:
         inventory = device.inventory
         table.add_row(
-            Text(words.short_name(device.name)),
+            Text(formatting.short_name(device.name)),
             Text(inventory.kind),
             STATES[device.state],
             Text(inventory.labels.get("arch", "-")),
             Text(inventory.device_model or "-"),
             str(inventory.core_count or "-"),
-            words.size(inventory.memory_bytes),
+            formatting.size(inventory.memory_bytes),
             *([Text(inventory.tvm_version or "-"), Text(device.address)] if is_wide else []),
             *([Text(own_labels(device) or "-")] if has_labels else []),
         )

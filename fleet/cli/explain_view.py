@@ -12,7 +12,7 @@ from rich.text import Text
 from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, duration, line, make_table
 from fleet.domain.roofline import Roofline
 from fleet.graph.concats import CopyReason
-from fleet.graph.explaining import Explanation, Program, Scheduled, Stage
+from fleet.graph.explaining import Explanation, GraphStage, Program, Scheduled
 
 _MOST_OPERATORS = 8
 """Operators of the imported graph that are named; the most frequent."""
@@ -137,7 +137,7 @@ def _counted(operators: dict[str, int]) -> str:
     return ", ".join(texts)
 
 
-def _layouts(stage: Stage) -> str:
+def _layouts(stage: GraphStage) -> str:
     return ", ".join(f"{count} {layout}" for layout, count in stage.convolution_layouts.items())
 
 

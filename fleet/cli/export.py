@@ -17,7 +17,7 @@ from fleet.cli.answers_view import answers_line
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import make_console
-from fleet.dashboard.words import engine_name
+from fleet.dashboard.formatting import engine_name
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from fleet.base.machine import account_name
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.groups import ShowingGroup
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.json_out import print_document
@@ -24,14 +24,14 @@ from fleet.identity.account_key import account_key_id, known_account_key_id
 from fleet.library import Job, Library
 from fleet.library.ownership import Caller
 from fleet.optimizer.fleets import fleet_for
-from fleet.optimizer.job import TuneOptions
-from fleet.optimizer.order import submit as submit_job
+from fleet.optimizer.job_spec import submit as submit_job
+from fleet.optimizer.options import TuneOptions
 
 app = typer.Typer(cls=ShowingGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 NameArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="Its name, with or without 'jobs/'.", autocompletion=candidates.jobs),
+    typer.Argument(metavar="JOB", help="Its name, with or without 'jobs/'.", autocompletion=completion_values.jobs),
 ]
 
 ForceOption = Annotated[

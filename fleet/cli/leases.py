@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
 from fleet.wire.json_shape import lease_json
@@ -49,7 +49,7 @@ def leases(
 def revoke(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="The lease, with or without 'leases/'.", autocompletion=candidates.leases)
+        str, typer.Argument(help="The lease, with or without 'leases/'.", autocompletion=completion_values.leases)
     ],
     reason: Annotated[str, typer.Option(help="Shown to the holder.")] = "",
     json_output: options.JsonOption = False,
@@ -83,12 +83,12 @@ def _table(snapshot: Snapshot) -> Table:
         table.add_column(column, overflow="fold")
     for lease in snapshot.leases:
         table.add_row(
-            words.short_name(lease.name),
-            words.short_name(lease.device_name),
+            formatting.short_name(lease.name),
+            formatting.short_name(lease.device_name),
             Text(lease.held_by),
-            words.age(lease.granted_at_sec, now_sec),
-            words.duration(lease.expires_at_sec - now_sec),
-            f"in {words.duration(lease.ends_at_sec - now_sec)}",
+            formatting.age(lease.granted_at_sec, now_sec),
+            formatting.duration(lease.expires_at_sec - now_sec),
+            f"in {formatting.duration(lease.ends_at_sec - now_sec)}",
             Text(lease.purpose),
         )
     return table

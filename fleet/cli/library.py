@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cross.targets.boards import load_boards
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
@@ -52,7 +52,7 @@ TargetOption = Annotated[
         "--target",
         metavar="TARGET",
         help="Only records of this TVM target (JSON), or of this board ('fleet targets').",
-        autocompletion=candidates.boards,
+        autocompletion=completion_values.boards,
         callback=_target_of_board,
     ),
 ]

@@ -70,10 +70,10 @@ def serve(
     """
     from fleet.base import logs
     from fleet.base.network import listening_host, refuse_network
-    from fleet.optimizer.cluster.address import ClusterAddress
-    from fleet.optimizer.serving import OptimizerOptions
-    from fleet.optimizer.serving import serve as run
-    from fleet.optimizer.snapshot_service import ServingAddress
+    from fleet.building.cluster.address import ClusterAddress
+    from fleet.optimizer.cost_model_service import ServingAddress
+    from fleet.optimizer.daemon import OptimizerOptions
+    from fleet.optimizer.daemon import serve as run
 
     logs.setup(options.settings(ctx).log_level or "info")
     serving_host = listening_host(host, is_network_allowed=allow_network)

@@ -19,7 +19,7 @@ from fleet.base.config import at_home
 from fleet.base.network import is_answered
 from fleet.base.settings import Setting, Source, look_up
 from fleet.base.signals import ENDING, on_signals
-from fleet.cli import candidates
+from fleet.cli import completion_values
 from fleet.cli.activity import working
 from fleet.cli.json_out import print_document
 from fleet.cli.terminal import CleanConsole
@@ -178,7 +178,7 @@ PreferOption = Annotated[
     str,
     typer.Option(
         metavar="SELECTOR",
-        autocompletion=candidates.selectors,
+        autocompletion=completion_values.selectors,
         help="Among free devices that will do, take one that matches this: 'bitstream=sha256:...'. Never waits.",
     ),
 ]
@@ -201,7 +201,7 @@ TargetOption = Annotated[
         "--target",
         metavar="TARGET",
         help="A board ('fleet targets') or TVM target as JSON.",
-        autocompletion=candidates.boards,
+        autocompletion=completion_values.boards,
     ),
 ]
 DeviceModelOption = Annotated[
@@ -216,7 +216,7 @@ UntunedOption = Annotated[bool, typer.Option("--untuned", help="Do not look in t
 DeviceArgument = Annotated[
     str,
     typer.Argument(
-        help="The device, with or without 'devices/'.", callback=_device_name, autocompletion=candidates.devices
+        help="The device, with or without 'devices/'.", callback=_device_name, autocompletion=completion_values.devices
     ),
 ]
 """Its full name."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.digests import digest_of
-from fleet.cli import candidates, options, stepping
+from fleet.cli import completion_values, options, stepping
 from fleet.cli.holding import check_command, run_holding
 from fleet.client.device import Device
 from fleet.errors import ConfigError
@@ -26,7 +26,9 @@ def program(
     on: Annotated[
         str,
         typer.Option(
-            metavar="SELECTOR", help="Which board: 'kind=zynq', 'name=pynq-1'.", autocompletion=candidates.selectors
+            metavar="SELECTOR",
+            help="Which board: 'kind=zynq', 'name=pynq-1'.",
+            autocompletion=completion_values.selectors,
         ),
     ] = "kind=zynq",
     registers: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fleet.base.text import printable
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library
@@ -23,7 +23,7 @@ def report(
         typer.Argument(
             metavar="[JOB]",
             help="Name of the job, with or without 'jobs/'. Default: the newest.",
-            autocompletion=candidates.jobs,
+            autocompletion=completion_values.jobs,
         ),
     ] = None,
     output: Annotated[

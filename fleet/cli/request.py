@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.domain.leases import PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest
@@ -62,7 +62,7 @@ def cancel(
     request_id: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="The request, or the beginning of its id.", autocompletion=candidates.requests
+            metavar="ID", help="The request, or the beginning of its id.", autocompletion=completion_values.requests
         ),
     ],
     reason: Annotated[str, typer.Option(help="Shown to whoever waits.")] = "",
@@ -113,7 +113,7 @@ def _table(snapshot: Snapshot) -> Table:
             Text(each.asked_by),
             Text(each.selector),
             str(each.priority),
-            words.age(each.asked_at_sec, snapshot.taken_at_sec),
+            formatting.age(each.asked_at_sec, snapshot.taken_at_sec),
             Text(each.reason),
             Text(each.purpose),
         )

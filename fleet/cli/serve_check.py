@@ -12,7 +12,7 @@ from fleet.cli import options, stepping
 from fleet.cli.activity import working
 from fleet.cli.answers_view import answers_line
 from fleet.cli.tables import duration, make_console
-from fleet.dashboard.words import engine_name
+from fleet.dashboard.formatting import engine_name
 from fleet.domain.measuring import MOST_RUNS, Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.serving import ServedShapes, ServeReport

@@ -14,7 +14,7 @@ import typer
 
 from fleet.artifacts.artifact import Artifact, check_complete, side_file_of
 from fleet.artifacts.elf import HEADER_BYTES
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.client import held
 from fleet.client.device import Device
 from fleet.domain.measuring import TensorSpec
@@ -26,7 +26,7 @@ OnOption = Annotated[
     str | None,
     typer.Option(
         metavar="SELECTOR",
-        autocompletion=candidates.selectors,
+        autocompletion=completion_values.selectors,
         help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one 'fleet acquire' holds, else "
         "that of 'fleet config show', else 'cpu'.",
     ),

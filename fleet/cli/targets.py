@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cross.targets.boards import Board, find_board, load_boards
-from fleet.cli import candidates, options
+from fleet.cli import completion_values, options
 from fleet.cli.groups import ShowingGroup
 from fleet.cli.tables import make_console
 
@@ -39,7 +39,7 @@ def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None
 def show(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="The board, as 'fleet targets' lists it.", autocompletion=candidates.boards)
+        str, typer.Argument(help="The board, as 'fleet targets' lists it.", autocompletion=completion_values.boards)
     ],
     json_output: options.JsonOption = False,
 ) -> None:

@@ -17,14 +17,15 @@ from fleet.cli.tune_display import display
 from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import next_lines, print_reports, stopped_line
 from fleet.cli.watching import submit_and_watch
-from fleet.dashboard.words import engine_name
+from fleet.dashboard.formatting import engine_name
 from fleet.errors import FleetError, InvalidRequest
-from fleet.library import Library, Optimizer
+from fleet.library import Library, OptimizerRecord
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.fleets import fleet_behind, serving
-from fleet.optimizer.job import TuneOptions, TuneReport
-from fleet.optimizer.order import is_data
-from fleet.optimizer.service import tune as run_tune
+from fleet.optimizer.job_spec import is_data
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.report import TuneReport
+from fleet.optimizer.tune import tune as run_tune
 
 
 def _tune(options: TuneOptions, asked: Asked) -> None:
@@ -88,7 +89,7 @@ def _has_optimizer(options: TuneOptions) -> bool:
     return False
 
 
-async def _serving(optimizers: Sequence[Optimizer], tracker: str) -> list[Optimizer]:
+async def _serving(optimizers: Sequence[OptimizerRecord], tracker: str) -> list[OptimizerRecord]:
     return await serving(optimizers, tracker, await fleet_behind(tracker))
 
 

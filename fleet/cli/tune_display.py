@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from fleet.cli.progress_lines import ProgressLines
 from fleet.cli.tune_view import render_progress, state_text
 from fleet.optimizer.core.progress import JobProgress, Phase
-from fleet.optimizer.job import report_progress
+from fleet.optimizer.report import report_progress
 
 logger = logging.getLogger(__name__)
 

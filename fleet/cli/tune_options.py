@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli import candidates
+from fleet.building.cluster.address import ClusterAddress
+from fleet.cli import completion_values
 from fleet.cli.options import (
     DEFAULT_CACHE_GB,
     BatchSizeOption,
@@ -36,9 +37,8 @@ from fleet.domain.jobs import parse_priority
 from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
 from fleet.models.model import check_exists, is_of_transformers
-from fleet.optimizer.cluster.address import ClusterAddress
-from fleet.optimizer.job import TuneOptions, trial_evaluator
-from fleet.optimizer.order import check_options
+from fleet.optimizer.job_spec import check_options
+from fleet.optimizer.options import TuneOptions, trial_evaluator
 from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
 
 _HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
@@ -77,7 +77,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             list[str] | None,
             typer.Option(
                 metavar="SELECTOR",
-                autocompletion=candidates.selectors,
+                autocompletion=completion_values.selectors,
                 help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'. Default: that of "
                 "'fleet config show', else cpu. May be repeated where an optimizer runs, once for each kind of board.",
             ),
@@ -141,7 +141,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="TARGET",
-                autocompletion=candidates.boards,
+                autocompletion=completion_values.boards,
                 help="A board ('fleet targets') or TVM target as JSON, instead of the device's own.",
             ),
         ] = None,

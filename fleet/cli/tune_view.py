@@ -14,13 +14,14 @@ from rich.text import Text
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.stored import naming
 from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
-from fleet.dashboard.words import engine_name
+from fleet.dashboard.formatting import engine_name
 from fleet.domain.jobs import trials_text
 from fleet.export.targets import target_of
 from fleet.models.importing.transformers_model import title_of
 from fleet.models.model import is_of_transformers
 from fleet.optimizer.core.progress import JobProgress, Phase, RepeatCount
-from fleet.optimizer.job import ModelReport, ProgressReport, RatioReport, TuneOptions, TuneReport, WorkloadReport
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.report import ModelReport, ProgressReport, RatioReport, TuneReport, WorkloadReport
 
 _SHOWN = 12
 """How many workloads are shown while tuning, costliest first; a screen has few lines."""

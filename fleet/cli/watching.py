@@ -21,8 +21,9 @@ from fleet.errors import FleetError
 from fleet.identity.account_key import account_key_id
 from fleet.library import Job, JobState, Library
 from fleet.optimizer.fleets import fleet_for
-from fleet.optimizer.job import ProgressReport, TuneOptions, TuneReport
-from fleet.optimizer.order import submit
+from fleet.optimizer.job_spec import submit
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.report import ProgressReport, TuneReport
 
 _LOOK_SEC = 0.5
 _LINE_SEC = 5.0

@@ -142,7 +142,7 @@ class Fleet:
         calls, self._calls = self._calls, None
         try:
             await asyncio.gather(*(device.release() for device in list(self._devices)))
-            self._stream.book.close()
+            self._stream.table.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RELEASE_TIMEOUT_SEC):
                     await self._stream.flush()
@@ -178,9 +178,9 @@ class Fleet:
         stream = self._open_stream()
         if stream.fatal is not None:
             raise stream.fatal
-        book = stream.book
+        table = stream.table
         wish = make_wish(selector, **terms)
-        held = await self._answer(book.ask(wish, on_queued), wish.wait_timeout_sec)
+        held = await self._answer(table.ask(wish, on_queued), wish.wait_timeout_sec)
         self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
         device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
         self._devices.add(device)
@@ -342,7 +342,7 @@ class Fleet:
 
     async def _answer(self, waiting: Waiting, wait_timeout_sec: float | None) -> HeldLease:
         """Wait for the tracker's answer. Whatever else ends the wait, nothing stays queued or held."""
-        book = self._open_stream().book
+        table = self._open_stream().table
         local_timeout_sec = None if wait_timeout_sec is None else wait_timeout_sec + _LOCAL_SLACK_SEC
         held: HeldLease | None = None
         try:
@@ -354,9 +354,9 @@ class Fleet:
                 f"no device for {str(waiting.wish.selector)!r} within {wait_timeout_sec:g} s; {where}"
             ) from None
         finally:
-            book.leave(waiting.request_id)
+            table.leave(waiting.request_id)
             if held is None and waiting.answer.done() and waiting.answer.exception() is None:
-                book.release(waiting.answer.result().name)  # granted at the very moment we gave up waiting
+                table.release(waiting.answer.result().name)  # granted at the very moment we gave up waiting
         return held
 
     async def _keep(self, held: HeldLease) -> None:
@@ -366,11 +366,11 @@ class Fleet:
             renewal_sec = math.inf if held.is_at_its_longest else held.ttl_sec / 3
             await asyncio.sleep(max(0.0, min(renewal_sec, held.remaining_sec())))
             if held.ended is None and not held.is_at_its_longest:
-                stream.book.send(Renew(held.name))
+                stream.table.send(Renew(held.name))
                 if stream.is_up:
                     await _await_last_word(held)
             if held.remaining_sec() <= 0:
-                stream.book.expire(held)
+                stream.table.expire(held)
 
     async def _give_back(self, held: HeldLease, device: Device) -> None:
         self._devices.discard(device)
@@ -378,7 +378,7 @@ class Fleet:
         stream = self._stream
         if stream is None or held.ended is not None:
             return
-        confirmed = stream.book.release(held.name)
+        confirmed = stream.table.release(held.name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RELEASE_TIMEOUT_SEC if stream.is_up else 0):
                 await asyncio.shield(confirmed)

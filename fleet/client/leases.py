@@ -1,7 +1,7 @@
 """What one client holds and waits for, and how each event from the tracker changes that.
 
-No I/O and no messages: the stream calls the book when the tracker says something, and the book replies through `send`.
-After a reconnect, `LeaseBook.reopen` returns what the new stream has to start with.
+No I/O and no messages: the stream calls the table for each event of the tracker, and the table replies through `send`.
+After a reconnect, `LeaseTable.reopen` returns what the new stream has to start with.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Waiting:
 
 
 @dataclass(kw_only=True)
-class LeaseBook:
+class LeaseTable:
     """All leases and waiting requests of one client."""
 
     send: Callable[[ClientEvent], None]

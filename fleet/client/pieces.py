@@ -22,7 +22,7 @@ async def exchange(call: grpc.aio.StreamStreamCall[P, Any], request: bytes, make
         make: the class of the pieces.
 
     Raises:
-        grpc.aio.AioRpcError: the call failed. See `fleet.wire.ending` for the error that counts.
+        grpc.aio.AioRpcError: the call failed. See `fleet.wire.rpc_end_status` for the error that counts.
     """
     try:
         for piece in cut([request], lambda size_bytes, piece: make(size_bytes=size_bytes, piece=piece)):

@@ -25,10 +25,10 @@ from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, Measuremen
 from fleet.identity.credentials import Proof as IdentityProof
 from fleet.identity.credentials import agent_name
 from fleet.v1 import session_service_pb2
-from fleet.wire.ending import Ending
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
 from fleet.wire.proofs import proof_from_proto, proof_order_to_proto
 from fleet.wire.rpc import from_rpc_error, make_channel
+from fleet.wire.rpc_end_status import Ending
 from fleet.wire.stubs import session_service_stub
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER

@@ -1,7 +1,7 @@
 """The one stream between a client and its tracker: kept open for ever, whatever happens to the tracker.
 
-`TrackerStream.run` is one task. It opens the stream, sends what the lease book has to say, feeds the answers back to
-the book, and reopens a broken stream after a jittered pause. A broken stream never ends a lease: leases live by their
+`TrackerStream.run` is one task. It opens the stream, sends what the lease table has to say, feeds the answers back to
+the table, and reopens a broken stream after a jittered pause. A broken stream never ends a lease: leases live by their
 tokens, and end when those run out or the tracker says so.
 """
 
@@ -20,7 +20,7 @@ import grpc.aio
 from fleet.base.clock import Clock
 from fleet.base.text import sendable
 from fleet.base.version import package_version
-from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
+from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseTable, Release, Renew
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.errors import (
     ConfigError,
@@ -65,10 +65,10 @@ _Call: TypeAlias = (
 
 
 class TrackerStream:
-    """Owns the stream and the lease book behind it."""
+    """Owns the stream and the lease table behind it."""
 
     def __init__(self, stub: Callable[[], Awaitable[LeaseServiceStub]], holder: str, clock: Clock) -> None:
-        self.book = LeaseBook(send=self.send, clock=clock)
+        self.table = LeaseTable(send=self.send, clock=clock)
         self.is_up = False
         self.fleet_id = ""
         self.was_up = asyncio.Event()
@@ -95,7 +95,7 @@ class TrackerStream:
         self._flushed.set()
 
     def send(self, event: ClientEvent) -> None:
-        """Send an event if a stream is open; after a reconnect, the book repeats what still matters."""
+        """Send an event if a stream is open; after a reconnect, the table repeats what still matters."""
         if self.is_up:
             self._outgoing.append(event)
             self._wake()
@@ -103,7 +103,7 @@ class TrackerStream:
     def publish(self, job: JobStatus) -> None:
         """Report how a job is doing; only the newest state of each job is sent."""
         self._forget_old_jobs()
-        self._jobs[job.name] = (self.book.clock.monotonic_sec(), job)
+        self._jobs[job.name] = (self.table.clock.monotonic_sec(), job)
         if self.is_up:
             self._unsent_jobs[job.name] = job
             self._wake()
@@ -172,19 +172,19 @@ class TrackerStream:
     def _tell_book(self, event: lease_service_pb2.TrackerEvent) -> None:
         match event.WhichOneof("kind"):
             case "queued":
-                self.book.queued(request_from_proto(event.queued))
+                self.table.queued(request_from_proto(event.queued))
             case "granted":
                 granted = event.granted
                 device, lease = device_from_proto(granted.device), lease_from_proto(granted.lease)
-                self.book.granted(granted.request_id, device, lease, granted.token.SerializeToString())
+                self.table.granted(granted.request_id, device, lease, granted.token.SerializeToString())
             case "refused":
                 error = error_classes().get(event.refused.error_class, LeaseError)(event.refused.message)
-                self.book.refused(event.refused.request_id, error)
+                self.table.refused(event.refused.request_id, error)
             case "renewed":
-                self.book.renewed(lease_from_proto(event.renewed.lease), event.renewed.token.SerializeToString())
+                self.table.renewed(lease_from_proto(event.renewed.lease), event.renewed.token.SerializeToString())
             case "lease_ended":
                 ended = event.lease_ended
-                self.book.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
+                self.table.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
             case _:  # a newer tracker may say more
                 return
 
@@ -208,7 +208,7 @@ class TrackerStream:
         except Exception as error:
             logger.exception("an event cannot be sent")
             if isinstance(event, Acquire):
-                self.book.refused(event.request_id, InvalidRequest(f"the request cannot be sent: {error}"))
+                self.table.refused(event.request_id, InvalidRequest(f"the request cannot be sent: {error}"))
             return None
 
     def _welcome(self, welcome: lease_service_pb2.Welcome) -> None:
@@ -217,18 +217,18 @@ class TrackerStream:
         if self.was_up.is_set():
             logger.warning("the tracker is back", extra={"tracker_id": welcome.tracker_id})
         self.was_up.set()
-        self._outgoing = self.book.reopen()
+        self._outgoing = self.table.reopen()
         self._forget_old_jobs()
         self._unsent_jobs = {name: job for name, (_, job) in self._jobs.items()}
         self._wake()
-        known = self.book.held.keys() | self.book.releasing.keys()
+        known = self.table.held.keys() | self.table.releasing.keys()
         strays = [lease.name for lease in welcome.leases if lease.name not in known]
         if strays:
-            asyncio.get_running_loop().call_later(_STRAY_GRACE_SEC, self.book.release_strays, strays)
+            asyncio.get_running_loop().call_later(_STRAY_GRACE_SEC, self.table.release_strays, strays)
 
     def _forget_old_jobs(self) -> None:
         """Forget jobs that ended long ago: an optimizer runs many, and a tracker would show all of them as new."""
-        oldest_sec = self.book.clock.monotonic_sec() - _TOLD_AGAIN_SEC
+        oldest_sec = self.table.clock.monotonic_sec() - _TOLD_AGAIN_SEC
         self._jobs = {
             name: (told_sec, job)
             for name, (told_sec, job) in self._jobs.items()
@@ -246,7 +246,7 @@ class TrackerStream:
         if self.is_up:
             self._went_down()
         self.fatal = error
-        self.book.fail(error)
+        self.table.fail(error)
         self.was_up.set()
 
     def _wake(self) -> None:

@@ -51,7 +51,7 @@ def train(
     return bytes(booster.save_raw("ubj"))
 
 
-class Trees:
+class BoostedTrees:
     """Trained trees, ready to score."""
 
     def __init__(self, snapshot: bytes) -> None:

@@ -62,7 +62,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class CostModel:
     """A trained model."""
 
     width: int
@@ -96,7 +96,7 @@ class Model:
         )
 
 
-def train(groups: Sequence[Group], *, seed: int = 0) -> Model:
+def train(groups: Sequence[Group], *, seed: int = 0) -> CostModel:
     """Fit a model to groups of at least two workloads."""
     prepared = [experts.prepare(group) for group in groups]
     folds = _folds(groups, seed)
@@ -116,7 +116,7 @@ def train(groups: Sequence[Group], *, seed: int = 0) -> Model:
         )
         for one, fold in zip(prepared, folds, strict=True)
     ]
-    return Model(
+    return CostModel(
         width=groups[0].features[0].shape[1],
         members=members,
         by_instruction_set=by_set,

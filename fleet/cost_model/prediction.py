@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.model import MEMBERS, Calibration, Frame, Model, spread_out
-from fleet.cost_model.own import OwnTrees, weight_of
+from fleet.cost_model.model import MEMBERS, Calibration, CostModel, Frame, spread_out
 from fleet.cost_model.samples import Group, Query, grouped
+from fleet.cost_model.workload_trees import OwnTrees, weight_of
 from fleet.errors import InvalidRequest
 
 _USUAL_RECORDS = 12.0
@@ -33,7 +33,7 @@ class Prediction:
     """
 
 
-def predict(model: Model, query: Query, frame: Frame | None = None) -> Prediction:
+def predict(model: CostModel, query: Query, frame: Frame | None = None) -> Prediction:
     """Return what is expected of candidates.
 
     Args:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.boosting import Trees
+from fleet.cost_model.boosting import BoostedTrees
 from fleet.cost_model.model import Frame
-from fleet.cost_model.own import FEWEST, weight_of
 from fleet.cost_model.pooling import Features
 from fleet.cost_model.prediction import predict
 from fleet.cost_model.samples import Query, Sample
 from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.workload_trees import FEWEST, weight_of
 
 _LEAST_SCORE = 0.02
 """Of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
@@ -48,14 +48,14 @@ class Ranker:
 
         Args:
             shared: what all workloads know; None: nothing is known of this kind of target.
-            own: trees of `fleet.cost_model.learn`, of the job's own records.
+            own: trees of `fleet.cost_model.job_trees`, of the job's own records.
             records: how many of these are of this workload.
             frame: candidates that say what is usual; none: the first that are scored.
             measured: records of this workload with their features. With some of them scores are the times that
                 `predict` expects, which trusts the shared model as far as they bear it out.
         """
         self._shared = shared.model if shared is not None else None
-        self._own = Trees(own) if own is not None else None
+        self._own = BoostedTrees(own) if own is not None else None
         self._own_share = 1.0 if shared is None else weight_of(records) if own is not None else 0.0
         self._known = list(frame)
         self._frame: Frame | None = None
@@ -115,6 +115,6 @@ class Ranker:
             self._own_frame = float(logs.mean()), float(logs.std()) + 0.1
 
 
-def _log_time(trees: Trees, features: Sequence[Features]) -> NDArray[np.float64]:
+def _log_time(trees: BoostedTrees, features: Sequence[Features]) -> NDArray[np.float64]:
     logs: NDArray[np.float64] = -np.log(np.maximum(trees.score(features), _LEAST_SCORE))
     return logs

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fleet.base.digests import digest_of
 from fleet.cost_model.experts import Experts
-from fleet.cost_model.model import Calibration, Model
+from fleet.cost_model.model import Calibration, CostModel
 from fleet.cost_model.network import Network
 from fleet.cost_model.prediction import Prediction, predict
 from fleet.cost_model.samples import Query
@@ -76,7 +76,7 @@ class Snapshot:
         return cls(content=content, metrics=_read(lambda: dict(_header(_arrays(content))["metrics"])))
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> CostModel:
         """The model itself; read when it is first asked for.
 
         Raises:
@@ -103,7 +103,7 @@ def snapshot_of(content: bytes) -> Snapshot:
     return Snapshot.of(content)
 
 
-def pack(model: Model, metrics: Mapping[str, float]) -> Snapshot:
+def pack(model: CostModel, metrics: Mapping[str, float]) -> Snapshot:
     """Return a model as a snapshot."""
     header = {
         "feature_version": _COLUMNS_VERSION,
@@ -137,7 +137,7 @@ def _read(read: Callable[[], T]) -> T:
         raise InvalidRequest(f"this is no snapshot of a cost model: {type(error).__name__}: {error}") from error
 
 
-def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> Model:
+def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> CostModel:
     header = _header(arrays)
     members = []
     for number, scale in enumerate(header["scales"]):
@@ -151,7 +151,7 @@ def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> Model:
         weights, booster = arrays[f"{number}.weights"].astype(np.float32), arrays[f"{number}.booster"].tobytes()
         members.append(Experts(weights=weights, booster=booster, network=net, scale=scale))
     told = header["calibration"]
-    return Model(
+    return CostModel(
         width=header["width"],
         members=tuple(members),
         by_instruction_set=_residuals(header["instruction_sets"], "set", arrays),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fleet.cost_model import model as models
-from fleet.cost_model.model import Model
+from fleet.cost_model.model import CostModel
 from fleet.cost_model.prediction import predict
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Group, Query, Sample, check, grouped
@@ -61,6 +61,6 @@ def is_not_worse(candidate: Snapshot, current: Snapshot, holdout: Sequence[Sampl
     return bool(differences.mean() >= -sure * error)
 
 
-def _pairs(model: Model, group: Group) -> float:
+def _pairs(model: CostModel, group: Group) -> float:
     query = Query(features=group.features, device_model=group.device_model, instruction_set=group.instruction_set)
     return ranked_right(predict(model, query).log_sec, np.exp(group.log_sec))

@@ -24,7 +24,7 @@ from textual.widgets import Input, Static
 
 from fleet.base.logs import held_back
 from fleet.dashboard import heights
-from fleet.dashboard.deeds import CancelRequest, Deed, Revoke
+from fleet.dashboard.actions import Action, CancelRequest, Revoke
 from fleet.dashboard.details_panel import DetailsPanel
 from fleet.dashboard.dialogs import Confirm, Help
 from fleet.dashboard.head import away_line, head_line, keys_line
@@ -32,9 +32,9 @@ from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
 from fleet.dashboard.pane_table import PaneTable
 from fleet.dashboard.panes import Choice, parse_filter
 from fleet.dashboard.plain_signs import PlainSigns
-from fleet.dashboard.sources import JobBook, SnapshotSource
+from fleet.dashboard.selection import PANES, action_for, find, make_sheets
+from fleet.dashboard.sources import JobSource, SnapshotSource
 from fleet.dashboard.terminal_input import TolerantDriver
-from fleet.dashboard.things import PANES, deed_about, find, make_sheets
 from fleet.domain.selectors import ANY
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import FleetError, InvalidRequest
@@ -46,7 +46,7 @@ _MESSAGE_SEC = 10.0
 _MOST_MESSAGE_LINES = 3
 
 
-async def show(source: SnapshotSource, jobs: JobBook, interval_sec: float) -> int:
+async def show(source: SnapshotSource, jobs: JobSource, interval_sec: float) -> int:
     """Show the fleet until somebody quits. Return the exit code.
 
     Raises:
@@ -90,7 +90,7 @@ class FleetApp(App[None]):
         Binding("question_mark", "help", show=False),
     ]
 
-    def __init__(self, source: SnapshotSource, jobs: JobBook, interval_sec: float = 1.0) -> None:
+    def __init__(self, source: SnapshotSource, jobs: JobSource, interval_sec: float = 1.0) -> None:
         """Show nothing yet.
 
         Args:
@@ -293,7 +293,7 @@ class FleetApp(App[None]):
 
         self.push_screen(Confirm(deed.question), answered)
 
-    async def _do(self, deed: Deed) -> None:
+    async def _do(self, deed: Action) -> None:
         reason = f"{self._source.holder}, in fleet status"
         try:
             if isinstance(deed, Revoke):
@@ -356,10 +356,10 @@ class FleetApp(App[None]):
 
     # Parts
 
-    def _deed(self) -> Deed | None:
+    def _deed(self) -> Action | None:
         if self._snapshot is None:
             return None
-        return deed_about(find(self._snapshot, self._pane, self._table.selected))
+        return action_for(find(self._snapshot, self._pane, self._table.selected))
 
     @property
     def _is_open(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rich.text import Text
 
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobState, JobStatus, share_done, trials_text
 from fleet.domain.leases import PendingRequest
@@ -17,7 +17,7 @@ from fleet.domain.leases import PendingRequest
 T = TypeVar("T")
 
 Cell = str | Text
-Key = tuple[float, words.NaturalKey]
+Key = tuple[float, formatting.NaturalKey]
 """What rows are sorted by: numbers by the first part, texts by the second."""
 
 _BAR_COLUMNS = 10
@@ -65,7 +65,7 @@ def _number(value: float | None) -> Key | None:
 
 
 def _text(value: str) -> Key | None:
-    return (0.0, words.natural_key(value)) if value else None
+    return (0.0, formatting.natural_key(value)) if value else None
 
 
 def _since(at_sec: float | None) -> Key | None:
@@ -102,7 +102,7 @@ def _temperature(device: DeviceStatus) -> str:
 DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
     Column(
         title="device",
-        cell=lambda device, _: words.short_name(device.name),
+        cell=lambda device, _: formatting.short_name(device.name),
         key=lambda device: _text(device.name),
     ),
     Column(
@@ -113,7 +113,7 @@ DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
     Column(title="holder", cell=lambda device, _: device.held_by or "-", key=lambda device: _text(device.held_by)),
     Column(
         title="held",
-        cell=lambda device, now_sec: words.age(device.granted_at_sec, now_sec),
+        cell=lambda device, now_sec: formatting.age(device.granted_at_sec, now_sec),
         key=lambda device: _since(device.granted_at_sec),
         is_number=True,
         from_width=60,
@@ -166,7 +166,7 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
     ),
     Column(
         title="waits",
-        cell=lambda request, now_sec: words.age(request.asked_at_sec, now_sec),
+        cell=lambda request, now_sec: formatting.age(request.asked_at_sec, now_sec),
         key=lambda request: _since(request.asked_at_sec),
         is_number=True,
         from_width=50,
@@ -211,8 +211,8 @@ def _bar(done: int) -> Text:
 JOB_COLUMNS: Sequence[Column[JobStatus]] = (
     Column(
         title="job",
-        cell=lambda job, _: job.title or words.short_name(job.name),
-        key=lambda job: _text(job.title or words.short_name(job.name)),
+        cell=lambda job, _: job.title or formatting.short_name(job.name),
+        key=lambda job: _text(job.title or formatting.short_name(job.name)),
     ),
     Column(
         title="state", cell=lambda job, _: JOB_STATES[job.state], key=lambda job: _text(JOB_STATES[job.state].plain)
@@ -232,7 +232,7 @@ JOB_COLUMNS: Sequence[Column[JobStatus]] = (
     ),
     Column(
         title="best",
-        cell=lambda job, _: words.latency(job.best_us),
+        cell=lambda job, _: formatting.latency(job.best_us),
         key=lambda job: _number(job.best_us or None),
         is_number=True,
         from_width=70,
@@ -246,7 +246,7 @@ JOB_COLUMNS: Sequence[Column[JobStatus]] = (
     ),
     Column(
         title="runs",
-        cell=lambda job, now_sec: words.age(job.started_at_sec, now_sec),
+        cell=lambda job, now_sec: formatting.age(job.started_at_sec, now_sec),
         key=lambda job: _since(job.started_at_sec),
         is_number=True,
         from_width=120,

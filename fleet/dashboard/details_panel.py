@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.widgets import Static
 
 from fleet.dashboard.chart import render_history
-from fleet.dashboard.sources import JobBook, SnapshotSource
-from fleet.dashboard.things import Thing, details_of
+from fleet.dashboard.selection import Selected, details_of
+from fleet.dashboard.sources import JobSource, SnapshotSource
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobStatus
 from fleet.domain.snapshot import Snapshot
@@ -49,11 +49,11 @@ class DetailsPanel(VerticalScroll, can_focus=True):
     class Loaded(Message):
         """There is more to show."""
 
-    def __init__(self, source: SnapshotSource, jobs: JobBook) -> None:
+    def __init__(self, source: SnapshotSource, jobs: JobSource) -> None:
         super().__init__(id="details")
         self._source = source
         self._jobs = jobs
-        self._thing: Thing | None = None
+        self._thing: Selected | None = None
         self._loaded: _Drawing | None = None
 
     def compose(self) -> ComposeResult:
@@ -62,7 +62,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
     def on_mount(self) -> None:
         self.set_interval(_LOAD_EACH_SEC, self.load)
 
-    def show(self, thing: Thing | None, snapshot: Snapshot, now_sec: float) -> None:
+    def show(self, thing: Selected | None, snapshot: Snapshot, now_sec: float) -> None:
         """Show a thing as it is at this moment; None: there is none."""
         is_other = _name(thing) != _name(self._thing)
         self._thing = thing
@@ -82,7 +82,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         if self._thing is not None:
             self.run_worker(self._load(self._thing), exclusive=True, name="fleet details")
 
-    async def _load(self, thing: Thing) -> None:
+    async def _load(self, thing: Selected) -> None:
         try:
             if isinstance(thing, DeviceStatus):
                 samples = await self._source.history(thing.name)
@@ -113,7 +113,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         return both
 
 
-def _name(thing: Thing | None) -> str:
+def _name(thing: Selected | None) -> str:
     if thing is None:
         return ""
     if isinstance(thing, DeviceStatus):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.dashboard.deeds import CancelJob, CancelRequest, Deed, Revoke
+from fleet.dashboard.actions import Action, CancelJob, CancelRequest, Revoke
 from fleet.dashboard.head import Hint
 
 ALL_KEYS = (
@@ -18,13 +18,13 @@ ALL_KEYS = (
 )
 
 
-_ACTS: dict[type[Deed], str] = {Revoke: "revoke lease", CancelRequest: "cancel request", CancelJob: "stop job"}
+_ACTS: dict[type[Action], str] = {Revoke: "revoke lease", CancelRequest: "cancel request", CancelJob: "stop job"}
 
 FILTER_HINTS = (Hint(key="enter", text="keep", rank=0), Hint(key="esc", text="close", rank=0))
 """While a filter is typed."""
 
 
-def hints(deed: Deed | None, *, is_open: bool) -> list[Hint]:
+def hints(deed: Action | None, *, is_open: bool) -> list[Hint]:
     """Return the keys that do something now.
 
     Args:

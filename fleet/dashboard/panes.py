@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.dashboard.columns import DEVICE_COLUMNS, JOB_COLUMNS, JOB_STATES, REQUEST_COLUMNS, STATES, Column
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobStatus
@@ -89,7 +89,7 @@ def _request_labels(request: PendingRequest) -> dict[str, str]:
 
 def _job_labels(job: JobStatus) -> dict[str, str]:
     return {
-        "name": words.short_name(job.name),
+        "name": formatting.short_name(job.name),
         "title": job.title,
         "holder": job.holder,
         "state": JOB_STATES[job.state].plain,
@@ -98,7 +98,7 @@ def _job_labels(job: JobStatus) -> dict[str, str]:
 
 def by_name(devices: Sequence[DeviceStatus]) -> list[DeviceStatus]:
     """Sort devices as people count them."""
-    return sorted(devices, key=lambda device: words.natural_key(device.name))
+    return sorted(devices, key=lambda device: formatting.natural_key(device.name))
 
 
 DEVICES = Pane(

@@ -26,7 +26,7 @@ class SnapshotSource(Protocol):
     async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest: ...
 
 
-class JobBook(Protocol):
+class JobSource(Protocol):
     """What is known about jobs beside what the tracker knows. Calls block."""
 
     def look(self, job_name: str, width: int) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 
 
 class DeviceState(enum.StrEnum):
@@ -64,7 +64,7 @@ class Inventory:
 
     def __repr__(self) -> str:
         labels = "".join(f", {key}={value}" for key, value in sorted(self.labels.items()))
-        return shown(f"<Inventory {self.device_model or 'of no model'}, kind={self.kind}{labels}>")
+        return sanitize(f"<Inventory {self.device_model or 'of no model'}, kind={self.kind}{labels}>")
 
     @property
     def is_pretended(self) -> bool:
@@ -160,4 +160,4 @@ class DeviceStatus:
         model = f", {self.inventory.device_model}" if self.inventory.device_model else ""
         holder = f", held by {self.held_by}" if self.holder else ""
         reason = f": {self.reason}" if self.reason else ""
-        return shown(f"<DeviceStatus {self.name} {self.state}{model}{holder}{reason}>")
+        return sanitize(f"<DeviceStatus {self.name} {self.state}{model}{holder}{reason}>")

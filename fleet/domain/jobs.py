@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.domain.devices import holder_text
 from fleet.domain.leases import MOST_PRIORITY
 from fleet.errors import InvalidRequest
@@ -99,7 +99,7 @@ class JobStatus:
 
     def __repr__(self) -> str:
         trials = f"{trials_text(self.trials_done, self.trials_total)} trials"
-        return f"<JobStatus {self.name} {self.state}: {shown(self.title)}, {trials}>"
+        return f"<JobStatus {self.name} {self.state}: {sanitize(self.title)}, {trials}>"
 
 
 def trials_text(done: int, total: int) -> str:

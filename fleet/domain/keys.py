@@ -15,6 +15,9 @@ from typing import Any
 from fleet.base.digests import digest_of
 from fleet.errors import InvalidRequest
 
+NO_TRACE = ""
+"""Stands for a trace if the unscheduled program is the fastest known one."""
+
 _DERIVED_KEYS = frozenset({"tag", "keys", "host"})
 _DEFAULTS_BY_KIND: Mapping[str, Mapping[str, object]] = {
     "cuda": {"max_num_threads": 1024, "thread_warp_size": 32},

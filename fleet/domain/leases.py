@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.domain.devices import holder_text
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.errors import InvalidRequest
@@ -43,7 +43,7 @@ class Lease:
     """Name chosen by the client; empty if it equals the certificate's name."""
 
     def __repr__(self) -> str:
-        holder = f", held by {shown(self.held_by)}" if self.holder else ""
+        holder = f", held by {sanitize(self.held_by)}" if self.holder else ""
         return f"<Lease {self.name} on {self.device_name}, epoch {self.epoch}{holder}>"
 
     @property
@@ -156,5 +156,5 @@ class PendingRequest:
         return holder_text(self.holder, self.holder_note)
 
     def __repr__(self) -> str:
-        said = shown(f"for {self.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
+        said = sanitize(f"for {self.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
         return f"<PendingRequest {said}>"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.base.quantities import time_text
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.errors import ErrorKind as ErrorKind
 from fleet.errors import InvalidRequest
 
@@ -262,7 +262,7 @@ class Measurement:
 
     def __repr__(self) -> str:
         if self.error is not None:
-            return f"<Measurement {self.error}: {shown(self.error_message, _SHOWN_CHARS)}>"
+            return f"<Measurement {self.error}: {sanitize(self.error_message, _SHOWN_CHARS)}>"
         times = f"{time_text(self.median_sec)}, median of {len(self.run_secs)}" if self.run_secs else "without times"
         doubts = ", ".join(sorted({found.kind for found in self.disturbances}))
         return f"<Measurement {times}{f', disturbed by {doubts}' if doubts else ''}>"

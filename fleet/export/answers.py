@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fleet.checking.index_inputs import largest_index
+from fleet.checking.numerics import Array, InputStyle, make_inputs
+from fleet.checking.weakness import Weakness, find_weakness
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import reference_outputs
-from fleet.optimizer.index_inputs import largest_index
-from fleet.optimizer.numerics import Array, InputStyle, make_inputs
-from fleet.optimizer.weakness import Weakness, find_weakness
 
 _OTHER_SEED = 1_000
 """Added to the seed for inputs that should give different outputs."""

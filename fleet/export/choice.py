@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import Library, Record, RecordKind
 from fleet.library.proof_words import unproven_line
-from fleet.optimizer.history import fastest, in_model, schedules, without_static
+from fleet.model_schedules import fastest, in_model, schedules, without_static
 from fleet.runtime.manifest import UsedRecord
 from fleet.workloads.workload import Workload
 
@@ -39,7 +39,7 @@ def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter)
     Times from two scopes never compete, so all come from one: among several that serve as many workloads, the oldest.
     """
     found = [
-        (scope, schedules(library, workloads, (), scope))
+        (scope, schedules(library, workloads, scope))
         for scope in library.scopes([workload.shash for workload in workloads], within)
     ]
     return _within(library, workloads, *max(found, key=lambda one: len(one[1]))) if found else Choice()

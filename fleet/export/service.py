@@ -27,6 +27,10 @@ from fleet.artifacts.fit import needed_features
 from fleet.base.digests import digest_of
 from fleet.base.outputs import check_output
 from fleet.base.scratch import scratch_dir
+from fleet.building.pool import run_within
+from fleet.building.turns import Turns
+from fleet.checking.numerics import Array, answer_tolerances
+from fleet.checking.spread import find_spread
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ArtifactRefused, BuildError, ConfigError, InvalidRequest
@@ -36,10 +40,6 @@ from fleet.library import Library
 from fleet.models.confined import having, reading
 from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
-from fleet.optimizer.numerics import Array, answer_tolerances
-from fleet.optimizer.pool import run_within
-from fleet.optimizer.spread import find_spread
-from fleet.optimizer.turns import Turns
 from fleet.runtime.agreement import Agreement
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Manifest, TensorType, Variant
 from fleet.runtime.model import load

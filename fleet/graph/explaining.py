@@ -34,7 +34,7 @@ _LOOKUPS = frozenset({"take", "gather_elements", "gather_nd"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class GraphStage:
     """The graph at one moment."""
 
     name: str
@@ -101,7 +101,7 @@ class Scheduled:
 class Explanation:
     """What became of a model, and how."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[GraphStage, ...]
     """The first is the model as imported, the last one calls the programs."""
 
     programs: tuple[Program, ...]
@@ -130,11 +130,11 @@ def explain(
     return Explanation(stages=tuple(stages), programs=tuple(ordered), scheduled=scheduled)
 
 
-def _stage(name: str, reason: str, mod: IRModule) -> Stage:
+def _stage(name: str, reason: str, mod: IRModule) -> GraphStage:
     calls = list(_calls(mod))
     operators = Counter("+".join(_operators(call)) for call in calls)
     layouts = Counter(str(call.attrs.data_layout) for call in calls if "relax.nn.conv" in op_name(call))
-    return Stage(
+    return GraphStage(
         name=name,
         reason=reason,
         operators=dict(operators.most_common()),

@@ -30,7 +30,7 @@ ATTRIBUTE = "fleet.winograd"
 """Of a block: which stage it is."""
 
 
-class Stage(enum.StrEnum):
+class WinogradStage(enum.StrEnum):
     """The blocks of a Winograd convolution, in order."""
 
     COLUMNS = "columns"
@@ -143,17 +143,17 @@ def winograd(data: Tensor, kernel: Tensor, filtering: Filtering, size: Sequence[
         own = [parts[n, y // outputs, y % outputs, q, x // outputs, f] for q in taps]
         return _choose(x % outputs, filtering.result(own))
 
-    def stage(shape: Sequence[PrimExpr | int], compute: object, kind: Stage) -> Tensor:
+    def stage(shape: Sequence[PrimExpr | int], compute: object, kind: WinogradStage) -> Tensor:
         return te.compute(shape, compute, name=f"winograd_{kind}", attrs={ATTRIBUTE: str(kind)})
 
     whole = (rows * outputs + TAPS - 1, columns * outputs + TAPS - 1)
     summed = te.reduce_axis((0, channels), name="c")
     pad = te.compute((batch, *whole, channels), padded, name="pad")
-    half = stage((batch, rows, len(taps), whole[1], channels), by_columns, Stage.COLUMNS)
-    full = stage((len(taps), len(taps), batch, rows, columns, channels), by_rows, Stage.DATA)
-    product = stage((len(taps), len(taps), batch, rows, columns, filters), multiplied, Stage.PRODUCT)
-    parts = stage((batch, rows, outputs, len(taps), columns, filters), back_by_columns, Stage.PARTS)
-    return stage((batch, *size, filters), back_by_rows, Stage.RESULT)
+    half = stage((batch, rows, len(taps), whole[1], channels), by_columns, WinogradStage.COLUMNS)
+    full = stage((len(taps), len(taps), batch, rows, columns, channels), by_rows, WinogradStage.DATA)
+    product = stage((len(taps), len(taps), batch, rows, columns, filters), multiplied, WinogradStage.PRODUCT)
+    parts = stage((batch, rows, outputs, len(taps), columns, filters), back_by_columns, WinogradStage.PARTS)
+    return stage((batch, *size, filters), back_by_rows, WinogradStage.RESULT)
 
 
 def _fits(call: Call, weights: tuple[int, ...]) -> bool:

@@ -27,7 +27,7 @@ from fleet.library.ownership import ANYBODY, Caller, check_owner, store_owner
 from fleet.library.rows import clean
 from fleet.library.schema import job_orders as orders
 from fleet.library.schema import jobs, optimizers
-from fleet.library.values import Job, JobState, Optimizer
+from fleet.library.values import Job, JobState, OptimizerRecord
 
 CLAIM_SEC = 30.0
 """A claim lasts this long unless it is renewed. An optimizer of the same host is seen to be gone at once."""
@@ -271,7 +271,7 @@ class JobQueue:
         with engines.writing(self._engine) as connection:
             connection.execute(optimizers.delete().where(optimizers.c.name == optimizer))
 
-    def optimizers(self) -> list[Optimizer]:
+    def optimizers(self) -> list[OptimizerRecord]:
         """Return the optimizers that are alive, as far as can be seen; oldest first."""
         query = sa.select(optimizers).where(optimizers.c.alive_until > datetime.now(UTC))
         with engines.reading(self._engine) as connection:
@@ -279,7 +279,7 @@ class JobQueue:
         here = stored.this_process()["host"]
         names = ("name", "tracker", "holder", "host", "pid", "started_at")
         return [
-            Optimizer(**{name: row[name] for name in names})
+            OptimizerRecord(**{name: row[name] for name in names})
             for row in rows
             if row["host"] != here or stored.is_process_alive(row["pid"], row["process_started_sec"])
         ]

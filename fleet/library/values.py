@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fleet.base.quantities import time_text
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.domain.jobs import JobState as JobState
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.operators import describe_workload
@@ -118,11 +118,11 @@ class Job:
 
     def __repr__(self) -> str:
         trials = f"{self.trials_done} of {self.trials_asked}" if self.trials_asked else f"{self.trials_done}"
-        return f"<Job {self.name} {self.state}: {shown(self.title)}, {trials} trials>"
+        return f"<Job {self.name} {self.state}: {sanitize(self.title)}, {trials} trials>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
+class OptimizerRecord:
     """A process that takes jobs from the library."""
 
     name: str
@@ -155,7 +155,7 @@ class StoredWorkload:
     """Parameters in order, outputs marked; empty when unknown."""
 
     def __repr__(self) -> str:
-        return f"<StoredWorkload {self.shash}: {shown(self.operator)}>"
+        return f"<StoredWorkload {self.shash}: {sanitize(self.operator)}>"
 
     @property
     def operator(self) -> str:
@@ -170,7 +170,7 @@ class StoredWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordProgram:
-    """A record's scheduled program, as search and cost model know it. `fleet.cost_model.stored` makes and reads it."""
+    """A record's scheduled program, as search and cost model know it. Written by `fleet.cost_model.feature_codec`."""
 
     program_hash: str = ""
     """Hash of the program in hexadecimal: two traces can make one program. Empty: not known."""
@@ -248,7 +248,7 @@ class Record:
 
     def __repr__(self) -> str:
         verdict, model = self.error or time_text(self.median_sec), self.scope.device_model or "any device"
-        return f"<Record {self.id}: {verdict}, {self.kind} of {self.workload} on {shown(model)}>"
+        return f"<Record {self.id}: {verdict}, {self.kind} of {self.workload} on {sanitize(model)}>"
 
     @property
     def needs_proof(self) -> bool:
@@ -368,5 +368,5 @@ class JobSummary:
     model_runs: tuple[ModelRun, ...]
 
     def __repr__(self) -> str:
-        title = shown(self.job.title)
+        title = sanitize(self.job.title)
         return f"<JobSummary {self.job.name} {self.job.state}: {title}, {len(self.workloads)} workloads>"

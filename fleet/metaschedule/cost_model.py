@@ -23,12 +23,12 @@ from tvm.s_tir.meta_schedule.cost_model.xgb_model import FeatureGroup, XGBModel
 from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 from tvm.s_tir.meta_schedule.utils import shash2hex
 
+from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kind, target_kinds
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.learn import LearnRecord, learn
-from fleet.cost_model.prior import prior_for
+from fleet.cost_model.job_trees import LearnRecord, learn
+from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, target_kind, target_kinds
 from fleet.errors import InvalidRequest
 from fleet.library import Library, StoredSnapshot
 from fleet.metaschedule.xgb_file import FAILED_SEC, read_groups

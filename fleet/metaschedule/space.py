@@ -17,7 +17,7 @@ from tvm.s_tir.meta_schedule.space_generator import PySpaceGenerator
 from cross.targets.intrinsics import load_intrinsics
 from fleet.domain.keys import canonical_target
 from fleet.errors import InvalidRequest
-from fleet.spaces.choose import schedules
+from fleet.spaces.space import schedules
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fleet.cost_model.learn import LearnRecord
+from fleet.cost_model.job_trees import LearnRecord
 from fleet.cost_model.samples import Sample, check
 from fleet.errors import InvalidRequest
 from fleet.metaschedule.array_pickle import read_objects

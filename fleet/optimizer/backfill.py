@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM
+from fleet.building.pool import Pool, run_within
+from fleet.building.turns import Turns
+from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM
 from fleet.errors import BuildError, ConfigError, FleetError
 from fleet.library import Library, Record, RecordProgram
-from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.recall import recall_programs
-from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
 

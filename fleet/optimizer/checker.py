@@ -13,6 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fleet.artifacts.artifact import Artifact
+from fleet.checking.index_inputs import inputs_of
+from fleet.checking.numerics import InputStyle, compare
+from fleet.checking.weakness import Weakness, find_weakness
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof, ProofVerdict
@@ -20,19 +23,16 @@ from fleet.errors import InvalidRequest, MeasurementError
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import (
     BaselineBuilt,
-    Check,
     Checked,
+    CheckOutputs,
     Prove,
     Proven,
     ReferenceFailed,
     ReferenceMade,
     Verdict,
 )
-from fleet.optimizer.index_inputs import inputs_of
-from fleet.optimizer.numerics import InputStyle, compare
 from fleet.optimizer.prover import Claim, Prover, impossible
 from fleet.optimizer.searcher import Searcher
-from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.spaces.packing import pack_all
 from fleet.workloads.workload import Workload
 
@@ -94,7 +94,7 @@ class Checker:
         return BaselineBuilt(shash, self._baselines[shash])
 
     async def check(
-        self, effect: Check
+        self, effect: CheckOutputs
     ) -> AsyncGenerator[BaselineBuilt | ReferenceMade | ReferenceFailed | Checked, None]:
         """Compare a candidate's output with the reference, then prove its claimed time."""
         workload = self._workload_of(effect.workload)
@@ -191,7 +191,7 @@ class Checker:
         call = partial(self._device.call, artifact, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC)
         return await _once_more_if_it_crashed(call)
 
-    async def _find_fault(self, workload: Workload, effect: Check, expected: Expected) -> str:
+    async def _find_fault(self, workload: Workload, effect: CheckOutputs, expected: Expected) -> str:
         inputs = pack_all(expected.inputs, effect.packings)
         try:
             call = partial(self._device.call, effect.artifact, inputs, is_trusted=False)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cross.build.cache import BuildCache
+from fleet.building.build_candidate import BuildTask
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
-from fleet.optimizer.tasks.build import BuildTask
 from fleet.optimizer.tasks.searches import Search
 from fleet.workloads.workload import Workload
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fleet import aio
 from fleet.errors import FleetError, NoMatchingDevice, TrackerUnavailable
-from fleet.library import Optimizer
+from fleet.library import OptimizerRecord
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ async def asked_again(question: Callable[[], Awaitable[T]], *, within_sec: float
         await asyncio.sleep(_PAUSE_SEC)
 
 
-async def serving(optimizers: Sequence[Optimizer], tracker: str, fleet_id: str) -> list[Optimizer]:
+async def serving(optimizers: Sequence[OptimizerRecord], tracker: str, fleet_id: str) -> list[OptimizerRecord]:
     """Return the optimizers that run jobs on a fleet.
 
     Args:
@@ -75,7 +75,7 @@ async def serving(optimizers: Sequence[Optimizer], tracker: str, fleet_id: str) 
     return [one for one in optimizers if found.get(_as_seen_from_here(one)) == fleet_id]
 
 
-def _as_seen_from_here(optimizer: Optimizer) -> str:
+def _as_seen_from_here(optimizer: OptimizerRecord) -> str:
     """Return an optimizer's address of its tracker: what is on its own machine is there by the machine's name."""
     host, _, port = optimizer.tracker.rpartition(":")
     is_elsewhere = optimizer.host != platform.node()

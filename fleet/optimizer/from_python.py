@@ -19,8 +19,9 @@ from fleet.base.scratch import scratch_dir
 from fleet.models.from_python import model_file
 from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress
-from fleet.optimizer.job import TuneOptions, TuneReport
-from fleet.optimizer.service import tune as run_job
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.report import TuneReport
+from fleet.optimizer.tune import tune as run_job
 from fleet.reports.plot import Svg
 from fleet.reports.report import Report, report
 

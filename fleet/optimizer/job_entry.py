@@ -21,9 +21,9 @@ from fleet.errors import FleetError, InvalidRequest
 from fleet.identity.account_key import account_key_id
 from fleet.library import Job, JobState, Library, RecordKind, new_job_name
 from fleet.optimizer.claim import JobClaim
-from fleet.optimizer.history import interrupted_job
-from fleet.optimizer.job import ProgressReport, TuneReport
 from fleet.optimizer.patience import patiently
+from fleet.optimizer.recall import interrupted_job
+from fleet.optimizer.report import ProgressReport, TuneReport
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from cross.build.cache import BuildCache
 from fleet.base.machine import machine_fingerprint
+from fleet.building.pool import Builders, Pool
+from fleet.building.turns import Cores, Turns
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.snapshot import Snapshot
@@ -27,40 +29,25 @@ from fleet.domain.scope import RecordScope, measured_model
 from fleet.errors import CacheFull, FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, ModelRun
 from fleet.library.proof_words import unproven_line
+from fleet.model_schedules import are_static, schedules, without_static
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.history import (
-    are_static,
-    choose_workloads,
-    lessons_of,
-    recall,
-    schedules,
-    traces_of,
-    without_static,
-)
-from fleet.optimizer.in_place import Placing
-from fleet.optimizer.job import (
-    ModelReport,
-    TuneOptions,
-    TuneReport,
-    report_decisions,
-    report_progress,
-    report_workloads,
-)
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
 from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline, note_facts
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
+from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.patience import patiently
-from fleet.optimizer.pool import Builders, Pool
 from fleet.optimizer.profiling.run import why_unfit
+from fleet.optimizer.recall import choose_workloads, lessons_of, recall, traces_of
+from fleet.optimizer.report import ModelReport, TuneReport, report_decisions, report_progress, report_workloads
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
 from fleet.optimizer.trainer import follow, follow_service
-from fleet.optimizer.turns import Cores, Turns
+from fleet.optimizer.whole_model_tuning.placing import Placing
 from fleet.workloads.workload import Workload, terms_of_model
 
 logger = logging.getLogger(__name__)
@@ -117,7 +104,7 @@ class JobRun:
         """Run the job. Whoever made its entry writes how it ended.
 
         Raises:
-            FleetError, asyncio.CancelledError: see `fleet.optimizer.service.tune`.
+            FleetError, asyncio.CancelledError: see `fleet.optimizer.tune.tune`.
         """
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
         items = await patiently(partial(recall, self.library, chosen, self._scope))
@@ -203,7 +190,8 @@ class JobRun:
         if self.inventory.is_pretended:
             progress.notice(f"the whole model is not compared: {progress.device_name} only pretends to run programs")
             return None
-        found = await patiently(partial(schedules, self.library, self.workloads, progress.workloads, self._scope))
+        compared = {item.workload.shash: item.decided_trace for item in progress.workloads}
+        found = await patiently(partial(schedules, self.library, self.workloads, self._scope, compared))
         failed = await patiently(partial(without_static, self.library, self.workloads, self._scope))
         if left := [workload.operator for workload in self.workloads if workload.shash in failed.keys() - found.keys()]:
             progress.notice(f"without a schedule in the model, since their static ones failed: {', '.join(left)}")

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from fleet.building.pool import Pool
+from fleet.building.turns import Turns
 from fleet.library import Library
 from fleet.optimizer.backfill import fill_in_background
-from fleet.optimizer.pool import Pool
 from fleet.optimizer.trainer import Trainer
-from fleet.optimizer.turns import Turns
 
 
 @asynccontextmanager

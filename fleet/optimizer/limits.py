@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.base.plain import from_plain, to_plain
+from fleet.building.pool import Pool
+from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice
 from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.roofline import Roofline
 from fleet.errors import FleetError
 from fleet.library import Library
 from fleet.optimizer.loop import TuningLoop
-from fleet.optimizer.pool import Pool
 from fleet.optimizer.profiling.peaks import build_peaks, peak_trials, roofline_of
-from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
 

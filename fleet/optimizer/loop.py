@@ -21,23 +21,23 @@ from typing import TypeVar
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import count_text
 from fleet.base.tasks import stopped, together
+from fleet.building.pool import Pool
+from fleet.building.turns import Turns, stepped_aside
 from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
-from fleet.cost_model.stored import target_kind
+from fleet.cost_model.feature_codec import target_kind
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.library import Library
-from fleet.optimizer.bench import Bench
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.entries import CandidateStage
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.device_lane import DeviceLane
 from fleet.optimizer.group_commit import GroupCommit
 from fleet.optimizer.measurer import Measurer
-from fleet.optimizer.pool import Pool
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
-from fleet.optimizer.turns import Turns, stepped_aside
 from fleet.workloads.workload import Workload
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ Round = tuple[str, tuple[str, ...]]
 """A workload and the digests of its new candidates."""
 
 
-_bench: ContextVar[Bench | None] = ContextVar("bench", default=None)
+_lane: ContextVar[DeviceLane | None] = ContextVar("lane", default=None)
 
 
 def feed(core: JobCore, event: ev.Event) -> list[ev.Effect]:
@@ -92,8 +92,8 @@ class TuningLoop:
         self._recorder = Recorder(library, core.conditions)
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
         self._baselines: dict[str, Artifact] = {}
-        self._benches = [self._bench_of(each) for each in (device, *others)]
-        self._checker = self._benches[0].checker
+        self._lanes = [self._lane_of(each) for each in (device, *others)]
+        self._checker = self._lanes[0].checker
 
     def use_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Search with what the library has learnt of such targets, from the next round on."""
@@ -150,7 +150,7 @@ class TuningLoop:
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
         feed(self._core, ev.SearchBegun())
-        queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=len(self._benches))
+        queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=len(self._lanes))
         self._is_next_built = lambda: not queue.empty()
         await together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
         self._is_next_built = lambda: False
@@ -204,26 +204,26 @@ class TuningLoop:
         A device alone gets the next batch while the last is measured, stored and checked; one of several leaves it to
         the others.
         """
-        lanes = 1 if self._turns.shares_cores or len(self._benches) > 1 else 2
-        consumers = [bench for bench in self._benches for _ in range(lanes)]
-        await together({f"measure {n}": self._consume(queue, bench) for n, bench in enumerate(consumers)})
+        lines = 1 if self._turns.shares_cores or len(self._lanes) > 1 else 2
+        consumers = [lane for lane in self._lanes for _ in range(lines)]
+        await together({f"measure {n}": self._consume(queue, lane) for n, lane in enumerate(consumers)})
 
-    async def _consume(self, queue: asyncio.Queue[Round | None], bench: Bench) -> None:
-        _bench.set(bench)
-        while (made := await self._next_round(queue, bench)) is not None:
+    async def _consume(self, queue: asyncio.Queue[Round | None], lane: DeviceLane) -> None:
+        _lane.set(lane)
+        while (made := await self._next_round(queue, lane)) is not None:
             await self._measure_round(made)
             queue.task_done()
         queue.put_nowait(None)  # for the next; nothing else comes, so there is room
-        await self._give_back_unused(bench)
+        await self._give_back_unused(lane)
 
-    async def _next_round(self, queue: asyncio.Queue[Round | None], bench: Bench) -> Round | None:
+    async def _next_round(self, queue: asyncio.Queue[Round | None], lane: DeviceLane) -> Round | None:
         if queue.empty():
-            await self._give_back_unused(bench)
+            await self._give_back_unused(lane)
         return await queue.get()
 
-    async def _give_back_unused(self, bench: Bench) -> None:
-        if self._gives_back and not bench.users:
-            await bench.device.give_back()
+    async def _give_back_unused(self, lane: DeviceLane) -> None:
+        if self._gives_back and not lane.users:
+            await lane.device.give_back()
 
     async def _make_static(self, shash: str) -> Round:
         async with self._turns.building():
@@ -310,29 +310,31 @@ class TuningLoop:
         if made[0] not in self._baselines:  # while nobody waits for the device
             async with self._turns.building():
                 await self._build_baseline(made[0])
-        bench, (shash, digests) = self._here, made
-        bench.device.bid(self._core.progress.bid)
-        if len(self._benches) > 1:
+        lane, (shash, digests) = self._here, made
+        lane.device.bid(self._core.progress.bid)
+        if len(self._lanes) > 1:
             # First the workload, then the lease: who has a device and waits for what another one is about to say of the
             # workload may have the very device that the other one waits for, once its own is gone.
             if self._applied_one_by_one[shash].locked():
-                await self._give_back_unused(bench)
+                await self._give_back_unused(lane)
             async with self._applied_one_by_one[shash], self.measuring():
                 await self.apply(ev.BatchWanted(*made))
             return
         known = [self._core.candidates.get((shash, digest)) for digest in digests]
-        artifacts = [one.artifact for one in known if one is not None and one.stage is Stage.BUILT and one.artifact]
+        artifacts = [
+            one.artifact for one in known if one is not None and one.stage is CandidateStage.BUILT and one.artifact
+        ]
         async with self.measuring() as device:
             if not artifacts or self._turns.are_ours(device.inventory):
-                async with bench.applying:
+                async with lane.applying:
                     await self.apply(ev.BatchWanted(*made))
                 return
-            await bench.device.send_ahead(artifacts)
-            await bench.until_free()
+            await lane.device.send_ahead(artifacts)
+            await lane.until_free()
             (measure,) = [
                 effect for effect in feed(self._core, ev.BatchWanted(*made)) if isinstance(effect, ev.Measure)
             ]
-            async with bench.measuring_ahead(measure) as results:
+            async with lane.measuring_ahead(measure) as results:
                 await self._apply_all(results)
 
     @asynccontextmanager
@@ -341,23 +343,23 @@ class TuningLoop:
 
         The lease comes first: who held the cores while waiting for one could keep others from ending theirs.
         """
-        bench = self._here
-        bench.users += 1
+        lane = self._here
+        lane.users += 1
         try:
-            device = await bench.device.device()
+            device = await lane.device.device()
             async with self._turns.measuring(device.inventory):
                 yield device
         finally:
-            bench.users -= 1
-        if self._gives_back and not bench.users and not self._is_next_built():
-            await bench.device.give_back()
+            lane.users -= 1
+        if self._gives_back and not lane.users and not self._is_next_built():
+            await lane.device.give_back()
 
     @property
-    def _here(self) -> Bench:
+    def _here(self) -> DeviceLane:
         """What this task measures on: the first device, unless it is one of those that measure rounds."""
-        return _bench.get() or self._benches[0]
+        return _lane.get() or self._lanes[0]
 
-    def _bench_of(self, device: SteadyDevice) -> Bench:
+    def _lane_of(self, device: SteadyDevice) -> DeviceLane:
         checker = Checker(
             conditions=self._core.conditions,
             device=device,
@@ -365,7 +367,7 @@ class TuningLoop:
             workload_of=self._workload_of,
             baselines=self._baselines,
         )
-        return Bench(device=device, measurer=Measurer(device), checker=checker)
+        return DeviceLane(device=device, measurer=Measurer(device), checker=checker)
 
     async def _perform(self, effects: Sequence[ev.Effect]) -> None:
         for effect in effects:
@@ -403,7 +405,7 @@ class TuningLoop:
                 return self._here.measure(effect)
             case ev.Store():
                 return self._recorder.store([effect])
-            case ev.Check():
+            case ev.CheckOutputs():
                 return self._here.checker.check(effect)
             case ev.Prove():
                 raise RuntimeError("proofs of known schedules are made together, by _prove_winners")

@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from fleet.building.turns import stepped_aside
 from fleet.client.line import TrialLine
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
-from fleet.optimizer.turns import stepped_aside
 
 RUN_OF_ERRORS = 5
 """So many candidates in a row that break down say more about the device than about themselves."""

@@ -14,6 +14,12 @@ from dataclasses import dataclass, replace
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import time_text
+from fleet.building.pool import Pool, run_within
+from fleet.building.turns import Turns
+from fleet.checking.index_inputs import largest_index
+from fleet.checking.numerics import Array, InputStyle, answer_tolerances, make_inputs
+from fleet.checking.spread import find_spread
+from fleet.checking.weakness import Weakness, find_weakness
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import BuildError, MeasurementError
@@ -27,15 +33,9 @@ from fleet.optimizer.comparing.turns import ENGINE, ModelTurns, Untuned
 from fleet.optimizer.core.events import Said
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.in_place import Placement, Placing
-from fleet.optimizer.index_inputs import largest_index
-from fleet.optimizer.job import ModelReport, RatioReport, report_placed
 from fleet.optimizer.loop import TuningLoop, feed
-from fleet.optimizer.numerics import Array, InputStyle, answer_tolerances, make_inputs
-from fleet.optimizer.pool import Pool, run_within
-from fleet.optimizer.spread import find_spread
-from fleet.optimizer.turns import Turns
-from fleet.optimizer.weakness import Weakness, find_weakness
+from fleet.optimizer.report import ModelReport, RatioReport, report_placed
+from fleet.optimizer.whole_model_tuning.placing import Placement, Placing
 from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.workloads.extract import compile_model
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.artifacts.artifact import Artifact
+from fleet.checking.index_inputs import inputs_of
+from fleet.checking.numerics import InputStyle, compare
 from fleet.client.arrays import array_of
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import Tensor, TensorSpec
@@ -29,8 +31,6 @@ from fleet.domain.proving import (
     is_varying,
 )
 from fleet.errors import InvalidRequest
-from fleet.optimizer.index_inputs import inputs_of
-from fleet.optimizer.numerics import InputStyle, compare
 from fleet.spaces.packing import Packing, pack_all
 from fleet.workloads.workload import Workload
 

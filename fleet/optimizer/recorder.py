@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
-from fleet.cost_model.stored import pack_program
+from fleet.cost_model.feature_codec import pack_program
 from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from fleet.cost_model.learn import learn
-from fleet.cost_model.prior import has_prior
+from fleet.building.build_candidate import build_candidate
+from fleet.building.metered import metered
+from fleet.building.pool import Pool, run_within
+from fleet.cost_model.job_trees import learn
+from fleet.cost_model.packaged_model import has_prior
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.ahead import Ahead
+from fleet.optimizer.core.backlog import Ahead
 from fleet.optimizer.core.events import (
     BaselineBuilt,
     Build,
@@ -24,10 +27,7 @@ from fleet.optimizer.core.events import (
     Proposed,
     SearchFailed,
 )
-from fleet.optimizer.pool import Pool, run_within
-from fleet.optimizer.tasks.build import build_candidate
 from fleet.optimizer.tasks.evolution import has_decisions
-from fleet.optimizer.tasks.metered import metered
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.workload import Workload
 

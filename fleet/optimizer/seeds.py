@@ -11,7 +11,7 @@ from fleet.domain.operators import operators_of
 from fleet.domain.scope import RecordScope
 from fleet.errors import ConfigError
 from fleet.library import Library, StoredWorkload
-from fleet.optimizer.tasks.adapting import Seed
+from fleet.optimizer.tasks.transfer import Seed
 from fleet.workloads.workload import Workload
 
 _NEIGHBOURS = 3

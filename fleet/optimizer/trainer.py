@@ -16,14 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
+from fleet.building.pool import Pool, run_within
+from fleet.building.turns import Turns
 from fleet.client.snapshot_calls import watch_snapshots
-from fleet.cost_model.stored import FEATURE_VERSION, target_kinds
+from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kinds
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import BuildError, FleetError
 from fleet.library import Memory, StoredSample, StoredSnapshot, Term
-from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.train import Trained, train
-from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from fleet.domain.measuring import disturbances_in
 from fleet.library import Job, JobSummary, ModelRun, Record, RecordKind, WorkloadSummary
-from fleet.reports.ending import Ending, endings_of
+from fleet.reports.run_summary import Ending, endings_of
 
 _TIME_POINTS = 200
 

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.base.quantities import time_text
-from fleet.base.text import shown
-from fleet.dashboard import words
+from fleet.base.text import sanitize
+from fleet.dashboard import formatting
 from fleet.errors import NotFound
 from fleet.library import Library, RecordKind
 from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Table, to_fragment, to_html, to_markdown
-from fleet.reports.ending import Ending
 from fleet.reports.figures import Curve, DeviceFigures, JobFigures, figures_of
 from fleet.reports.plot import Panel, Svg, stacked, svg_plots, text_plot
+from fleet.reports.run_summary import Ending
 from fleet.reports.whole_model import times_line, times_of, times_table, verdict_on
 
 _HOW_COUNTED = (
@@ -88,7 +88,7 @@ class Report:
 
     def __repr__(self) -> str:
         job = self.figures.job
-        return f"<Report of {job.name} {job.state}: {shown(job.title)}, {job.trials_done} trials>"
+        return f"<Report of {job.name} {job.state}: {sanitize(job.title)}, {job.trials_done} trials>"
 
     def _repr_html_(self) -> str:
         return to_fragment(self._blocks())
@@ -141,7 +141,7 @@ def _summary(figures: JobFigures) -> str:
     failed = f", {job.trials_failed} of them failed" if job.trials_failed else ""
     return (
         f"{job.name}, {job.state.value.lower()}{why}: {job.trials_done} trials{failed} in "
-        f"{words.duration(figures.lasted_sec)}, begun {job.started_at:%Y-%m-%d %H:%M} UTC by {job.holder}."
+        f"{formatting.duration(figures.lasted_sec)}, begun {job.started_at:%Y-%m-%d %H:%M} UTC by {job.holder}."
     )
 
 
@@ -168,7 +168,7 @@ def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
     if _finite(curve.by_time):
         title = f"{name} [{_unit(curve.by_time)[1]}]"
         values = {"best so far": _scaled(curve.by_time)}
-        panels.append(Panel(title=title, curves=values, lines={}, first="0", last=words.duration(lasted_sec)))
+        panels.append(Panel(title=title, curves=values, lines={}, first="0", last=formatting.duration(lasted_sec)))
     return panels
 
 
@@ -245,7 +245,7 @@ def _why_no_curve(figures: JobFigures) -> str:
     if not unknown:
         return "it measured nothing"
     rest = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
-    return f"no time is known of {', '.join(map(shown, unknown[:_MOST_NAMED]))}{rest}"
+    return f"no time is known of {', '.join(map(sanitize, unknown[:_MOST_NAMED]))}{rest}"
 
 
 def _finite(values: Sequence[float]) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.base.quantities import time_text
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.reports.document import Table
-from fleet.reports.ending import EndOfModel
 from fleet.reports.figures import JobFigures
+from fleet.reports.run_summary import EndOfModel
 
 _OTHER_ENGINE = "ONNX Runtime"
 
@@ -52,13 +52,13 @@ def verdict_on(model: EndOfModel) -> str:
     if model.weakness is not None:
         return f"Its answers were not checked: the output is {model.weakness}."
     if model.message:
-        return f"It differs from {words.engine_name(model.reference)}: {model.message}"
+        return f"It differs from {formatting.engine_name(model.reference)}: {model.message}"
     if model.max_abs_error is None:
         return ""
     allowed = "" if model.tolerance is None else f", {model.tolerance:.2g} allowed"
     found = f"largest difference {model.max_abs_error:.2g}{allowed}"
-    return f"Its output agrees with {words.engine_name(model.reference)}: {found}."
+    return f"Its output agrees with {formatting.engine_name(model.reference)}: {found}."
 
 
 def _engine(model: EndOfModel) -> str:
-    return words.engine_name(model.reference) if model.reference not in ("", "untuned") else _OTHER_ENGINE
+    return formatting.engine_name(model.reference) if model.reference not in ("", "untuned") else _OTHER_ENGINE

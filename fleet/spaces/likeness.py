@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from fleet.spaces.choose import Knobs, Space
+from fleet.spaces.space import Knobs, Space
 from fleet.spaces.tiles import Tile
 
 if TYPE_CHECKING:

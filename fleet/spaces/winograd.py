@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.graph.winograd import ATTRIBUTE, Stage
+from fleet.graph.winograd import ATTRIBUTE, WinogradStage
 from fleet.spaces.blocks import Product, child_blocks, only_follower
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.inlining import inline_all
@@ -49,13 +49,13 @@ class Cut:
     """Tiles of a block in both directions."""
 
 
-def winograd_stages(schedule: Schedule) -> dict[Stage, str]:
+def winograd_stages(schedule: Schedule) -> dict[WinogradStage, str]:
     """Return the names of the blocks of a Winograd convolution; nothing if there is none, or a stage is missing."""
-    found: dict[Stage, str] = {}
+    found: dict[WinogradStage, str] = {}
     for block in map(schedule.get, child_blocks(schedule)):
         if ATTRIBUTE in block.annotations:
-            found[Stage(str(block.annotations[ATTRIBUTE]))] = str(block.name_hint)
-    return found if len(found) == len(Stage) else {}
+            found[WinogradStage(str(block.annotations[ATTRIBUTE]))] = str(block.name_hint)
+    return found if len(found) == len(WinogradStage) else {}
 
 
 def cuts(product: Product, facts: ProcessorFacts) -> list[Cut]:
@@ -72,7 +72,7 @@ def cuts(product: Product, facts: ProcessorFacts) -> list[Cut]:
 
 def winograd_schedules(
     schedule: Schedule,
-    names: Mapping[Stage, str],
+    names: Mapping[WinogradStage, str],
     product: Product,
     wanted: Iterable[Cut],
     facts: ProcessorFacts,
@@ -138,9 +138,9 @@ class _Tiles:
     """Whether tiles end where its rows end."""
 
 
-def _begin(schedule: Schedule, names: Mapping[Stage, str], product: Product, tile: Tile | None) -> _Blocks:
+def _begin(schedule: Schedule, names: Mapping[WinogradStage, str], product: Product, tile: Tile | None) -> _Blocks:
     """Reorder the weights, if it is for a tile, and join what writes the results."""
-    columns, data, block, parts, result = (schedule.get_sblock(names[stage]) for stage in Stage)
+    columns, data, block, parts, result = (schedule.get_sblock(names[stage]) for stage in WinogradStage)
     if tile is not None:
         pack(schedule, block, product, tile)
     result = _joined(schedule, result)

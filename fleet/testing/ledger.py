@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, RequestEntry
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fleet.base.clock import Clock
 from fleet.testing.identity import use_authority
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
+from fleet.tracker.lease_service import MAX_UNSENT
 from fleet.tracker.server import Tracker, TrackerConfig
-from fleet.tracker.service import MAX_UNSENT
 
 
 class ServedTracker:

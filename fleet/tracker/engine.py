@@ -20,7 +20,7 @@ from collections.abc import Callable
 from fleet.base.clock import Clock
 from fleet.errors import DiskFull
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import Changes
+from fleet.tracker.core.records import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.journal.file import Journal
 

@@ -6,7 +6,7 @@ import asyncio
 
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import LeaseEntry
+from fleet.tracker.core.records import LeaseEntry
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import key_of
 from fleet.wire.open_streams import OpenStreams

@@ -10,7 +10,7 @@ from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
 from fleet.identity.roles import Role
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import LeaseEntry
+from fleet.tracker.core.records import LeaseEntry
 from fleet.tracker.messages import key_of
 
 

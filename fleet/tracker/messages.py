@@ -5,8 +5,8 @@ from __future__ import annotations
 from fleet.domain.devices import holder_text
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.epochs import nonce_of
+from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.state import TrackerState
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire.leases import LEASE_ENDS

@@ -18,7 +18,7 @@ from fleet.base.network import listening_host
 from fleet.base.open_files import raise_file_limit
 from fleet.base.signals import stop_on_signals
 from fleet.errors import ConfigError, FleetError
-from fleet.tracker.core.entries import MAX_NAMES_PER_AGENT, TrackerLimits
+from fleet.tracker.core.records import MAX_NAMES_PER_AGENT, TrackerLimits
 
 _STOP_SEC = 15.0
 """Grace period before a hanging tracker is killed. A tracker normally ends within a second."""

@@ -22,21 +22,22 @@ from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
 from fleet.errors import ConfigError
 from fleet.identity.credentials import PlainSecret
 from fleet.identity.store import CredentialStore
-from fleet.tracker.agents import AgentServicer
+from fleet.tracker.agent_service import AgentServicer
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import open_authority
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
-from fleet.tracker.identities import IdentityServicer, auditor
+from fleet.tracker.fleet_service import FleetServicer
+from fleet.tracker.identity_service import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.lease_audit import LeaseAudit
+from fleet.tracker.lease_service import MAX_UNSENT, LeaseServicer
 from fleet.tracker.members import Members
 from fleet.tracker.pace import Pace
-from fleet.tracker.service import MAX_UNSENT, FleetServicer, LeaseServicer
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
 from fleet.wire.peers import Guard, server_security

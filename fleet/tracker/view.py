@@ -17,12 +17,12 @@ from fleet.base.clock import Clock
 from fleet.base.version import package_version
 from fleet.errors import NoMatchingDevice, NotFound
 from fleet.tracker.core.admission import checked_selector, no_match_message
-from fleet.tracker.core.entries import Changes
+from fleet.tracker.core.records import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.history import History
+from fleet.tracker.job_table import JobTable
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
 from fleet.tracker.pace import Pace, portions
-from fleet.tracker.shown_jobs import ShownJobs
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
 from fleet.wire.times import timestamp
 
@@ -36,7 +36,7 @@ _MOST_PORTIONS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class EncodedSnapshot:
     """The fleet at one moment."""
 
     version: int
@@ -64,9 +64,9 @@ class FleetView:
         """Parts of a snapshot, encoded."""
         self._leases: dict[str, tuple[str, bytes]] = {}
         """By device: name of its lease, and that part of a snapshot."""
-        self._jobs = ShownJobs()
+        self._jobs = JobTable()
         self._own_version = 0
-        self._shown = Shown(version=-1, content=b"")
+        self._shown = EncodedSnapshot(version=-1, content=b"")
         self._making = asyncio.Lock()
 
     @property
@@ -124,7 +124,7 @@ class FleetView:
         if self._jobs.lose_client(client_id, self._clock.now_sec()):
             self._own_version += 1
 
-    async def shown(self) -> Shown:
+    async def shown(self) -> EncodedSnapshot:
         """Return the fleet at one moment. Who sends it has this turn to himself: a large one takes gRPC 3 ms."""
         async with self._making:
             if self._shown.version != self.version:
@@ -154,7 +154,7 @@ class FleetView:
                 shown = fleet_service_pb2.Snapshot(leases=[lease_to_proto(device.lease)])
                 self._leases[name] = device.lease.name, _encoded(shown)
 
-    async def _make_snapshot(self) -> Shown:
+    async def _make_snapshot(self) -> EncodedSnapshot:
         """Take hold of this moment and put it together: protobuf joins the repeated fields of messages in a row."""
         await self._pace.turn()
         state = self._state
@@ -182,7 +182,7 @@ class FleetView:
         for shown in portions(jobs, _PORTION):
             await self._pace.turn()
             parts.append(_encoded(fleet_service_pb2.Snapshot(jobs=shown)))
-        return Shown(version=version, content=b"".join(parts))
+        return EncodedSnapshot(version=version, content=b"".join(parts))
 
     async def _sorted(self, leases: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """Sort by name, portions first: Python makes use of what is in order, and the rest takes a moment."""

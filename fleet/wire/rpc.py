@@ -51,7 +51,7 @@ from fleet.errors import (
     error_classes,
 )
 from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
-from fleet.wire import sturdy
+from fleet.wire import grpc_method_name_workaround
 from fleet.wire.fair_timeout import fair_timeout
 from fleet.wire.options import AGENT_OPTIONS, CHANNEL_OPTIONS, is_large, max_bytes_of, server_options
 from fleet.wire.options import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
@@ -122,13 +122,13 @@ def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) ->
 
 def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     """Make a server with the fleet's limits and keepalive. A larger request than this is refused before it has come."""
-    return sturdy.make_server(server_options(max_request_bytes))
+    return grpc_method_name_workaround.make_server(server_options(max_request_bytes))
 
 
 def make_agent_server() -> grpc.aio.Server:
     """Make a server for an agent, with small messages and windows: large requests are sent in pieces."""
     options = {**dict(server_options(MAX_REQUEST_BYTES)), **AGENT_OPTIONS}
-    return sturdy.make_server(list(options.items()))
+    return grpc_method_name_workaround.make_server(list(options.items()))
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCredentials | None, *, what: str) -> int:
@@ -183,7 +183,7 @@ def add_service(
             _guarded(getattr(servicer, _snake(method.name)), admission),
             response_serializer=functools.partial(_encode, message_factory.GetMessageClass(method.output_type)),
         )
-    sturdy.add_methods(server, descriptor.full_name, handlers)
+    grpc_method_name_workaround.add_methods(server, descriptor.full_name, handlers)
 
 
 class Channel:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import TensorSpec
-from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import pack_specs, packings_of
-from fleet.workloads.applying import NO_TRACE
+from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.default_schedule import default_schedule, needs_schedule
 from fleet.workloads.loop_nests import blocks_left
 from fleet.workloads.traces import replay

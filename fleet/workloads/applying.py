@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cross.targets.intrinsics import load_intrinsics
+from fleet.domain.keys import NO_TRACE
 from fleet.errors import BuildError, InvalidRequest
 from fleet.graph.concats import marked
 from fleet.graph.constants import constant
 from fleet.graph.rebuilding import result_types
-from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import Packing, packings_of
+from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
 from fleet.workloads.loop_nests import blocks_left, operators_left
 from fleet.workloads.traces import replay
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from tvm.relax import Call, Expr
     from tvm.s_tir import Schedule
     from tvm.tirx import PrimFunc
-
-
-NO_TRACE = ""
-"""In place of a trace: a workload that is faster with the default schedule than with any other that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

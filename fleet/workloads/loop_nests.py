@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleet.graph.rebuilding import op_name
-from fleet.spaces.simple import unscheduled
+from fleet.spaces.fallback_rules import unscheduled
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from words import plain
 
 from device_agents.config import AgentConfig, known_keys
-from device_agents.given import Given
+from device_agents.owner_labels import OwnerLabels
 from fleet.base.config import Key, keys_of
 from fleet.base.settings import ClientFile
 
@@ -15,7 +15,7 @@ from fleet.base.settings import ClientFile
 def as_markdown() -> str:
     """Return a section for the file itself and for the entries of each driver."""
     lines = ["## agent.yaml", "", *_definitions(keys_of(AgentConfig))]
-    lines += ["## every driver", "", *_definitions(keys_of(Given))]
+    lines += ["## every driver", "", *_definitions(keys_of(OwnerLabels))]
     for driver, keys in known_keys().items():
         lines += [f"## driver: {driver}", "", *_definitions(keys)]
     return "\n".join(lines)

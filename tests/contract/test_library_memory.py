@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
-from fleet.domain.keys import trace_digest
+from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
+from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
-from fleet.optimizer.history import recall, without_static
-from fleet.workloads.applying import NO_TRACE
+from fleet.model_schedules import without_static
+from fleet.optimizer.recall import recall
 from fleet.workloads.workload import Workload
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")

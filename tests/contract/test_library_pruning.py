@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.errors import NotFound
 from fleet.library import JobState, Library, NewSnapshot
 

@@ -15,14 +15,14 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.base.digests import digest_of
+from fleet.building.turns import Turns
+from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, TARGET_KINDS, pack_program
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, TARGET_KINDS, pack_program
 from fleet.domain.scope import RecordScope
 from fleet.errors import BuildError, LibraryError
 from fleet.library import Library, NewRecord, NewSnapshot, StoredSample, StoredSnapshot, StoredWorkload, Term
 from fleet.optimizer.tasks.train import Trained
 from fleet.optimizer.trainer import Trainer, follow
-from fleet.optimizer.turns import Turns
 from fleet.testing.waiting import eventually, eventually_sync
 from tests.programs import here
 
@@ -108,7 +108,7 @@ import asyncio, sys, threading
 from tests.contract.test_library_snapshots import Threads
 from fleet.library import Library
 from fleet.optimizer.trainer import Trainer
-from fleet.optimizer.turns import Turns
+from fleet.building.turns import Turns
 
 def never(samples, current):
     print("training", flush=True)

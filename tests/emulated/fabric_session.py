@@ -11,14 +11,14 @@ import numpy as np
 
 import fleet.aio
 from cross.build.library import build
-from cross.fabric.tiles import Tile, matmul_i8, schedule_matmul
+from cross.fabric.tiles import FabricTile, matmul_i8, schedule_matmul
 from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
 from fleet.domain.measuring import Measurement, TensorSpec
 from tests.emulated.fabric import bitstream, registers_yaml
 
 EXTENT = 64
-TILES = (Tile(m=8, n=8, k=32), Tile(m=16, n=16, k=64), Tile(m=32, n=32, k=64))
+TILES = (FabricTile(m=8, n=8, k=32), FabricTile(m=16, n=16, k=64), FabricTile(m=32, n=32, k=64))
 LEFT = np.random.default_rng(1).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
 RIGHT = np.random.default_rng(2).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
 PRODUCT = LEFT.astype(np.int32) @ RIGHT.astype(np.int32)
@@ -39,7 +39,7 @@ class Found:
     measurement: Measurement
 
 
-def build_tilings(target_json: str, folder: Path) -> dict[Tile, Artifact]:
+def build_tilings(target_json: str, folder: Path) -> dict[FabricTile, Artifact]:
     """Build one product in every tiling."""
     mod = matmul_i8(EXTENT, EXTENT, EXTENT)
     return {tile: build(schedule_matmul(mod, tile), target_json, folder, args=SPECS) for tile in TILES}
@@ -60,7 +60,9 @@ async def run(device: Device, artifact: Artifact) -> Found:
     return Found(product=np.asarray(product), cycles=timing.run_cycles, measurement=timing)
 
 
-async def use_a_board(client: fleet.aio.Fleet, selector: str, artifacts: dict[Tile, Artifact], folder: Path) -> None:
+async def use_a_board(
+    client: fleet.aio.Fleet, selector: str, artifacts: dict[FabricTile, Artifact], folder: Path
+) -> None:
     """Two leases: three tilings on one bitstream, twice; then the same artifact on another bitstream."""
     async with client.acquire(selector) as device:
         assert await program(device, "gemm_i8", folder)

@@ -24,8 +24,8 @@ def build_integers(target_json: str, folder: Path) -> None:
     from cross.build.library import build
     from cross.targets.integer_units import integer_unit
     from cross.targets.intrinsics import load_intrinsics
-    from fleet.spaces.choose import finished, static_schedule
     from fleet.spaces.packing import pack_all, packings_of
+    from fleet.spaces.space import finished, static_schedule
     from tests.unit.spaces.test_int8_schedules import conv, operands
 
     load_intrinsics(target_json)

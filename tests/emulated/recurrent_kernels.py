@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from cross.build.library import build
+from fleet.checking.index_inputs import inputs_of
 from fleet.models.recurrent_layer import Cell, Recurrence
 from fleet.models.recurrent_program import recurrence_program
-from fleet.optimizer.index_inputs import inputs_of
-from fleet.spaces.choose import finished, static_schedule
+from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.workload import module_of, workload_of
 
 LAYER = Recurrence(

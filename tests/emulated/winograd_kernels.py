@@ -14,8 +14,8 @@ from fleet.domain.measuring import TensorSpec
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import best_outputs, winograd
 from fleet.graph.winograd_algorithm import TAPS, Filtering
-from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import pack_all, pack_specs, packings_of
+from fleet.spaces.space import finished, static_schedule
 
 SIZES = {2: (10, 32), 4: (12, 16)}
 """By m of the F(m, 3) that is chosen for it: side of the result, and channels of data and result. The smallest."""

@@ -27,8 +27,8 @@ from fleet.identity.roles import Role
 from fleet.testing import eventually
 from fleet.testing.identity import credentials, key_id, know_tracker, security
 from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2
-from fleet.wire.ending import Ending
 from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
+from fleet.wire.rpc_end_status import Ending
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
 from tests.programs import alive

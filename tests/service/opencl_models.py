@@ -17,7 +17,7 @@ SIZE = 48
 
 def build_all(folder: Path, target_json: str) -> None:
     """Write the files."""
-    from fleet.optimizer.tasks.build import BuildTask, build_candidate
+    from fleet.building.build_candidate import BuildTask, build_candidate
     from fleet.optimizer.tasks.propose import ProposeTask, propose
     from fleet.workloads.programs import matmul
     from fleet.workloads.workload import workload_of

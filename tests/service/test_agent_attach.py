@@ -27,7 +27,7 @@ from fleet.domain.devices import Inventory
 from fleet.errors import AlreadyExists, FleetError, NotAllowed
 from fleet.identity.certificates import make_key
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
-from fleet.tracker import agents
+from fleet.tracker import agent_service
 from tests.service.agent_bench import admit
 
 pytestmark = pytest.mark.slow
@@ -121,7 +121,7 @@ async def test_a_machine_that_slept_asks_its_tracker_for_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays attached, and leases are good again with the tracker's next message."""
-    monkeypatch.setattr(agents, "_HEARTBEAT_SEC", 0.05)
+    monkeypatch.setattr(agent_service, "_HEARTBEAT_SEC", 0.05)
     async with serve_tracker() as served, linked(tmp_path, served.address) as (agent, link, _):
         await asyncio.wait_for(link.attached.wait(), 60)
         agent.slept_sec = 60.0
@@ -199,7 +199,7 @@ async def test_the_agent_that_has_a_name_hears_who_else_wants_it(
             deeds = [deed for deed in await admin.deeds(100) if deed.outcome == refusal.__name__]
 
     (by_agent,) = told("device_agents.serving.attach")
-    (by_tracker,) = told("fleet.tracker.agents")
+    (by_tracker,) = told("fleet.tracker.agent_service")
     assert (by_agent["device"], by_agent["address"]) == ("devices/sim", "127.0.0.1:4711")
     assert "remedy" in by_agent
     assert (by_tracker["device"], by_tracker["address"]) == ("devices/sim", "127.0.0.1:4711")

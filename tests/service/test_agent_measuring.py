@@ -199,7 +199,7 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
     effects = feed(core, ev.BatchWanted("w", digests))
     while effects:
         effect = effects.pop(0)
-        if isinstance(effect, ev.Check):
+        if isinstance(effect, ev.CheckOutputs):
             effects += core.apply(ev.Checked("w", effect.digest, ev.Verdict.RIGHT))
         if not isinstance(effect, ev.Measure):
             continue

@@ -29,7 +29,7 @@ from fleet.errors import (
 )
 from fleet.identity.roles import Role
 from fleet.testing import FakeClock, ServedTracker, SimulatedAgent, eventually, serve_tracker
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
 from tests.service.client_fakes import SmallAgent, serving
 
 TRIALS = [Trial(candidate_id=str(i), artifact_digest="sha256:0") for i in range(3)]

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from fleet.aio import LocalFleet
-from fleet.cli.candidates import parts_of_selectors
 from fleet.cli.completion import OF_JOBS
+from fleet.cli.completion_values import parts_of_selectors
 from fleet.cli.main import _COMMANDS, load_command
 from fleet.library import Library, schema
 from fleet.testing import eventually

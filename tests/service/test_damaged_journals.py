@@ -21,7 +21,7 @@ from fleet.cli.main import app
 from fleet.errors import ConfigError, JournalDamaged
 from fleet.testing import serve_tracker
 from fleet.tracker import fsck
-from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
 from fleet.tracker.journal import file as journal_file
 from fleet.tracker.journal.copy import copy_path, keep_copy
 from fleet.tracker.journal.file import Journal

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cross.build.library import build, build_executable
-from cross.fabric.tiles import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
+from cross.fabric.tiles import GEMM_I8_DMA, FabricTile, matmul_i8, schedule_matmul
 from cross.targets.target import host_target_json
 from device_agents.driver import WorkerSpec
 from device_agents.fabric.description import Window
@@ -30,7 +30,7 @@ from tests.service.tensors import array_of, spec, tensor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EXTENT = 64
-TILES = (Tile(m=8, n=8, k=16), Tile(m=16, n=16, k=64), Tile(m=32, n=32, k=32))
+TILES = (FabricTile(m=8, n=8, k=16), FabricTile(m=16, n=16, k=64), FabricTile(m=32, n=32, k=32))
 LEFT = np.random.default_rng(1).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
 RIGHT = np.random.default_rng(2).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
 PRODUCT = LEFT.astype(np.int32) @ RIGHT.astype(np.int32)
@@ -46,9 +46,9 @@ ARGUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Tile, Artifact]:
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[FabricTile, Artifact]:
     folder = tmp_path_factory.mktemp("artifacts")
-    tiles = (*TILES, Tile(m=8, n=8, k=4))
+    tiles = (*TILES, FabricTile(m=8, n=8, k=4))
     mod = matmul_i8(EXTENT, EXTENT, EXTENT)
     return {tile: build(schedule_matmul(mod, tile), host_target_json(), folder) for tile in tiles}
 
@@ -119,10 +119,10 @@ def kind_of(response: measurement_pb2.Measurement | session_service_pb2.CallResp
 
 
 async def test_tilings_compute_the_same_in_different_repeatable_cycles(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact]
 ) -> None:
     """Results equal numpy's bit for bit; each tiling takes its own number of cycles, in this worker and the next."""
-    cycles: dict[Tile, set[int]] = {tile: set() for tile in TILES}
+    cycles: dict[FabricTile, set[int]] = {tile: set() for tile in TILES}
     for _ in range(2):
         await workers.start(registers_yaml())
         for tile in TILES:
@@ -139,7 +139,7 @@ async def test_tilings_compute_the_same_in_different_repeatable_cycles(
 
 
 async def test_operands_can_be_fetched_by_the_fabric(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
     """The same numbers through memory that both share; its cycles hold the bursts, too."""
     tile = replace(TILES[1], function=GEMM_I8_DMA)
@@ -155,7 +155,7 @@ async def test_operands_can_be_fetched_by_the_fabric(
 
 
 async def test_a_model_whose_operator_is_on_the_fabric_is_counted_too(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
     """A Relax executable that multiplies twice takes the cycles of two products."""
     tile = TILES[2]
@@ -174,7 +174,7 @@ async def test_a_model_whose_operator_is_on_the_fabric_is_counted_too(
     assert list(chained.run_cycles) == [2 * single.run_cycles[0]] * 2
 
 
-def compile_chain(tile: Tile) -> Any:
+def compile_chain(tile: FabricTile) -> Any:
     """Return a Relax executable that computes A B and B A, each by the same tensorised function."""
     import tvm
     from tvm import relax
@@ -195,7 +195,7 @@ def compile_chain(tile: Tile) -> Any:
 
 
 async def test_knobs_that_cannot_change_cycles_cost_nothing(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact]
 ) -> None:
     """Adaptive repeats see no spread; flushing caches and growing the number of runs are left out."""
     await workers.start(registers_yaml())
@@ -226,10 +226,10 @@ async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
 
 
 async def test_another_bitstream_changes_what_a_module_computes(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact]
 ) -> None:
     """The same artifact, after the fabric was programmed with the design that drops negative sums."""
-    tile = Tile(m=16, n=16, k=64)
+    tile = FabricTile(m=16, n=16, k=64)
     await workers.start(registers_yaml())
     before = output(await workers.call(artifacts[tile]))
     await workers.stop()
@@ -243,11 +243,11 @@ async def test_another_bitstream_changes_what_a_module_computes(
 
 
 async def test_a_stuck_core_costs_one_candidate(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
     """RUN_FAILED with the reason, the worker lives, and the next candidate is right."""
     fabric.load("gemm_i8_faulty")
-    bad_mod = schedule_matmul(matmul_i8(40, 40, 40), Tile(m=8, n=8, k=20))
+    bad_mod = schedule_matmul(matmul_i8(40, 40, 40), FabricTile(m=8, n=8, k=20))
     bad = build(bad_mod, host_target_json(), tmp_path)
     await workers.start(registers_yaml(run_ms=2000))
     request = session_service_pb2.CallRequest(
@@ -271,7 +271,7 @@ async def test_a_stuck_core_costs_one_candidate(
 
 
 async def test_reasons_are_told_in_the_fabrics_words(
-    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
     """No bitstream, another bitstream, another function, no window: each one clear message."""
     artifact = artifacts[TILES[0]]
@@ -320,8 +320,10 @@ def test_no_permission_names_the_remedy() -> None:
                 os.seteuid(user)
 
 
-@pytest.mark.parametrize("tile", [Tile(m=8, n=8, k=6), Tile(m=64, n=64, k=16), Tile(m=16, n=24, k=16)])
-def test_tiles_that_cannot_be_are_refused_before_anything_is_built(tile: Tile) -> None:
+@pytest.mark.parametrize(
+    "tile", [FabricTile(m=8, n=8, k=6), FabricTile(m=64, n=64, k=16), FabricTile(m=16, n=24, k=16)]
+)
+def test_tiles_that_cannot_be_are_refused_before_anything_is_built(tile: FabricTile) -> None:
     """Sizes that are no multiple of 4, exceed the core, or do not divide the product are refused."""
     with pytest.raises(BuildError, match=r"does not fit the fabric|do not divide 64 x 64 x 64"):
         schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from cross.targets.target import parse_target
-from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
+from fleet.building.turns import Turns
+from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope
 from fleet.errors import BuildError
 from fleet.library import Library, NewRecord, RecordProgram, StoredWorkload
 from fleet.optimizer.backfill import fill_features
-from fleet.optimizer.history import lessons_of, recall
-from fleet.optimizer.turns import Turns
+from fleet.optimizer.recall import lessons_of, recall
 from fleet.workloads.workload import Workload
 from tests.contract.test_library_snapshots import Threads
 
@@ -97,7 +97,7 @@ async def test_a_job_learns_from_all_but_what_kills_its_worker(library: Library)
 @pytest.mark.slow
 async def test_features_are_those_of_the_schedules(library: Library) -> None:
     """A schedule gets its rows and the hash of its program; one that does not apply gets none."""
-    from fleet.spaces.choose import schedules
+    from fleet.spaces.space import schedules
     from fleet.workloads.programs import matmul
     from fleet.workloads.traces import trace_json
     from fleet.workloads.workload import module_of

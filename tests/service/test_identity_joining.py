@@ -162,7 +162,7 @@ async def test_nobody_joins_under_the_name_of_the_trackers_account() -> None:
 
 async def test_the_fingerprint_of_a_joiners_key_is_shown_to_the_admin(caplog: pytest.LogCaptureFixture) -> None:
     """The members' list, the audit log (with the token's id), the tracker's log and the joining command all show it."""
-    caplog.set_level("INFO", "fleet.tracker.identities")
+    caplog.set_level("INFO", "fleet.tracker.identity_service")
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0, note="alice")
 

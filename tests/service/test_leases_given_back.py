@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.building.build_candidate import BuiltCandidate, build_candidate
+from fleet.building.metered import Metered, metered
+from fleet.building.turns import Turns
+from fleet.checking.index_inputs import largest_index
+from fleet.checking.numerics import LARGEST_INDICES
 from fleet.client.steady import SteadyDevice
+from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import TensorSpec
 from fleet.library import Library, StoredWorkload
 from fleet.models.model import Model, ModelFormat
@@ -18,16 +24,10 @@ from fleet.models.reference import ReferenceRun
 from fleet.optimizer.core.events import JobStarted
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.index_inputs import largest_index
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.model_comparison import ModelComparison
-from fleet.optimizer.numerics import LARGEST_INDICES
-from fleet.optimizer.tasks.build import BuiltCandidate, build_candidate
-from fleet.optimizer.tasks.metered import Metered, metered
 from fleet.optimizer.tasks.propose import Proposal, propose
-from fleet.optimizer.turns import Turns
 from fleet.testing import eventually
-from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.extract import compile_model
 from fleet.workloads.workload import Workload
 from tests.service.odd_agent import artifact, seated

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet.optimizer.machine_turns import MachineTurns, Side
+from fleet.building.machine_turns import MachineTurns, Side
 from fleet.testing import eventually
 from tests.programs import here
 
 _PROCESS = """
 import asyncio, random, sys, time
 from pathlib import Path
-from fleet.optimizer.machine_turns import MachineTurns, Side
+from fleet.building.machine_turns import MachineTurns, Side
 
 async def work(seed):
     chance, turns = random.Random(seed), MachineTurns(Path(sys.argv[1]))
@@ -41,7 +41,7 @@ asyncio.run(main())
 _HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from fleet.optimizer.machine_turns import MachineTurns, Side
+from fleet.building.machine_turns import MachineTurns, Side
 
 async def main():
     async with MachineTurns(Path(sys.argv[1])).turn(Side(sys.argv[2])):

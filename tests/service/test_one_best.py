@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet.domain.keys import trace_digest
+from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.scope import RecordScope
 from fleet.export.choice import choose
 from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.ledger import BASELINE
-from fleet.optimizer.history import recall
-from fleet.workloads.applying import NO_TRACE
+from fleet.optimizer.recall import recall
 from tests.unit.optimizer_core import Script, workload
 
 pytestmark = pytest.mark.slow

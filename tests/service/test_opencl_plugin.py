@@ -320,7 +320,7 @@ def test_what_the_runtime_does_not_have_it_says(plugin: Path, attempt: str, comp
 def test_artifacts_are_the_same_with_and_without_it(plugin: Path, tmp_path: Path) -> None:
     """A machine without OpenCL builds the same bytes, so digests are the same everywhere."""
     code = (
-        "from fleet.optimizer.tasks.build import BuildTask, build_candidate\n"
+        "from fleet.building.build_candidate import BuildTask, build_candidate\n"
         "from fleet.workloads.programs import matmul\n"
         "import tvm_ffi\n"
         'target = \'{"kind": "opencl", "host": {"kind": "llvm"}}\'\n'

@@ -6,15 +6,15 @@ import platform
 from datetime import UTC, datetime
 
 import fleet.aio
-from fleet.library import Optimizer
+from fleet.library import OptimizerRecord
 from fleet.optimizer.fleets import fleet_behind, serving
 from fleet.testing import serve_tracker
 
 NOBODY = "127.0.0.1:1"
 
 
-def optimizer(tracker: str, host: str = platform.node()) -> Optimizer:
-    return Optimizer(name="o", tracker=tracker, holder="u@h", host=host, pid=1, started_at=datetime.now(UTC))
+def optimizer(tracker: str, host: str = platform.node()) -> OptimizerRecord:
+    return OptimizerRecord(name="o", tracker=tracker, holder="u@h", host=host, pid=1, started_at=datetime.now(UTC))
 
 
 async def test_an_optimizer_is_found_by_any_address_of_its_tracker() -> None:

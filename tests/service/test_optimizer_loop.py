@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 import fleet.aio
+from fleet.building.build_candidate import BuildTask, BuiltCandidate
+from fleet.building.metered import Metered, metered
+from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice
-from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.domain.keys import trace_digest
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
@@ -25,18 +28,15 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import DeviceUnreachable
 from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.entries import CandidateStage
 from fleet.optimizer.core.events import BatchWanted, JobStarted, Learn, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.history import recall
 from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.recall import recall
 from fleet.optimizer.searcher import Searcher
-from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate
-from fleet.optimizer.tasks.metered import Metered, metered
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask
-from fleet.optimizer.turns import Turns
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.workloads.workload import Workload
@@ -220,7 +220,7 @@ async def test_a_disturbed_time_is_stored_and_then_replaced(tmp_path: Path) -> N
         (best,) = job.library.best("w", k=1)
 
         assert job.core.candidates["w", "a"].median_sec == 1e-6
-        assert job.core.candidates["w", "a"].stage is Stage.CHECKED
+        assert job.core.candidates["w", "a"].stage is CandidateStage.CHECKED
     assert sorted(record.run_secs for record in records) == [(1e-6,), (9e-6,)]
     assert best.run_secs == (1e-6,)
     assert best.checked
@@ -304,7 +304,7 @@ async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(t
     async with bench(tmp_path, pool, shares_cores=False) as job:
         running = asyncio.create_task(job.loop.run())
         stuck = trace_digest('["4"]')
-        await eventually(lambda: job.item.trials == 4 and stuck in job.item.under_way and job.item.shelf.candidates)
+        await eventually(lambda: job.item.trials == 4 and stuck in job.item.under_way and job.item.backlog.candidates)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         terms = job.core.conditions

@@ -13,13 +13,13 @@ import pytest
 
 import fleet.aio
 from cross.pool.build_pool import BuildPool
+from fleet.building.machine_turns import Side
+from fleet.building.turns import Cores
 from fleet.library import JobState, Library
-from fleet.optimizer.job import TuneOptions
-from fleet.optimizer.machine_turns import Side
-from fleet.optimizer.order import JobOrder
-from fleet.optimizer.service import Workshop
-from fleet.optimizer.serving import Optimizer
-from fleet.optimizer.turns import Cores
+from fleet.optimizer.daemon import OptimizerDaemon
+from fleet.optimizer.job_spec import JobOrder
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.tune import Workshop
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.workloads.programs import matmul
 
@@ -47,7 +47,7 @@ async def serving(library: Library, folder: Path, *, jobs: int) -> AsyncIterator
         cores.turn(Side.MEASURING_ALONE),
     ):
         shop = Workshop(library=library, pool=pool, builders=pool, artifact_dir=folder, cores=cores, client=client)
-        task = asyncio.create_task(Optimizer(shop, tracker=tracker.address, most_jobs=jobs).run())
+        task = asyncio.create_task(OptimizerDaemon(shop, tracker=tracker.address, most_jobs=jobs).run())
         yield task
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -64,7 +64,7 @@ async def test_an_optimizer_outlasts_its_library(
         database.execute(
             "CREATE TRIGGER away BEFORE UPDATE ON optimizers BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
         )
-        serving = asyncio.create_task(Optimizer(shop, tracker="here:1", most_jobs=1).run())
+        serving = asyncio.create_task(OptimizerDaemon(shop, tracker="here:1", most_jobs=1).run())
         await eventually(lambda: "the library is asked again" in caplog.text or serving.done())
         database.execute("DROP TRIGGER away")
     job = library.queue.submit(title="m", spec=UNREADABLE)

@@ -24,7 +24,7 @@ from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_proof, credentials
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
 from fleet.v1 import fleet_service_pb2
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import join

@@ -25,8 +25,8 @@ from fleet.errors import (
 from fleet.identity.roles import Role
 from fleet.testing.identity import credentials, security
 from fleet.v1 import agent_service_pb2, fleet_service_pb2, session_service_pb2
-from fleet.wire.ending import Ending
 from fleet.wire.rpc import EOF, Stub, add_service, bind, from_rpc_error, make_channel, make_server, status_of
+from fleet.wire.rpc_end_status import Ending
 
 SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 

@@ -17,7 +17,7 @@ import pytest
 
 from fleet.client.identity_calls import IdentityCalls
 from fleet.client.snapshot_calls import watch_snapshots
-from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS
+from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import (
     FleetError,
@@ -32,8 +32,8 @@ from fleet.identity.credentials import MEMBER_NAME, Credentials
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
+from fleet.optimizer.cost_model_service import CostModelServicer, ServingAddress, serving_snapshots
 from fleet.optimizer.revoked_keys import guarded_by
-from fleet.optimizer.snapshot_service import ServingAddress, SnapshotServicer, serving_snapshots
 from fleet.optimizer.trainer import follow_service
 from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import credentials, know_tracker, security
@@ -101,7 +101,7 @@ def publish(library: Library, content: bytes) -> None:
 
 
 @asynccontextmanager
-async def served(servicer: SnapshotServicer, port: int = 0) -> AsyncIterator[str]:
+async def served(servicer: CostModelServicer, port: int = 0) -> AsyncIterator[str]:
     """Serve without a library."""
     server = rpc.make_server()
     stubs.add_snapshot_service(server, servicer)
@@ -152,7 +152,7 @@ async def test_a_reader_gets_the_snapshot_in_use_and_each_that_follows(library: 
 @pytest.mark.slow
 async def test_a_reader_comes_back_when_the_optimizer_does() -> None:
     """What it has is not sent again, what is new is."""
-    servicer = SnapshotServicer()
+    servicer = CostModelServicer()
     servicer.publish(GOOD)
     async with served(servicer) as address:
         async with reading(address) as found:
@@ -170,7 +170,7 @@ async def test_a_reader_comes_back_when_the_optimizer_does() -> None:
 @pytest.mark.slow
 async def test_a_reader_waits_for_an_optimizer_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     """From the first: it was told to log in, since nobody showed whose fleet that is, and read nothing ever after."""
-    servicer = SnapshotServicer()
+    servicer = CostModelServicer()
     servicer.publish(GOOD)
     async with served(servicer) as address:
         port = int(address.rpartition(":")[2])
@@ -183,7 +183,7 @@ async def test_a_reader_waits_for_an_optimizer_that_is_away(caplog: pytest.LogCa
 
 async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_address() -> None:
     """A tracker that was there once has left credentials, which the optimizer's readers would show for ever."""
-    servicer, another = SnapshotServicer(), make_authority(dt.datetime.now(dt.UTC))
+    servicer, another = CostModelServicer(), make_authority(dt.datetime.now(dt.UTC))
     servicer.publish(GOOD)
     former = issue_own(another, make_key(), name="former", role=Role.USER, now=dt.datetime.now(dt.UTC))
     async with served(servicer) as address:
@@ -195,7 +195,7 @@ async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_addr
 
 async def test_a_snapshot_that_is_not_what_its_digest_says_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     """It is dropped, said in the log, and the next one is taken."""
-    servicer = SnapshotServicer()
+    servicer = CostModelServicer()
     servicer.publish(replace(GOOD, content=b"forged", digest="sha256:0"))
     with caplog.at_level(logging.WARNING):
         async with served(servicer) as address, reading(address) as found:
@@ -206,14 +206,14 @@ async def test_a_snapshot_that_is_not_what_its_digest_says_is_not_used(caplog: p
 
 async def test_features_of_another_version_are_refused() -> None:
     """What predicts from other features would be wrong without a word."""
-    async with served(SnapshotServicer()) as address:
+    async with served(CostModelServicer()) as address:
         with pytest.raises(InvalidRequest, match="use the same version"):
             await anext(watch_snapshots(address, "other features"))
 
 
 async def test_readers_are_bounded() -> None:
     """One more of a member, or of all, is refused, and may come when another has gone."""
-    servicer = SnapshotServicer(most_readers=2, most_of_one=1)
+    servicer = CostModelServicer(most_readers=2, most_of_one=1)
     servicer.publish(GOOD)
     first, second, third = (credentials(Role.USER, make_key()) for _ in range(3))
     async with served(servicer) as address:
@@ -268,7 +268,7 @@ async def test_nobody_is_served_before_the_tracker_has_said_whose_keys_were_revo
 @pytest.mark.slow
 async def test_a_search_asks_the_snapshot_of_an_optimizer_elsewhere(tmp_path: Path) -> None:
     """The job's own library has none."""
-    servicer = SnapshotServicer()
+    servicer = CostModelServicer()
     servicer.publish(GOOD)
     async with served(servicer) as address, bench(tmp_path) as job:
         following = asyncio.create_task(follow_service(address, job.loop.use_snapshot))

@@ -22,12 +22,12 @@ from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import JobState, Library
-from fleet.optimizer.job import DecisionReport, ProgressReport
 from fleet.optimizer.prioritizer.sentences import sentence
 from fleet.optimizer.prioritizer.values import Motive, Reason
+from fleet.optimizer.report import DecisionReport, ProgressReport
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import credentials
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from fleet.identity.credentials import PlainSecret
-from fleet.wire import rpc, stubs, sturdy
+from fleet.wire import grpc_method_name_workaround, rpc, stubs
 from fleet.wire.peers import SECRET_HEADER, Guard
 from tests.fuzz import frames
 from tests.service.identity_parts import Answering, get_fleet
@@ -52,7 +52,7 @@ async def test_a_method_whose_name_is_no_text_ends_no_server(address: str) -> No
 )
 def test_versions_that_take_all_names_in_one_loop_are_known(version: str, expected: bool) -> None:
     """Where such a version has no place to prevent it, a server says so when it is made."""
-    assert expected == sturdy.needs_hook(version)
+    assert expected == grpc_method_name_workaround.needs_hook(version)
 
 
 async def test_a_method_that_is_not_there_is_said_so(address: str) -> None:

@@ -18,7 +18,7 @@ from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel, agent_credentials, credentials
-from fleet.tracker.core.entries import Changes, DeviceEntry, TrackerLimits
+from fleet.tracker.core.records import Changes, DeviceEntry, TrackerLimits
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.outbox import Outbox
 from fleet.v1 import agent_service_pb2, device_pb2, fleet_service_pb2, job_pb2, lease_pb2, lease_service_pb2

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import ConfigError, DiskFull
 from fleet.testing import Ledger
-from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
 from fleet.tracker.journal import file
 from fleet.tracker.journal.file import Journal
 from tests.full_disk import full_disk

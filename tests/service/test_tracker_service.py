@@ -15,7 +15,7 @@ from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, NotFou
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
 from fleet.v1 import (
     agent_service_pb2,
     device_pb2,

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from fleet.testing import FakeClock, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import LeaseEntry
+from fleet.tracker.core.records import LeaseEntry
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.pace import Pace
 from fleet.tracker.view import FleetView

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.optimizer.cluster.address import own_certs
+from fleet.building.cluster.address import own_certs
 from tests.programs import environment
 from tests.system.fleet_processes import FLEET
 

@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import NoReturn
 
+from fleet.tracker.fleet_service import FleetServicer
 from fleet.tracker.run import parse_options, run_tracker
-from fleet.tracker.service import FleetServicer
 from fleet.v1 import fleet_service_pb2
 
 

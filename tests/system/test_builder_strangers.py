@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fleet.building.cluster.address import CA, CERT, KEY
+from fleet.building.cluster.certs import make_certs
 from fleet.cli.main import app
-from fleet.optimizer.cluster.address import CA, CERT, KEY
-from fleet.optimizer.cluster.certs import make_certs
 from tests.programs import here
 from tests.system.builder_processes import running_cluster
 from tests.system.networks import joined_networks

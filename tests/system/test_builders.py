@@ -16,6 +16,13 @@ from typer.testing import CliRunner
 
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.building.cluster.address import ClusterAddress
+from fleet.building.cluster.builder import BuiltElsewhere
+from fleet.building.cluster.certs import make_certs
+from fleet.building.cluster.courier import ClusterCourier
+from fleet.building.cluster.delivery import Delivery
+from fleet.building.cluster.pool import DaskPool
 from fleet.cli.json_schema.of_jobs import Builders
 from fleet.cli.main import app
 from fleet.client.steady import SteadyDevice
@@ -23,13 +30,6 @@ from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import BuildError, BuildersUnavailable, ErrorKind
 from fleet.library import Library, Record, RecordKind
-from fleet.optimizer.cluster.address import ClusterAddress
-from fleet.optimizer.cluster.builder import BuiltElsewhere
-from fleet.optimizer.cluster.certs import make_certs
-from fleet.optimizer.cluster.courier import ClusterCourier
-from fleet.optimizer.cluster.delivery import Delivery
-from fleet.optimizer.cluster.pool import DaskPool
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.testing import eventually_sync
 from fleet.workloads.programs import matmul
 from tests.system import builder_tasks

@@ -18,11 +18,11 @@ import pytest
 
 import fleet
 from fleet.artifacts.artifact import Artifact
+from fleet.checking.numerics import compare
 from fleet.client.upload import messages
 from fleet.domain.measuring import ErrorKind, Evaluator, Trial
 from fleet.errors import ArtifactRefused
 from fleet.identity.credentials import agent_name
-from fleet.optimizer.numerics import compare
 from fleet.testing import eventually_sync
 from fleet.testing.identity import account_proof
 from fleet.v1 import session_service_pb2

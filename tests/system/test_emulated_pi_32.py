@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fleet.artifacts.artifact import Artifact
+from fleet.checking.numerics import compare
 from fleet.errors import ArtifactRefused
-from fleet.optimizer.numerics import compare
 from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for

@@ -13,7 +13,7 @@ import pytest
 
 import fleet.aio
 from cross.build.library import build
-from cross.fabric.tiles import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
+from cross.fabric.tiles import GEMM_I8_DMA, FabricTile, matmul_i8, schedule_matmul
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
@@ -46,7 +46,7 @@ class Bench:
     agent: BoardAgent
     manager: FakeFabric
     fabric: EmulatedFabric
-    tilings: dict[Tile, Artifact]
+    tilings: dict[FabricTile, Artifact]
     folder: Path
 
     def connect(self) -> fleet.aio.Fleet:
@@ -113,7 +113,7 @@ async def test_operands_are_fetched_from_memory_that_both_share(bench: Bench) ->
 
 async def test_a_stuck_core_costs_one_candidate(bench: Bench) -> None:
     """It times out, is reset, and computes again."""
-    mod = schedule_matmul(matmul_i8(40, 40, 40), Tile(m=8, n=8, k=20))
+    mod = schedule_matmul(matmul_i8(40, 40, 40), FabricTile(m=8, n=8, k=20))
     specs = (TensorSpec((40, 40), "int8"), TensorSpec((40, 40), "int8"), TensorSpec((40, 40), "int32", is_output=True))
     stuck = build(mod, _TARGET, bench.folder, args=specs)
     operand = np.ones((40, 40), np.int8)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fleet.aio
-from cross.fabric.tiles import Tile, matmul_i8
+from cross.fabric.tiles import FabricTile, matmul_i8
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json
 from device_agents.agent import Agent, Home
@@ -31,18 +31,18 @@ EXTENT = 32
 TRIALS = 12
 
 
-def cycles_of(tile: Tile, extent: int) -> int:
+def cycles_of(tile: FabricTile, extent: int) -> int:
     """Return what the whole product takes in such tiles, by the design's own account."""
     calls = extent**3 // (tile.m * tile.n * tile.k)
     blocks = -(-tile.m // 8) * -(-tile.n // 8)
     return calls * ((tile.m + tile.n) * tile.k // 4 + blocks * (tile.k + 2) + 2 * tile.m * tile.n)
 
 
-def tile_of(trace: Any) -> Tile:
+def tile_of(trace: Any) -> FabricTile:
     found = re.search(r"fabric_gemm_i8_(\d+)x(\d+)x(\d+)", str(trace))
     assert found is not None, trace
     m, n, k = map(int, found.groups())
-    return Tile(m=m, n=n, k=k)
+    return FabricTile(m=m, n=n, k=k)
 
 
 def tune(address: str, selector: str, work_dir: Path) -> list[Any]:
@@ -124,5 +124,5 @@ async def test_the_example_ranks_all_tilings(tmp_path: Path) -> None:
         found = await asyncio.to_thread(tune_all, address)
 
     assert [timed.cycles for timed in found] == sorted(cycles_of(timed.tile, 16) for timed in found)
-    assert (found[0].tile, found[-1].tile) == (Tile(m=16, n=16, k=16), Tile(m=4, n=4, k=4))
+    assert (found[0].tile, found[-1].tile) == (FabricTile(m=16, n=16, k=16), FabricTile(m=4, n=4, k=4))
     assert len(found) == 27

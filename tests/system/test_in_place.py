@@ -11,6 +11,7 @@ from tvm.s_tir import Schedule
 
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
+from fleet.building.turns import Turns
 from fleet.cli.build import BuildOrder, run_build
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
@@ -18,14 +19,13 @@ from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.local.fleet import LocalFleet
+from fleet.model_schedules import schedules
 from fleet.models.model import load_model
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import WorkloadProgress
-from fleet.optimizer.history import schedules
-from fleet.optimizer.in_place import Placing
-from fleet.optimizer.profiling.contest import Lineup
-from fleet.optimizer.turns import Turns
-from fleet.spaces.choose import static_schedule
+from fleet.optimizer.whole_model_tuning.contest import Lineup
+from fleet.optimizer.whole_model_tuning.placing import Placing
+from fleet.spaces.space import static_schedule
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.traces import trace_json
 from fleet.workloads.workload import Workload, module_of
@@ -77,7 +77,7 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
                 )
                 for trace, kind in claims.items()
             )
-            decided = schedules(library, workloads, (), scope)
+            decided = schedules(library, workloads, scope)
             placing = Placing(
                 inputs=model.inputs,
                 workloads=workloads,
@@ -102,15 +102,15 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
             without_places = replace(placing, is_profiled=False)
             unprofiled = await without_places.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
             noted = await without_places.keep_static(decided)
-            static_as_whole = schedules(library, workloads, (), scope)
+            static_as_whole = schedules(library, workloads, scope)
             noted_again = await without_places.keep_static(static_as_whole)
             found = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
             await placing.keep(found, is_confirmed=False)
-            not_confirmed = schedules(library, workloads, (), scope)
+            not_confirmed = schedules(library, workloads, scope)
             await placing.keep(found, is_confirmed=True)
-            later = schedules(library, workloads, (), scope)
+            later = schedules(library, workloads, scope)
             tuned_again = WorkloadProgress(workload=first, right={next(iter(claims)): 1e-9})
-            again = schedules(library, workloads, [tuned_again], scope)
+            again = schedules(library, workloads, scope, {tuned_again.workload.shash: tuned_again.decided_trace})
             hasty = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1e12)
 
     order = BuildOrder(

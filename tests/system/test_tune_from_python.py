@@ -12,7 +12,7 @@ import pytest
 
 import fleet
 from fleet.library import Library
-from fleet.optimizer.job import TuneReport
+from fleet.optimizer.report import TuneReport
 
 if TYPE_CHECKING:
     from fleet import TunedJob

@@ -12,6 +12,8 @@ import pytest
 
 from cross.pool.build_pool import BuildPool
 from fleet import aio
+from fleet.building.build_candidate import BuildTask
+from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import ErrorKind, Evaluator
@@ -24,8 +26,6 @@ from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
-from fleet.optimizer.tasks.build import BuildTask
-from fleet.optimizer.turns import Turns
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import Workload, workload_of
 

@@ -14,7 +14,7 @@ from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.ahead import Ahead
+from fleet.optimizer.core.backlog import Ahead
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
@@ -131,7 +131,7 @@ class Script:
             case ev.Store():
                 self._records += 1
                 self.run(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
-            case ev.Check():
+            case ev.CheckOutputs():
                 verdict = self.verdicts.get(effect.digest, ev.Verdict.RIGHT)
                 proof = self.proofs.get(effect.digest) if effect.claimed_sec else None
                 if proof is not None and proof.verdict is ProofVerdict.REFUTED:

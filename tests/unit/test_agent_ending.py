@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from device_agents.machine.ending import end
+from device_agents.machine.terminate import end
 from device_agents.runtimes.check import why_not
 
 FLOOD = "import sys; sys.stdout.write('x' * 1_000_000)"

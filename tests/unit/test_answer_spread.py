@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fleet.checking.numerics import InputStyle, answer_tolerances, make_inputs
+from fleet.checking.spread import measure_spread
 from fleet.models.float64 import evaluate_in_float64, widened
 from fleet.models.model import Model, ModelFormat, load_model
 from fleet.models.reference import reference_outputs
-from fleet.optimizer.numerics import InputStyle, answer_tolerances, make_inputs
-from fleet.optimizer.spread import measure_spread
 from fleet.runtime.agreement import agree, relative_errors
 from tests.levit_like import write_levit_like
 

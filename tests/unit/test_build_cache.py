@@ -11,8 +11,8 @@ import pytest
 
 from cross.build.cache import BuildCache, cache_key
 from fleet.artifacts.artifact import Artifact
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.domain.measuring import TensorSpec
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.programs import matmul
 

@@ -1,4 +1,4 @@
-"""The client's lease book: what it says on a new stream, and what each event of the tracker changes."""
+"""The client's lease table: what it says on a new stream, and what each event of the tracker changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fleet.client.leases import Acquire, ClientEvent, LeaseBook, Release, Renew, Waiting
+from fleet.client.leases import Acquire, ClientEvent, LeaseTable, Release, Renew, Waiting
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease, LeaseEnd, make_wish
 from fleet.domain.tokens import Claims, TokenSigner
@@ -30,79 +30,79 @@ def token(issued_sec: float, ttl_sec: float) -> bytes:
     return sign_claims(claims, SIGNER).SerializeToString()
 
 
-class Book:
-    """A lease book whose words are kept, on a clock that stands still."""
+class Recorder:
+    """A lease table whose words are kept, on a clock that stands still."""
 
     def __init__(self) -> None:
         self.said: list[ClientEvent] = []
         self.clock = FakeClock()
-        self.book = LeaseBook(send=self.said.append, clock=self.clock)
+        self.table = LeaseTable(send=self.said.append, clock=self.clock)
 
     @property
     def kinds(self) -> list[str]:
         return [type(event).__name__ for event in self.said]
 
     def ask(self) -> Waiting:
-        return self.book.ask(make_wish("cpu"))
+        return self.table.ask(make_wish("cpu"))
 
     def grant(self, request_id: str, name: str = "leases/1") -> None:
         # The tracker's clock is an hour off: it must not matter.
         proof = token(self.clock.now_sec() + 3600, 30)
-        self.book.granted(request_id, DeviceStatus(name="devices/x"), replace(LEASE, name=name), proof)
+        self.table.granted(request_id, DeviceStatus(name="devices/x"), replace(LEASE, name=name), proof)
 
 
 async def test_a_new_stream_repeats_what_still_matters() -> None:
     """Waiting requests are repeated with their ids, leases renewed, unconfirmed releases said again."""
-    book = Book()
-    first, second = book.ask(), book.ask()
-    book.grant(first.request_id)
-    book.grant(second.request_id, "leases/2")
-    third = book.ask()
-    book.book.release("leases/2")
+    table = Recorder()
+    first, second = table.ask(), table.ask()
+    table.grant(first.request_id)
+    table.grant(second.request_id, "leases/2")
+    third = table.ask()
+    table.table.release("leases/2")
 
-    events = book.book.reopen()
+    events = table.table.reopen()
 
     assert events == [Renew("leases/1"), Release("leases/2"), Acquire(third.request_id, third.wish)]
 
 
 async def test_a_grant_that_nobody_waits_for_is_given_back() -> None:
     """A device granted while its request was being cancelled is released at once."""
-    book = Book()
-    waiting = book.ask()
-    book.book.leave(waiting.request_id)
-    book.grant(waiting.request_id)
-    assert book.kinds == ["Acquire", "Cancel", "Release"]
-    assert book.book.held == {}
+    table = Recorder()
+    waiting = table.ask()
+    table.table.leave(waiting.request_id)
+    table.grant(waiting.request_id)
+    assert table.kinds == ["Acquire", "Cancel", "Release"]
+    assert table.table.held == {}
 
 
 async def test_a_repeated_grant_changes_nothing() -> None:
     """The answer to a repeated request may come twice."""
-    book = Book()
-    waiting = book.ask()
-    book.grant(waiting.request_id)
-    book.grant(waiting.request_id)
-    assert book.kinds == ["Acquire"]
-    assert list(book.book.held) == ["leases/1"]
+    table = Recorder()
+    waiting = table.ask()
+    table.grant(waiting.request_id)
+    table.grant(waiting.request_id)
+    assert table.kinds == ["Acquire"]
+    assert list(table.table.held) == ["leases/1"]
 
 
 async def test_strays_are_given_back_but_never_what_is_held() -> None:
     """Leases that the tracker lists are kept when known, released when not."""
-    book = Book()
-    book.grant(book.ask().request_id)
-    book.book.release_strays(["leases/1", "leases/9"])
-    assert book.kinds == ["Acquire", "Release"]
-    assert list(book.book.releasing) == ["leases/9"]
+    table = Recorder()
+    table.grant(table.ask().request_id)
+    table.table.release_strays(["leases/1", "leases/9"])
+    assert table.kinds == ["Acquire", "Release"]
+    assert list(table.table.releasing) == ["leases/9"]
 
 
 async def test_a_lease_lives_by_the_tokens_span_not_by_anybodys_wall_clock() -> None:
     """Expiry counts from when the token came, for as long as its claims span; a renewal starts it anew."""
-    book = Book()
-    waiting = book.ask()
-    book.grant(waiting.request_id)
+    table = Recorder()
+    waiting = table.ask()
+    table.grant(waiting.request_id)
     held = waiting.answer.result()
-    book.clock.advance(20)
+    table.clock.advance(20)
     assert held.remaining_sec() == pytest.approx(10)
-    book.book.renewed(LEASE, token(0, 30))
+    table.table.renewed(LEASE, token(0, 30))
     assert held.remaining_sec() == pytest.approx(30)
 
 
@@ -117,13 +117,13 @@ async def test_a_lease_lives_by_the_tokens_span_not_by_anybodys_wall_clock() -> 
 )
 async def test_an_ended_lease_stays_ended(how: LeaseEnd, cls: type[Exception]) -> None:
     """The first reason counts; a late renewal revives nothing."""
-    book = Book()
-    waiting = book.ask()
-    book.grant(waiting.request_id)
+    table = Recorder()
+    waiting = table.ask()
+    table.grant(waiting.request_id)
     held = waiting.answer.result()
     ends: list[str] = []
     held.watch(on_end=lambda: ends.append("ended"), on_renew=lambda: ends.append("renewed"))
-    book.book.ended("leases/1", how, "because")
+    table.table.ended("leases/1", how, "because")
     held.renew(held.lease, token(0, 30))
     held.end(DeviceClosed("later"))
     assert isinstance(held.ended, cls)
@@ -133,9 +133,9 @@ async def test_an_ended_lease_stays_ended(how: LeaseEnd, cls: type[Exception]) -
 
 async def test_a_refusal_is_its_own_error() -> None:
     """The class that the tracker names is the class that is raised."""
-    book = Book()
-    waiting = book.ask()
-    book.book.refused(waiting.request_id, NoMatchingDevice("there is none"))
+    table = Recorder()
+    waiting = table.ask()
+    table.table.refused(waiting.request_id, NoMatchingDevice("there is none"))
     with pytest.raises(NoMatchingDevice, match="there is none"):
         await waiting.answer
 
@@ -143,12 +143,12 @@ async def test_a_refusal_is_its_own_error() -> None:
 @pytest.mark.parametrize(("ends_at_sec", "why"), [(50, "maximum length"), (90, "no renewal")])
 async def test_an_expired_lease_says_why(ends_at_sec: int, why: str) -> None:
     """At its maximum length nobody was late, and the advice is another one."""
-    book = Book()
-    waiting = book.ask()
-    book.grant(waiting.request_id)
+    table = Recorder()
+    waiting = table.ask()
+    table.grant(waiting.request_id)
     held = await waiting.answer
     held.lease = replace(held.lease, expires_at_sec=50, ends_at_sec=ends_at_sec)
 
-    book.book.expire(held)
+    table.table.expire(held)
 
     assert why in str(held.ended)

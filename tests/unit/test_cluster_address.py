@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from fleet.building.cluster.address import CERT, KEY, ClusterAddress, own_certs, versions
+from fleet.building.cluster.builder import SLOT, resource_name
+from fleet.building.cluster.certs import ensure_certs, make_certs
+from fleet.building.cluster.pool import matching
 from fleet.errors import AlreadyExists, ConfigError
-from fleet.optimizer.cluster.address import CERT, KEY, ClusterAddress, own_certs, versions
-from fleet.optimizer.cluster.builder import SLOT, resource_name
-from fleet.optimizer.cluster.certs import ensure_certs, make_certs
-from fleet.optimizer.cluster.pool import matching
 
 
 @pytest.fixture

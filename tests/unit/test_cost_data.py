@@ -12,7 +12,7 @@ import pytest
 from benchmarks.cost_data.dataset import Dataset, Group, Program, load, refreshed, save
 from benchmarks.cost_data.timer import Times
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
-from fleet.cost_model.prior import prior_samples
+from fleet.cost_model.packaged_model import prior_samples
 from fleet.cost_model.samples import grouped
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fleet.cost_model.boosting import train
-from fleet.cost_model.prior import PATH, prior_for
+from fleet.cost_model.packaged_model import PATH, prior_for
 from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot

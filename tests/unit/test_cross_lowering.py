@@ -12,7 +12,7 @@ import pytest
 from cross.build.cutting import with_cut_vectors
 from cross.build.lowering import lower_by_default, tir_pipeline
 from cross.targets.target import host_target_json
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.spaces.packing import pack_all
 from fleet.workloads.programs import matmul

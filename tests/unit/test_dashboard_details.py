@@ -10,11 +10,11 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from textual.color import Color
 
-from fleet.dashboard.deeds import CancelJob, CancelRequest, Revoke
+from fleet.dashboard.actions import CancelJob, CancelRequest, Revoke
 from fleet.dashboard.head import away_line, head_line, keys_line
 from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
 from fleet.dashboard.plain_signs import PlainSigns
-from fleet.dashboard.things import deed_about, details_of
+from fleet.dashboard.selection import action_for, details_of
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.leases import Lease, PendingRequest
@@ -109,25 +109,25 @@ def test_a_jobs_details_say_why_it_measures_what_it_measures() -> None:
 
 def test_what_can_be_done_is_asked_about_by_name() -> None:
     """A lease is taken, a wait ended, a job stopped until it has ended; a free device is left alone."""
-    revoke = deed_about(HELD)
+    revoke = action_for(HELD)
     assert isinstance(revoke, Revoke)
     assert revoke.lease_name == "leases/7"
     assert "Take pi4-03 from ann@desk?" in revoke.question
-    cancel = deed_about(PendingRequest(request_id="r7", holder="bob@lab", selector="kind=cpu"))
+    cancel = action_for(PendingRequest(request_id="r7", holder="bob@lab", selector="kind=cpu"))
     assert isinstance(cancel, CancelRequest)
     assert cancel.request_id == "r7"
     assert "the request of bob@lab for kind=cpu" in cancel.question
     for state in JobState:
-        deed = deed_about(JobStatus(name="jobs/1", state=state))
+        deed = action_for(JobStatus(name="jobs/1", state=state))
         assert isinstance(deed, CancelJob) is (state.value in ("QUEUED", "RUNNING", "INTERRUPTED"))
-    assert deed_about(DeviceStatus(name="devices/free")) is None
-    assert deed_about(None) is None
+    assert action_for(DeviceStatus(name="devices/free")) is None
+    assert action_for(None) is None
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_the_edges_fit_and_keep_what_matters_most(width: int) -> None:
     """The way out and to the list of all keys is shown even on the narrowest terminal."""
-    keys = keys_line(hints(deed_about(HELD), is_open=True), width=width).plain
+    keys = keys_line(hints(action_for(HELD), is_open=True), width=width).plain
     head = head_line(busy_fleet(), NOW_SEC, "127.0.0.1:9290", width=width).plain
 
     assert len(keys) <= width
@@ -141,7 +141,7 @@ def test_the_edges_fit_and_keep_what_matters_most(width: int) -> None:
 
 def test_keys_are_those_of_the_moment() -> None:
     """A job is stopped, not revoked; no key is offered that does nothing."""
-    job = keys_line(hints(deed_about(JobStatus(name="jobs/1")), is_open=True), width=200).plain
+    job = keys_line(hints(action_for(JobStatus(name="jobs/1")), is_open=True), width=200).plain
     nothing = keys_line(hints(None, is_open=False), width=200).plain
 
     assert "x stop job" in job

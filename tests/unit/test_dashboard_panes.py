@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fleet.dashboard.heights import ROOMY_LINES, lay_out, share
 from fleet.dashboard.panes import DEVICES, JOBS, QUEUE, Choice, arrange, parse_filter
+from fleet.dashboard.selection import PANES, find, make_sheets
 from fleet.dashboard.sheet import Sheet, make_sheet
-from fleet.dashboard.things import PANES, find, make_sheets
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.leases import PendingRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fleet.dashboard import words
+from fleet.dashboard import formatting
 from fleet.dashboard.view import render
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
@@ -151,7 +151,7 @@ def test_a_jobs_bar_is_as_long_as_its_trials_or_its_time() -> None:
 )
 def test_durations_read_easily(sec: float, expected: str) -> None:
     """Durations have at most two units."""
-    assert expected == words.duration(sec)
+    assert expected == formatting.duration(sec)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_durations_read_easily(sec: float, expected: str) -> None:
 )
 def test_latencies_read_easily(us: float, expected: str) -> None:
     """Latencies have three digits and a fitting unit."""
-    assert expected == words.latency(us)
+    assert expected == formatting.latency(us)
 
 
 def test_numbers_in_names_are_sorted_as_numbers() -> None:
     """ "pi-2" stands before "pi-10", as people count their boards."""
     names = ["pi-10", "pi-2", "pi-2-b", "box", "pi"]
 
-    assert sorted(names, key=words.natural_key) == ["box", "pi", "pi-2", "pi-2-b", "pi-10"]
+    assert sorted(names, key=formatting.natural_key) == ["box", "pi", "pi-2", "pi-2-b", "pi-10"]

@@ -9,7 +9,7 @@ import pytest
 
 from cross.targets.intrinsics import intrinsics_module, target_hint
 from cross.targets.target import host_target_json
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.default_schedule import default_schedule, needs_schedule
 from fleet.workloads.programs import matmul

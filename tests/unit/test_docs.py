@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from device_agents.config import known_keys, parse_config
-from device_agents.given import Given
+from device_agents.owner_labels import OwnerLabels
 from fleet.base.config import keys_of
 from fleet.cli.man import _CODES
 
@@ -148,7 +148,7 @@ def test_all_variables_of_the_environment_are_told() -> None:
 
 @cache
 def keys_by_driver() -> dict[str, set[str]]:
-    given = {key.name for key in keys_of(Given)}
+    given = {key.name for key in keys_of(OwnerLabels)}
     return {driver: given | {key.name for key in known} for driver, known in known_keys().items()}
 
 

@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 
 from fleet.errors import CacheFull, TrackerUnavailable
-from fleet.wire.ending import Ending
 from fleet.wire.rpc import ERROR_KEY, from_rpc_error
+from fleet.wire.rpc_end_status import Ending
 
 WRITE_FAILED = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata())
 

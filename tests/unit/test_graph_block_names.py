@@ -10,7 +10,7 @@ import pytest
 from cross.targets.target import make_target
 from fleet.graph.block_names import block_names
 from fleet.graph.pipeline import lower
-from fleet.spaces.choose import static_schedule
+from fleet.spaces.space import static_schedule
 from fleet.workloads.applying import workload_hash, workload_module
 from fleet.workloads.traces import replay, trace_json, tuning_record
 from tests.unit.graph_models import TARGET, function_of, random_array

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fleet.cli.explain_view import estimated_sec, render_explanation
 from fleet.graph.concats import CopyReason
-from fleet.graph.explaining import Explanation, Program, Scheduled, Stage, explain
+from fleet.graph.explaining import Explanation, GraphStage, Program, Scheduled, explain
 from fleet.spaces.limits import expected_roofline
 from tests.unit.graph_models import function_of, random_array
 
@@ -95,7 +95,7 @@ def test_limits_that_are_given_count() -> None:
 
 def test_the_estimate_is_that_of_the_tighter_limit() -> None:
     """All calls of a program together, and a table that says which limit it was."""
-    stage = Stage(
+    stage = GraphStage(
         name="fuse",
         reason="why",
         operators={"conv2d+relu": 2},

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleet.checking.numerics import compare
 from fleet.domain.operators import describe_workload
 from fleet.graph.pipeline import lower
 from fleet.graph.winograd import best_outputs
-from fleet.optimizer.numerics import compare
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.workload import workload_of
 from tests.unit.graph_models import TARGET, function_of, random_array, run

@@ -9,8 +9,8 @@ import pytest
 from fleet.domain.measuring import OperatorCall
 from fleet.domain.scope import RecordScope
 from fleet.library import Record, RecordKind
-from fleet.optimizer.job import report_placed
-from fleet.optimizer.profiling.contest import (
+from fleet.optimizer.report import report_placed
+from fleet.optimizer.whole_model_tuning.contest import (
     Contest,
     affordable,
     contest_of,

@@ -9,9 +9,9 @@ import pytest
 from onnx import helper
 
 from cross.targets.target import host_target_json
+from fleet.checking.index_inputs import largest_index, largest_index_of
 from fleet.export.answers import find_answers
 from fleet.models.model import Model
-from fleet.optimizer.index_inputs import largest_index, largest_index_of
 from fleet.workloads.extract import extract
 from tests.unit.onnx_cases import loaded, model_of
 

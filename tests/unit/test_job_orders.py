@@ -12,15 +12,16 @@ import onnx
 import pytest
 
 from fleet.base.plain import from_plain, to_plain
+from fleet.checking.weakness import Weakness
 from fleet.domain.jobs import parse_priority
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import ImportFailed, InvalidRequest
 from fleet.library import Job, Library
-from fleet.optimizer.job import ModelReport, ProgressReport, TuneOptions, TuneReport, WorkloadReport, trial_evaluator
-from fleet.optimizer.order import JobOrder, check_options, order_of, submit
-from fleet.optimizer.serving import for_each_kind
+from fleet.optimizer.daemon import for_each_kind
+from fleet.optimizer.job_spec import JobOrder, check_options, order_of, submit
+from fleet.optimizer.options import TuneOptions, trial_evaluator
+from fleet.optimizer.report import ModelReport, ProgressReport, TuneReport, WorkloadReport
 from fleet.optimizer.strategies import STRATEGIES, strategy_of
-from fleet.optimizer.weakness import Weakness
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 OPTIONS = TuneOptions(

@@ -9,7 +9,7 @@ import pytest
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope, measured_model
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.optimizer.job import trial_evaluator
+from fleet.optimizer.options import trial_evaluator
 
 HOST = "AMD EPYC x2"
 

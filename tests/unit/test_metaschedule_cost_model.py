@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json, make_target
+from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Sample
-from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.training import train_snapshot
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewSnapshot

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.checking.numerics import InputStyle, answer_tolerances, compare, make_inputs
 from fleet.domain.measuring import TensorSpec
 from fleet.optimizer.model_comparison import blame
-from fleet.optimizer.numerics import InputStyle, answer_tolerances, compare, make_inputs
 from fleet.runtime.agreement import agree
 
 

@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fleet.checking.weakness import Weakness, find_weakness
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest, NotFound
 from fleet.models.importing.packages import require
 from fleet.models.model import bundled_model, load_model
 from fleet.models.random_weights import randomize_weights
-from fleet.optimizer.weakness import Weakness, find_weakness
 
 
 def save(tmp_path: Path, nodes: list[Any], inputs: list[Any], initializers: list[Any] | None = None) -> Path:

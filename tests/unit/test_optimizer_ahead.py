@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.ahead import Ahead, Shelf
+from fleet.optimizer.core.backlog import Ahead, Backlog
 from fleet.optimizer.core.planning import plan
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.tasks.propose import SearchRecord
@@ -47,7 +47,7 @@ def test_a_candidate_is_claimed_when_it_is_chosen() -> None:
     assert found == []
     assert not job.core.workload("w").under_way
     assert chosen(job.feed(ev.RoundWanted())) == [("w", list("abcd"))]
-    assert [one.digest for one in job.core.workload("w").shelf.candidates] == list("ef")
+    assert [one.digest for one in job.core.workload("w").backlog.candidates] == list("ef")
 
 
 def test_a_newer_search_replaces_what_was_ahead() -> None:
@@ -58,7 +58,7 @@ def test_a_newer_search_replaces_what_was_ahead() -> None:
 
     job.find(*"defx")
 
-    assert [one.digest for one in job.core.workload("w").shelf.candidates] == list("efx")
+    assert [one.digest for one in job.core.workload("w").backlog.candidates] == list("efx")
     assert job.core.workload("w").under_way == set("abcd")
 
 
@@ -173,14 +173,16 @@ def test_a_search_looks_further_ahead_with_each_batch() -> None:
 
 def test_predictions_end_where_nobody_says_anything() -> None:
     """They stand in the order of the candidates, so what follows a gap is not known."""
-    shelf = Shelf(candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Ahead(digest="c", trace_json="c")))
+    backlog = Backlog(
+        candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Ahead(digest="c", trace_json="c"))
+    )
 
-    found = shelf.predictions()
+    found = backlog.predictions()
 
     assert found is not None
     assert found.shape == (2, 2)
     assert pytest.approx(math.log(3.0)) == found[0, 1]
-    assert Shelf(candidates=(Ahead(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
+    assert Backlog(candidates=(Ahead(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
 
 
 def test_builders_are_priced_by_what_they_took() -> None:

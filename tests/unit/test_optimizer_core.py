@@ -9,13 +9,13 @@ import pytest
 
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.ahead import Ahead
-from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.backlog import Ahead
+from fleet.optimizer.core.entries import CandidateStage
 from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
-from fleet.optimizer.job import report_decisions
-from fleet.optimizer.prioritizer.values import Outcome
+from fleet.optimizer.prioritizer.values import BatchOutcome
+from fleet.optimizer.report import report_decisions
 from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, artifact, find, known, secs, workload
 
@@ -38,13 +38,13 @@ def test_a_candidate_goes_through_its_stages() -> None:
     assert (store.trace_json, store.measurement) == ("trace", result)
     assert job.feed(ev.Stored("w", "a", 7, 1.5)) == []
     assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [
-        ev.Check("w", "a", artifact("a"), claimed_sec=2.0)
+        ev.CheckOutputs("w", "a", artifact("a"), claimed_sec=2.0)
     ]
     assert job.feed(ev.Checked("w", "a", ev.Verdict.RIGHT)) == [ev.MarkChecked(7)]
 
     item = job.core.workload("w")
     assert (item.best_sec, item.best_trace, item.trials) == (2.0, "trace", 1)
-    assert job.core.candidates["w", "a"].stage is Stage.CHECKED
+    assert job.core.candidates["w", "a"].stage is CandidateStage.CHECKED
     assert job.core.progress.first_trial_sec == 1.5
 
 
@@ -87,7 +87,7 @@ def test_a_batch_of_which_nothing_is_built_has_gained_nothing() -> None:
 
     item, (batch,) = job.core.workload("w"), job.core.progress.decisions
     assert batch.expected_share > 0
-    assert item.outcomes == [Outcome(expected=batch.expected_share, gained=0.0)]
+    assert item.outcomes == [BatchOutcome(expected=batch.expected_share, gained=0.0)]
     assert not item.forecasts
 
 
@@ -187,7 +187,7 @@ def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
     job.propose("a", "b", "c")
 
     item = job.core.workload("w")
-    assert [check.digest for check in job.happened(ev.Check) if isinstance(check, ev.Check)] == ["a", "b"]
+    assert [check.digest for check in job.happened(ev.CheckOutputs) if isinstance(check, ev.CheckOutputs)] == ["a", "b"]
     assert job.happened(ev.MarkWrong) == [ev.MarkWrong(1, "off by 3")]
     assert (item.best_trace, item.errors[ErrorKind.WRONG_OUTPUT]) == ("b", 1)
     assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]

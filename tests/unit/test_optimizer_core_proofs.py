@@ -27,7 +27,7 @@ def test_a_time_that_is_not_proven_is_not_the_best() -> None:
     job.propose("a", "b", "c")
 
     item = job.core.workload("w")
-    assert [check.claimed_sec for check in find(job.log, ev.Check)] == [1.0, 2.0]
+    assert [check.claimed_sec for check in find(job.log, ev.CheckOutputs)] == [1.0, 2.0]
     assert job.happened(ev.KeepProof) == [ev.KeepProof("w", "a", REFUTED), ev.KeepProof("w", "b", PROVEN)]
     assert (item.best_trace, item.is_proven, item.errors[ErrorKind.TIME_NOT_PROVEN]) == ("b", True, 1)
     assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]
@@ -45,7 +45,7 @@ def test_a_time_below_all_that_the_device_can_is_refused_at_once() -> None:
 
     job.propose("a", "b")
 
-    assert [check.digest for check in find(job.log, ev.Check)] == ["b"]
+    assert [check.digest for check in find(job.log, ev.CheckOutputs)] == ["b"]
     assert [kept.trace_json for kept in find(job.log, ev.KeepProof)] == ["a"]
     assert job.core.workload("w").best_trace == "b"
 
@@ -90,7 +90,7 @@ def test_static_schedules_need_no_proof() -> None:
     job.run(ev.ProofWanted("w"))
 
     item = job.core.workload("w")
-    assert [check.claimed_sec for check in find(job.log, ev.Check)] == [0.0]
+    assert [check.claimed_sec for check in find(job.log, ev.CheckOutputs)] == [0.0]
     assert find(job.log, ev.Prove) == []
     assert (item.best_trace, item.needs_proof, item.is_proven) == ("s", False, False)
 
@@ -106,7 +106,7 @@ def test_a_trial_that_beats_the_static_schedule_is_proven() -> None:
     job.propose("a")
 
     item = job.core.workload("w")
-    assert [check.claimed_sec for check in find(job.log, ev.Check)] == [0.0, 0.5]
+    assert [check.claimed_sec for check in find(job.log, ev.CheckOutputs)] == [0.0, 0.5]
     assert (item.best_trace, item.needs_proof) == ("a", False)
 
 

@@ -16,12 +16,12 @@ from fleet.optimizer.prioritizer.futures import from_predictions, from_records, 
 from fleet.optimizer.prioritizer.prioritize import EXPLORATION_PERIOD, prioritize
 from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
 from fleet.optimizer.prioritizer.values import (
+    BatchOutcome,
     DeviceState,
     Done,
     Finish,
     JobTerms,
     Motive,
-    Outcome,
     Plan,
     Predictions,
     WorkloadState,
@@ -88,7 +88,7 @@ def states(draw: st.DrawFn) -> list[WorkloadState]:
                 max_batch=draw(st.integers(1, 32)),
                 trial_device_sec=draw(st.floats(1e-3, 10.0)),
                 outcomes=tuple(
-                    Outcome(expected=draw(st.floats(0, 1)), gained=draw(st.floats(0, 1)))
+                    BatchOutcome(expected=draw(st.floats(0, 1)), gained=draw(st.floats(0, 1)))
                     for _ in range(draw(st.integers(0, 3)))
                 ),
                 is_busy=draw(st.booleans()),
@@ -279,7 +279,7 @@ def test_priority_multiplies_the_worth() -> None:
 
 def test_promises_that_came_to_nothing_count_less() -> None:
     """A workload's own outcomes count most; those of its job's others where it has none."""
-    vain, kept = Outcome(expected=0.2, gained=0.0), Outcome(expected=0.2, gained=0.2)
+    vain, kept = BatchOutcome(expected=0.2, gained=0.0), BatchOutcome(expected=0.2, gained=0.2)
 
     assert trust([], []) == 1.0
     assert trust([vain], [vain, kept]) < trust([], [vain, kept]) < 1.0

@@ -12,27 +12,25 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
+from fleet.checking.weakness import Weakness
 from fleet.cli.tune_view import next_lines, render_progress, render_report
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
-from fleet.optimizer.history import choose_workloads
-from fleet.optimizer.job import (
-    TRIAL_EVALUATOR,
+from fleet.optimizer.options import TRIAL_EVALUATOR, TuneOptions, trial_evaluator
+from fleet.optimizer.prioritizer.values import BatchOutcome
+from fleet.optimizer.recall import choose_workloads
+from fleet.optimizer.report import (
     ModelReport,
     OptionReport,
     PlacedReport,
     RatioReport,
-    TuneOptions,
     TuneReport,
     report_progress,
     report_workload,
-    trial_evaluator,
 )
-from fleet.optimizer.prioritizer.values import Outcome
 from fleet.optimizer.tasks.propose import SearchRecord
-from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
 from tests.unit.optimizer_core import conditions
 
@@ -98,7 +96,7 @@ def test_a_batch_is_judged_by_what_it_gained() -> None:
     for _ in range(3):
         keep_outcome(item)
 
-    assert [Outcome(expected=0.5, gained=0.25), Outcome(expected=0.1, gained=0.0)] == item.outcomes
+    assert [BatchOutcome(expected=0.5, gained=0.25), BatchOutcome(expected=0.1, gained=0.0)] == item.outcomes
 
 
 def test_totals_are_weighted() -> None:

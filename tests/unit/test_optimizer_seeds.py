@@ -17,13 +17,13 @@ from fleet.cost_model.scoring import Ranker
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.optimizer.history import recall
+from fleet.optimizer.recall import recall
 from fleet.optimizer.seeds import nearest, seeds_for
-from fleet.optimizer.tasks.adapting import Misfit, Seed, adapted, fitted_tiles
 from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.spaces.choose import space_of, static_schedule
+from fleet.optimizer.tasks.transfer import Misfit, Seed, adapted, fitted_tiles
 from fleet.spaces.likeness import choice_of
+from fleet.spaces.space import space_of, static_schedule
 from fleet.spaces.tiles import Order, Tile
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.base.machine import machine_fingerprint
+from fleet.building.turns import Cores, Turns, stepped_aside
 from fleet.domain.devices import Inventory
-from fleet.optimizer.turns import Cores, Turns, stepped_aside
 
 HERE = machine_fingerprint()
 PROCESSOR = Inventory(kind="cpu", target_json='{"kind": "llvm"}', host_fingerprint=HERE)

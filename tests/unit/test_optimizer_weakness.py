@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fleet.checking.numerics import InputStyle, make_inputs
+from fleet.checking.weakness import Weakness, find_weakness
 from fleet.domain.measuring import TensorSpec
-from fleet.optimizer.numerics import InputStyle, make_inputs
-from fleet.optimizer.weakness import Weakness, find_weakness
 
 NOISE = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 

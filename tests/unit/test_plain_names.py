@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from cross.targets.target import host_target_json
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.models.model import load_model
 from fleet.models.onnx_rewrites.plain_names import use_plain_names
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.workloads.extract import extract
 
 

@@ -12,11 +12,11 @@ import pytest
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
-from fleet.cost_model.learn import LearnRecord, learn
+from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
+from fleet.checking.numerics import make_inputs
+from fleet.cost_model.job_trees import LearnRecord, learn
 from fleet.domain.measuring import TensorSpec
 from fleet.models.model import bundled_model, load_model
-from fleet.optimizer.numerics import make_inputs
-from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate, build_candidate
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul

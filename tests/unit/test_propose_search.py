@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from cross.targets.target import host_target_json
-from fleet.cost_model.boosting import Trees
-from fleet.cost_model.learn import LearnRecord, learn
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.cost_model.boosting import BoostedTrees
+from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program, program_in
+from fleet.cost_model.job_trees import LearnRecord, learn
 from fleet.cost_model.scoring import Ranker
-from fleet.cost_model.stored import NO_PROGRAM, pack_program, program_in
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks import propose as proposing
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.optimizer.tasks.recall import recall_programs
@@ -284,7 +284,7 @@ def test_model_ranks_unseen_candidates() -> None:
     snapshot = learn(records)
     assert snapshot is not None
 
-    scores = Trees(snapshot).score([record.features for record in unseen])
+    scores = BoostedTrees(snapshot).score([record.features for record in unseen])
 
     assert spearmanr(scores, [-record.run_sec for record in unseen]).statistic > 0.9
 
@@ -297,7 +297,7 @@ def test_model_is_repeatable_and_travels_as_bytes() -> None:
     assert first == second
 
     features = [record.features for record in records]
-    np.testing.assert_array_equal(Trees(first).score(features), Trees(bytes(first)).score(features))
+    np.testing.assert_array_equal(BoostedTrees(first).score(features), BoostedTrees(bytes(first)).score(features))
 
 
 def test_disturbed_times_teach_less() -> None:
@@ -309,7 +309,7 @@ def test_disturbed_times_teach_less() -> None:
     def error(records: list[LearnRecord]) -> float:
         snapshot = learn(records)
         assert snapshot is not None
-        found = Trees(snapshot).score([one.features for one in calm])
+        found = BoostedTrees(snapshot).score([one.features for one in calm])
         return float(np.abs(found - [best_sec / one.run_sec for one in calm]).mean())
 
     assert error([*calm, *(replace(one, is_disturbed=True) for one in odd)]) < error([*calm, *odd])
@@ -325,7 +325,7 @@ def test_failures_rank_last() -> None:
     snapshot = learn(good + bad)
     assert snapshot is not None
 
-    trees = Trees(snapshot)
+    trees = BoostedTrees(snapshot)
     good_scores, bad_scores = (trees.score([record.features for record in group]) for group in (good, bad))
 
     assert bad_scores.max() < np.median(good_scores)
@@ -338,7 +338,7 @@ def test_workloads_are_compared_with_themselves_only() -> None:
     snapshot = learn(fast + slow)
     assert snapshot is not None
 
-    scores = Trees(snapshot).score([record.features for record in fast])
+    scores = BoostedTrees(snapshot).score([record.features for record in fast])
 
     assert fast[int(np.argmax(scores))].run_sec < 1.2 * min(record.run_sec for record in fast)
 
@@ -358,8 +358,8 @@ def test_candidate_without_stores_scores_zero() -> None:
     assert snapshot is not None
     empty = np.zeros((0, 6), "float32")
 
-    assert Trees(snapshot).score([empty, empty]).tolist() == [0.0, 0.0]
-    mixed = Trees(snapshot).score([empty, synthetic_records(1)[0].features])
+    assert BoostedTrees(snapshot).score([empty, empty]).tolist() == [0.0, 0.0]
+    mixed = BoostedTrees(snapshot).score([empty, synthetic_records(1)[0].features])
     assert 0.0 == mixed[0] != mixed[1]
 
 

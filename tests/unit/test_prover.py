@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from fleet.artifacts.artifact import Artifact
+from fleet.checking.numerics import InputStyle
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.optimizer import prover
-from fleet.optimizer.numerics import InputStyle
 from fleet.workloads.workload import Workload
 
 CLAIMED_SEC = 1e-4

@@ -11,12 +11,12 @@ from onnx import helper
 
 from cross.build.lowering import tir_pipeline
 from cross.targets.target import host_target_json, make_target
+from fleet.checking.index_inputs import inputs_of
 from fleet.graph.marking import calls_of
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model
-from fleet.optimizer.index_inputs import inputs_of
-from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.recurrent import BARRIER
+from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.extract import extract
 from fleet.workloads.traces import replay, trace_json

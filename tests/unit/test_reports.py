@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 import fleet
+from fleet.checking.weakness import Weakness
 from fleet.cli.main import app
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import NotFound
 from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, StoredWorkload
-from fleet.optimizer.job import ModelReport, TuneReport, WorkloadReport
 from fleet.optimizer.job_entry import kept_reports
-from fleet.optimizer.weakness import Weakness
+from fleet.optimizer.report import ModelReport, TuneReport, WorkloadReport
 from fleet.reports.document import Code, Heading, Paragraph, Table, to_html, to_markdown
 from fleet.reports.figures import figures_of
 from fleet.reports.report import Report

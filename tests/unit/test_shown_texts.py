@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.v1 import device_pb2, job_pb2
-from fleet.wire.shown import clean
+from fleet.wire.sanitize import sanitize_message
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jme\u202eht\u200b\x9b31m\r\nroot:\tx"
 TAME = "]0;owned[2Jmeht31m root: x"
@@ -18,19 +18,19 @@ TAME = "]0;owned[2Jmeht31m root: x"
 
 def test_nothing_that_a_terminal_obeys_is_left() -> None:
     """Escapes, bells, carriage returns and marks that turn the writing are gone; the words stay."""
-    assert shown(EVIL) == TAME
-    assert shown("Zoë's 板子 🛠 (Pi 4)") == "Zoë's 板子 🛠 (Pi 4)"
-    assert shown("a\nb" * 10, 4) == "a ba"
+    assert sanitize(EVIL) == TAME
+    assert sanitize("Zoë's 板子 🛠 (Pi 4)") == "Zoë's 板子 🛠 (Pi 4)"
+    assert sanitize("a\nb" * 10, 4) == "a ba"
 
 
 @given(st.text())
 def test_what_is_shown_is_one_line_of_visible_characters(text: str) -> None:
     """Whatever comes; doing it twice changes nothing."""
-    found = shown(text)
+    found = sanitize(text)
 
     assert len(found.splitlines()) <= 1
     assert all(unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp") for char in found)
-    assert shown(found) == found
+    assert sanitize(found) == found
 
 
 def test_every_text_of_a_message_is_cleaned() -> None:
@@ -39,7 +39,7 @@ def test_every_text_of_a_message_is_cleaned() -> None:
     device = device_pb2.Device(name="devices/a", inventory=inventory)
     device.telemetry.last_error = EVIL
 
-    clean(device)
+    sanitize_message(device)
 
     assert device.inventory.device_model == TAME
     assert dict(device.inventory.labels) == {"arch": TAME, "ok": "x"}
@@ -51,5 +51,5 @@ def test_every_text_of_a_message_is_cleaned() -> None:
 def test_a_tame_message_is_left_as_it_is(message: device_pb2.Device | job_pb2.Job) -> None:
     """Not a field becomes set that was not."""
     before = message.SerializeToString()
-    clean(message)
+    sanitize_message(message)
     assert message.SerializeToString() == before

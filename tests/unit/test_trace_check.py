@@ -13,7 +13,7 @@ from cross.targets.intrinsics import load_intrinsics
 from fleet.domain.program_check import ATTRIBUTES, INDEX_MAP_TYPES, OPERATORS, check_nodes, check_program
 from fleet.domain.trace_check import ANNOTATIONS, INSTRUCTIONS, MOST_TRACE_BYTES, check_trace
 from fleet.errors import InvalidRequest
-from fleet.spaces.choose import schedules
+from fleet.spaces.space import schedules
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import workload_of
 

@@ -10,8 +10,8 @@ from fleet.domain.leases import make_wish
 from fleet.domain.selectors import device_labels
 from fleet.errors import InvalidRequest
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import Durable
 from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.records import Durable
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.messages import client_event
 from fleet.v1 import lease_service_pb2

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.errors import NoMatchingDevice
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import LeaseEnd
+from fleet.tracker.core.records import LeaseEnd
 from tests.unit.tracker_bench import Bench, checked_bench, granted, refused
 
 

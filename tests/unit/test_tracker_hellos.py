@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.state import TrackerState
 from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, offer
 

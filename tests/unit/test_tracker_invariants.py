@@ -13,8 +13,8 @@ from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import Cancelled, WaitTimeout
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import Durable, LeaseEnd, TrackerLimits
 from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
 from fleet.tracker.core.state import TrackerState
 
 AGENTS = ("agent-0", "agent-1")

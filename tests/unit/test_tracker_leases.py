@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import LeaseEnd
+from fleet.tracker.core.records import LeaseEnd
 from tests.unit.tracker_bench import T0, Bench, checked_bench, granted
 
 

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import TokenSigner, TokenVerifier
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import LeaseEnd
+from fleet.tracker.core.records import LeaseEnd
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, waiting_reason
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2

@@ -9,8 +9,8 @@ import pytest
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import InvalidRequest
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import TrackerLimits, with_bitstream
 from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.records import TrackerLimits, with_bitstream
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.messages import device_to_proto
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.domain.selectors import device_labels, parse_selector
-from fleet.tracker.core.entries import RequestEntry
 from fleet.tracker.core.queue import BID_REACH_SEC, Queue
+from fleet.tracker.core.records import RequestEntry
 
 NAMES = tuple(f"devices/d{i}" for i in range(5))
 SELECTORS = tuple(

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.errors import DiskFull
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import BOOT_SHIFT, Durable, LeaseEnd
+from fleet.tracker.core.records import BOOT_SHIFT, Durable, LeaseEnd
 from fleet.tracker.core.state import TrackerState
 from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
 

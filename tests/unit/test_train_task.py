@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet.cost_model.prior import prior_samples
+from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, pack_program
+from fleet.cost_model.packaged_model import prior_samples
 from fleet.cost_model.samples import grouped
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, pack_program
 from fleet.cost_model.training import LEAST_SAMPLES
 from fleet.library import StoredSample
 from fleet.optimizer.tasks.train import train

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
+from fleet.checking.numerics import compare
 from fleet.graph.winograd_algorithm import OUTPUTS, TAPS, Filtering, growth
-from fleet.optimizer.numerics import compare
 
 EVERY = pytest.mark.parametrize("outputs", OUTPUTS)
 _SAFETY = 4.0
-"""Of the tolerance of `fleet.optimizer.numerics`: between the typical loss and the largest."""
+"""Of the tolerance of `fleet.checking.numerics`: between the typical loss and the largest."""
 
 
 def filtered(outputs: int, data: np.ndarray, weights: np.ndarray) -> np.ndarray:

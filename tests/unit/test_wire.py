@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.domain.measuring import (
     MOST_RUNS,
     Call,
@@ -169,7 +169,7 @@ def test_an_argument_of_which_nothing_is_set_is_refused_by_its_place() -> None:
         candidate_id=st.text(),
         run_secs=st.lists(st.floats(0, 100), max_size=9).map(tuple),
         error=st.none() | st.sampled_from(ErrorKind),
-        error_message=st.text().map(shown),
+        error_message=st.text().map(sanitize),
         signal=st.integers(0, 64),
         clocks=st.builds(Clocks, wait_sec=seconds, load_sec=seconds, run_sec=seconds),
         provenance=st.lists(disturbances, min_size=1).map(

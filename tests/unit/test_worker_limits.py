@@ -11,8 +11,8 @@ from subprocess import PIPE
 import pytest
 
 from device_agents.runtimes.contract import CandidateFailed, classify
+from device_agents.workers.directory import WorkerDirectory
 from device_agents.workers.limits import WorkerLimits, count_files, find_excess
-from device_agents.workers.room import Room
 from fleet.domain.measuring import ErrorKind
 
 _HOLDS_A_FILE = """
@@ -88,7 +88,7 @@ def test_whatever_a_worker_leaves_is_removed(tmp_path: Path) -> None:
     """Folders deeper than a recursion reaches, shut ones, and links, which lead to what stays."""
     kept = tmp_path / "kept"
     kept.write_text("kept")
-    room = Room.make(tmp_path / "worker")
+    room = WorkerDirectory.make(tmp_path / "worker")
     nest(room.home, 1200, "deep")
     (room.home / "link").symlink_to(tmp_path)
     (room.home / "shut").mkdir()

@@ -16,12 +16,12 @@ from cross.build.library import build
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.checking.numerics import compare, make_inputs
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import BuildError, ImportFailed
 from fleet.models.model import Model, bundled_model, load_model
 from fleet.models.reference import reference_outputs
-from fleet.optimizer.numerics import compare, make_inputs
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.spaces.packing import pack_all
 from fleet.workloads.extract import compile_model, extract

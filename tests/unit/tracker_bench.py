@@ -8,8 +8,8 @@ from dataclasses import replace
 from fleet.domain.selectors import device_labels
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.state import TrackerState
 
 T0 = 1_000_000.0

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from device_agents.machine.ending import end
+from device_agents.machine.terminate import end
 from fleet.errors import DeviceError, DeviceUnreachable
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from device_agents.drivers.android.adb import Adb
 from device_agents.drivers.android.facts import READINGS_COMMAND, parse_readings
-from device_agents.machine.ending import end
+from device_agents.machine.terminate import end
 from fleet.base.config import data_dir
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
 

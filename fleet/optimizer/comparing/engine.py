@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from fleet.building.pool import Pool
+from fleet.checking.numerics import Array
 from fleet.errors import BuildError
 from fleet.models.confined import having
 from fleet.models.engine_turns import ANSWERS, REQUESTS, serve_turns
 from fleet.models.model import Model
-from fleet.optimizer.numerics import Array
-from fleet.optimizer.pool import Pool
 
 _PREPARE_TIMEOUT_SEC = 600.0
 _TURN_TIMEOUT_SEC = 120.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import Measurement, Trial
-from fleet.optimizer.core.ahead import Features
+from fleet.optimizer.core.backlog import Features
 from fleet.spaces.packing import Packing
 
 
-class Stage(enum.Enum):
+class CandidateStage(enum.Enum):
     """How far a candidate has come. It only moves down this list, except that a repeat records it again."""
 
     PROPOSED = "proposed"
@@ -35,7 +35,7 @@ class Candidate:
 
     trace_json: str
     digest: str
-    stage: Stage = Stage.PROPOSED
+    stage: CandidateStage = CandidateStage.PROPOSED
     artifact: Artifact | None = None
     features: Features | None = None
     program: int | None = None

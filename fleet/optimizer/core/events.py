@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
-from fleet.cost_model.learn import LearnRecord
+from fleet.checking.weakness import Weakness
+from fleet.cost_model.job_trees import LearnRecord
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.proving import Proof
 from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.ahead import Ahead, Features
+from fleet.optimizer.core.backlog import Ahead, Features
 from fleet.optimizer.core.progress import Phase, WorkloadProgress
-from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import SearchRecord
-from fleet.optimizer.weakness import Weakness
+from fleet.optimizer.tasks.transfer import Seed
 from fleet.spaces.packing import Packing
 
 
@@ -436,7 +436,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckOutputs:
     """To a device: compare a candidate's numbers with the unscheduled program's. Answered with Checked."""
 
     workload: str
@@ -493,5 +493,16 @@ class Notice:
 
 
 Effect = (
-    Learn | Propose | Claim | Build | Measure | Store | Check | Prove | MarkChecked | MarkWrong | KeepProof | Notice
+    Learn
+    | Propose
+    | Claim
+    | Build
+    | Measure
+    | Store
+    | CheckOutputs
+    | Prove
+    | MarkChecked
+    | MarkWrong
+    | KeepProof
+    | Notice
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.entries import CandidateStage
 from fleet.optimizer.core.state import JobCore
 
 
@@ -27,10 +27,10 @@ def validate(core: JobCore) -> None:
 def _broken_candidates(core: JobCore) -> list[str]:
     found = []
     for (workload, digest), candidate in core.candidates.items():
-        is_stored = candidate.stage in (Stage.RECORDED, Stage.CHECKED)
+        is_stored = candidate.stage in (CandidateStage.RECORDED, CandidateStage.CHECKED)
         if is_stored and (candidate.record_id is None or not math.isfinite(candidate.median_sec)):
             found.append(f"{digest} is {candidate.stage.value} and has no record or no time")
-        if candidate.stage is Stage.BUILT and candidate.artifact is None:
+        if candidate.stage is CandidateStage.BUILT and candidate.artifact is None:
             found.append(f"{digest} is built and has no artifact")
         is_counted = (workload, digest) in core.counted
         if not candidate.is_static and is_counted == (digest in core.workload(workload).under_way):
@@ -52,7 +52,7 @@ def _broken_workloads(core: JobCore) -> list[str]:
         if len(set(traces)) < len(traces):
             found.append(f"{item.workload.name} has a candidate twice")
         own = [candidate for candidate in core.candidates.values() if candidate.workload == shash]
-        if any(c.trace_json in item.right and c.stage is not Stage.CHECKED for c in own):
+        if any(c.trace_json in item.right and c.stage is not CandidateStage.CHECKED for c in own):
             found.append(f"a candidate of {item.workload.name} counts as right, and was not checked")
         if any(c.trace_json in item.right and item.right[c.trace_json] != c.median_sec for c in own):
             found.append(f"a candidate of {item.workload.name} has two times")

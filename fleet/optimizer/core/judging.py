@@ -8,7 +8,7 @@ from collections import deque
 from fleet.base.quantities import time_text
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.entries import Batch, Candidate, Checking, Purpose, Stage
+from fleet.optimizer.core.entries import Batch, Candidate, CandidateStage, Checking, Purpose
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
 from fleet.optimizer.core.measuring import CAREFUL_EVALUATOR, Measuring
 from fleet.optimizer.core.planning import keep_outcome
@@ -29,7 +29,7 @@ _BASELINE_REACH_OF_STATIC = 1.3
 _CHECKED_PER_BATCH = 3
 """How many candidates of a batch are compared before giving up on finding a right one."""
 
-_UNMEASURED = (Stage.PROPOSED, Stage.BUILT)
+_UNMEASURED = (CandidateStage.PROPOSED, CandidateStage.BUILT)
 
 
 class Judging(Measuring):
@@ -53,7 +53,7 @@ class Judging(Measuring):
         """Forget those that were not sent, as nothing is known of them: they may be proposed again."""
         for trial in batch.all_trials:
             key = batch.workload, trial.candidate_id
-            if key in self.candidates and self.candidates[key].stage is Stage.BUILT:
+            if key in self.candidates and self.candidates[key].stage is CandidateStage.BUILT:
                 self.workload(batch.workload).under_way.discard(trial.candidate_id)
                 del self.candidates[key]
 
@@ -74,12 +74,14 @@ class Judging(Measuring):
                 break
             if candidate.median_sec < item.floor_sec:
                 checking.waiting.popleft()
-                candidate.stage = Stage.OUT
+                candidate.stage = CandidateStage.OUT
                 self._refuse(item, candidate, _too_fast(candidate, item.floor_sec))
                 continue
-            if candidate.stage is not Stage.CHECKED:
+            if candidate.stage is not CandidateStage.CHECKED:
                 artifact, claimed_sec = artifact_of(candidate), 0.0 if candidate.is_static else candidate.median_sec
-                self._effects.append(ev.Check(workload, candidate.digest, artifact, candidate.packings, claimed_sec))
+                self._effects.append(
+                    ev.CheckOutputs(workload, candidate.digest, artifact, candidate.packings, claimed_sec)
+                )
                 return
             checking.right.append(checking.waiting.popleft())
         del self.checking[workload]
@@ -93,7 +95,7 @@ class Judging(Measuring):
         item, checking = self.workload(event.workload), self.checking[event.workload]
         candidate = checking.waiting.popleft()
         if event.verdict is ev.Verdict.RIGHT:
-            candidate.stage = Stage.CHECKED
+            candidate.stage = CandidateStage.CHECKED
             if candidate.record_id is not None:
                 self._effects.append(ev.MarkChecked(candidate.record_id))
             checking.right.append(candidate)
@@ -101,7 +103,7 @@ class Judging(Measuring):
             if event.proof is not None:
                 self._keep_proof(item, candidate.trace_json, event.proof)
         else:
-            candidate.stage = Stage.OUT
+            candidate.stage = CandidateStage.OUT
         if event.verdict is ev.Verdict.WRONG:
             self._reject(item, candidate, event.message)
         elif event.verdict is ev.Verdict.NOT_PROVEN and event.proof is not None:
@@ -151,7 +153,7 @@ class Judging(Measuring):
         """Keep the fastest few candidates of a workload and forget the others."""
         shash = item.workload.shash
         own = [c for c in self.candidates.values() if c.workload == shash and c.stage not in _UNMEASURED]
-        able = sorted((c for c in own if c.stage is not Stage.OUT), key=lambda c: c.median_sec)[:_FINALISTS]
+        able = sorted((c for c in own if c.stage is not CandidateStage.OUT), key=lambda c: c.median_sec)[:_FINALISTS]
         for candidate in own:
             if candidate not in able:
                 del self.candidates[shash, candidate.digest]

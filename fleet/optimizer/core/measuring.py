@@ -11,7 +11,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import count_text
 from fleet.domain.measuring import Evaluator, Trial
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
+from fleet.optimizer.core.entries import Batch, Candidate, CandidateStage, Purpose
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
 from fleet.optimizer.core.progress import UNTUNED_BOUND, JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
@@ -78,7 +78,7 @@ class Measuring(Searching):
     def _begin_batch(self, event: ev.BatchWanted) -> None:
         item = self.workload(event.workload)
         proposed = [self.candidates.get((event.workload, digest)) for digest in event.digests]
-        candidates = [c for c in proposed if c is not None and c.stage is Stage.BUILT]
+        candidates = [c for c in proposed if c is not None and c.stage is CandidateStage.BUILT]
         self._say(f"measuring {item.workload.operator}")
         evaluator = self.conditions.evaluator
         evaluator = _beside(item.current_sec, evaluator)

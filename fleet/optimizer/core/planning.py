@@ -10,7 +10,7 @@ from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
-from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, DeviceState, JobTerms, Outcome, Plan, WorkloadState
+from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, BatchOutcome, DeviceState, JobTerms, Plan, WorkloadState
 from fleet.workloads.workload import Workload
 
 _USUAL_TRIAL_SEC = 0.1
@@ -44,7 +44,7 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
     states = [_state_of(item, conditions, trials_left, usual_sec, progress) for item in items]
     if any(state.current_sec < _BELIEVED * state.least_sec for state in states):
         states = [replace(state, least_sec=0.0) for state in states]
-    ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, progress, conditions)}
+    ahead = {item.workload.shash: item.backlog.predictions() for item in items if has_ahead(item, progress, conditions)}
     device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
     return prioritize(states, predictions, [device], now_sec, seed=conditions.seed)
@@ -59,7 +59,7 @@ def has_ahead(item: WorkloadProgress, progress: JobProgress, conditions: Conditi
     """
     beside_device, beside_builds = not conditions.shares_cores, searches_beside_builds(progress, conditions)
     oldest = (beside_device + beside_builds) * conditions.batch_size
-    return bool(item.shelf.candidates) and item.shelf.age(item.trials) <= oldest
+    return bool(item.backlog.candidates) and item.backlog.age(item.trials) <= oldest
 
 
 def searches_beside_builds(progress: JobProgress, conditions: Conditions) -> bool:
@@ -104,14 +104,14 @@ def keep_outcome(item: WorkloadProgress) -> None:
     expected = item.forecasts.popleft() if item.forecasts else 0.0
     before_sec, item.judged_sec = item.judged_sec, item.current_sec
     if expected and math.isfinite(before_sec):
-        item.outcomes.append(Outcome(expected=expected, gained=max(0.0, 1 - item.current_sec / before_sec)))
+        item.outcomes.append(BatchOutcome(expected=expected, gained=max(0.0, 1 - item.current_sec / before_sec)))
 
 
 def note_vain_batch(item: WorkloadProgress) -> None:
     """Remember that the newest batch, of which nothing could be built, has gained nothing."""
     expected = item.forecasts.pop() if item.forecasts else 0.0
     if expected:
-        item.outcomes.append(Outcome(expected=expected, gained=0.0))
+        item.outcomes.append(BatchOutcome(expected=expected, gained=0.0))
 
 
 def forget_forecast(item: WorkloadProgress) -> None:

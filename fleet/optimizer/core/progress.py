@@ -11,13 +11,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fleet.cost_model.learn import LearnRecord
+from fleet.checking.weakness import Weakness
+from fleet.cost_model.job_trees import LearnRecord
+from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import ErrorKind
-from fleet.optimizer.core.ahead import Shelf
-from fleet.optimizer.prioritizer.values import Outcome, ProposedBatch
-from fleet.optimizer.tasks.adapting import Seed
+from fleet.optimizer.core.backlog import Backlog
+from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
 from fleet.optimizer.tasks.propose import SearchRecord
-from fleet.optimizer.weakness import Weakness
+from fleet.optimizer.tasks.transfer import Seed
 from fleet.workloads.workload import Workload
 
 _KEPT_DECISIONS = 8
@@ -74,7 +75,7 @@ class WorkloadProgress:
     forecasts: deque[float] = field(default_factory=deque)
     """Share of its time that each batch under way should gain; 0: not known."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[BatchOutcome] = field(default_factory=list)
     """What its batches were expected to gain, and did."""
 
     judged_sec: float = math.inf
@@ -103,7 +104,7 @@ class WorkloadProgress:
     poison: frozenset[str] = frozenset()
     """Digests of the traces under which a device broke down in an earlier job."""
 
-    shelf: Shelf = field(default_factory=Shelf)
+    backlog: Backlog = field(default_factory=Backlog)
     """What was searched ahead."""
 
     is_searched: bool = False
@@ -145,6 +146,13 @@ class WorkloadProgress:
     def uses_schedule(self) -> bool:
         """Whether the model gets the best candidate; it does not if the unscheduled program is as fast."""
         return self.best_trace is not None and self.best_sec < self.untuned_sec
+
+    @property
+    def decided_trace(self) -> str | None:
+        """Trace that the model gets; NO_TRACE if it is faster without a schedule, None if there is no schedule."""
+        if self.best_trace is None:
+            return None
+        return self.best_trace if self.uses_schedule else NO_TRACE
 
     @property
     def current_sec(self) -> float:

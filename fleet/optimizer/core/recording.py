@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 
 from fleet.base.quantities import time_text
-from fleet.cost_model.learn import LearnRecord
+from fleet.cost_model.job_trees import LearnRecord
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
 from fleet.domain.proving import Proof
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.entries import Candidate, Purpose, Stage
+from fleet.optimizer.core.entries import Candidate, CandidateStage, Purpose
 from fleet.optimizer.core.ledger import BASELINE, Ledger
 from fleet.optimizer.core.progress import UNTUNED_BOUND, WorkloadProgress
 from fleet.optimizer.tasks.propose import SearchRecord
@@ -61,7 +61,7 @@ class Recording(Ledger):
         had_failed = candidate.measurement is not None and candidate.measurement.error is not None
         measurement = counting(candidate.measurement, measurement)
         candidate.measurement, candidate.record_id = measurement, stored.record_id
-        candidate.stage = Stage.RECORDED if measurement.error is None else Stage.OUT
+        candidate.stage = CandidateStage.RECORDED if measurement.error is None else CandidateStage.OUT
         if measurement.error is not None and not had_failed:
             item.errors[measurement.error] += 1
         if is_again:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fleet.base.quantities import count_text
 from fleet.domain.measuring import Measurement
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.ahead import Shelf
-from fleet.optimizer.core.entries import Candidate, Stage
+from fleet.optimizer.core.backlog import Backlog
+from fleet.optimizer.core.entries import Candidate, CandidateStage
 from fleet.optimizer.core.ledger import close
 from fleet.optimizer.core.planning import (
     floor_sec,
@@ -78,7 +78,7 @@ class Searching(Recording):
         """Search for whoever comes first of those that know less than they could."""
         for batch in self._plan(event.now_sec):
             item = self.workload(batch.workload)
-            if not item.is_searched and (not item.shelf.candidates or item.shelf.age(item.trials)):
+            if not item.is_searched and (not item.backlog.candidates or item.backlog.age(item.trials)):
                 self._search(item, batch)
                 return
 
@@ -128,8 +128,8 @@ class Searching(Recording):
         item.is_searched = False
         self.progress.builders.searches += 1
         self.progress.builders.search_sec += event.builder_sec
-        item.shelf = Shelf(candidates=event.candidates, made_at=item.search_began_at)
-        item.shelf.drop(item.under_way | item.taken | self._measured(item))  # while it was searched
+        item.backlog = Backlog(candidates=event.candidates, made_at=item.search_began_at)
+        item.backlog.drop(item.under_way | item.taken | self._measured(item))  # while it was searched
         if not event.candidates:
             close(item, "no new candidates are left to try")
 
@@ -137,7 +137,7 @@ class Searching(Recording):
         return {digest for workload, digest in self.counted if workload == item.workload.shash}
 
     def _take(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
-        taken = item.shelf.take(min(batch.count, self._trials_left()))
+        taken = item.backlog.take(min(batch.count, self._trials_left()))
         self._say(
             f"building {count_text(len(taken), 'candidate')} of {item.workload.operator}: {sentence(batch.reason)}",
             Phase.SEARCH,
@@ -231,7 +231,7 @@ class Searching(Recording):
 
     def _build(self, event: ev.Built) -> None:
         candidate = self.candidates[event.workload, event.digest]
-        candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, Stage.BUILT
+        candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, CandidateStage.BUILT
         candidate.features = candidate.features if event.features is None else event.features
         candidate.program = event.program
         self.progress.builders.builds += 1

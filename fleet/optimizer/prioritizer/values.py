@@ -40,7 +40,7 @@ class JobTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class BatchOutcome:
     """What a batch was expected to gain, and what it gained, as shares of the workload's time before it."""
 
     expected: float
@@ -94,7 +94,7 @@ class WorkloadState:
     round_builder_sec: float = 0.0
     """Processor time that a batch takes however small it is."""
 
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[BatchOutcome, ...] = ()
     is_busy: bool = False
     """Its next batch is being made: it gets none before that is done."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
-from fleet.optimizer.prioritizer.values import DeviceState, LogSecs, Outcome, WorkloadState
+from fleet.optimizer.prioritizer.values import BatchOutcome, DeviceState, LogSecs, WorkloadState
 
 HORIZONS = (1, 2, 4, 8)
 """Batches that are looked ahead. One batch often gains nothing where four gain much."""
@@ -123,12 +123,12 @@ def estimate(
     return max(found, key=lambda one: (one.rate, one.count, -one.horizon))
 
 
-def trust(own: Sequence[Outcome], others: Sequence[Outcome]) -> float:
+def trust(own: Sequence[BatchOutcome], others: Sequence[BatchOutcome]) -> float:
     """Return which share of the promised gains came true: of a workload, drawn towards that of its job's others."""
     return _kept(own, _kept(others, 1.0))
 
 
-def _kept(outcomes: Sequence[Outcome], before: float) -> float:
+def _kept(outcomes: Sequence[BatchOutcome], before: float) -> float:
     expected = _DOUBT + math.fsum(outcome.expected for outcome in outcomes)
     gained = _DOUBT * before + math.fsum(outcome.gained for outcome in outcomes)
     return min(max(gained / expected, _LEAST_TRUST), _MOST_TRUST)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cross.targets.target import parse_target
+from fleet.building.pool import Pool, run_within
 from fleet.client.device import Device
 from fleet.domain.measuring import Evaluator, Measurement, Trial
 from fleet.domain.roofline import MemoryRate, Roofline
-from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.peaks import BuiltPeak, PeakTask, build_peak
 from fleet.workloads.peak_programs import VECTOR_LANES
 

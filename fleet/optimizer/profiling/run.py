@@ -20,27 +20,27 @@ from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
+from fleet.building.build_candidate import BuildTask
+from fleet.building.build_operator import build_alone
+from fleet.building.pool import Pool, run_within
+from fleet.building.turns import Turns
+from fleet.checking.index_inputs import largest_index
+from fleet.checking.numerics import make_inputs
 from fleet.client.device import Device
 from fleet.domain.devices import Inventory, RuntimeKind
+from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import Evaluator, Measurement, OperatorCall, TensorSpec, Trial
 from fleet.domain.roofline import Roofline
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
+from fleet.model_schedules import schedules, without_static
 from fleet.models.confined import having, reading
 from fleet.models.model import Model, check_exists, load_model
 from fleet.models.reference_profile import ReferenceProfile, profile_reference
-from fleet.optimizer.history import schedules, without_static
-from fleet.optimizer.index_inputs import largest_index
-from fleet.optimizer.numerics import make_inputs
-from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
 from fleet.optimizer.profiling.profile import CALL_SEC, VM_PREFIX, ModelProfile, join
-from fleet.optimizer.tasks.alone import build_alone
-from fleet.optimizer.tasks.build import BuildTask
-from fleet.optimizer.turns import Turns
-from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload
 
@@ -237,7 +237,7 @@ class _Profiling:
             target_json=self.target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
         )
         with Library.open(self.options.library) as library:
-            return without_static(library, workloads, scope) | schedules(library, workloads, (), scope)
+            return without_static(library, workloads, scope) | schedules(library, workloads, scope)
 
     async def _build_alone(self, workloads: Sequence[Workload], traces: Mapping[str, str]) -> dict[str, Artifact]:
         """Return what could be built, by structural hash."""

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cross.targets.target import make_target
-from fleet.cost_model.learn import extract_features
+from fleet.building.build_candidate import program_hash
+from fleet.cost_model.features import extract_features
 from fleet.cost_model.scoring import Ranker
-from fleet.optimizer.tasks.search_state import Features, program_hash
+from fleet.optimizer.tasks.search_state import Features
 from fleet.spaces.recurrent import is_recurrence
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.learn import LearnRecord, are_enough
-from fleet.cost_model.prior import prior_for
+from fleet.cost_model.job_trees import LearnRecord, are_enough
+from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
-from fleet.optimizer.tasks.adapting import Misfit, Seed, adapted
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
-from fleet.optimizer.tasks.expecting import LogSecs, expected_of
+from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
+from fleet.optimizer.tasks.transfer import Misfit, Seed, adapted
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Sequence
 
 from cross.targets.intrinsics import load_intrinsics
-from fleet.cost_model.learn import extract_features
-from fleet.cost_model.stored import NO_PROGRAM, pack_program
+from fleet.building.build_candidate import program_hash
+from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program
+from fleet.cost_model.features import extract_features
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
 from fleet.library import RecordProgram
-from fleet.optimizer.tasks.search_state import program_hash
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
 

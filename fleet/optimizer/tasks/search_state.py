@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.learn import extract_features
+from fleet.building.build_candidate import program_hash
+from fleet.cost_model.features import extract_features
 from fleet.domain.keys import trace_digest
 from fleet.errors import InvalidRequest
-from fleet.optimizer.tasks.unchecked import unchecked_arguments
-from fleet.spaces.choose import schedules
+from fleet.optimizer.tasks.fast_schedule_calls import unchecked_arguments
+from fleet.spaces.space import schedules
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import module_of
 
@@ -102,13 +103,6 @@ class SearchState:
 def state_of(mod_json: str, target_json: str) -> SearchState:
     """Return what this process knows of a workload."""
     return SearchState(mod_json, target_json)
-
-
-def program_hash(schedule: Schedule) -> int:
-    """Return a hash of the scheduled program, of 64 bits without a sign; the same in every process."""
-    import tvm_ffi
-
-    return int(tvm_ffi.structural_hash(schedule.mod)) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def _key(trace: str) -> bytes:

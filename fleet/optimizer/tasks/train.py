@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.prior import has_prior, prior_samples
+from fleet.cost_model.packaged_model import has_prior, prior_samples
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
 from fleet.cost_model.training import LEAST_SAMPLES, SURE, is_not_worse, train_snapshot
 from fleet.errors import ConfigError, InvalidRequest
 from fleet.library import NewSnapshot, StoredSample

@@ -6,11 +6,11 @@ import heapq
 import math
 from collections.abc import Mapping
 
-from fleet.base.text import shown
+from fleet.base.text import sanitize
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest, NotAllowed
-from fleet.tracker.core.entries import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
 from fleet.tracker.core.events import Acquire
+from fleet.tracker.core.records import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
 
 MAX_SHOWN_CHARS = 500
 """Longer names and reasons of clients are cut: they are kept, and shown to everyone."""
@@ -49,7 +49,7 @@ def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, 
         max_duration_sec=min(duration_sec, limits.max_duration_sec),
         deadline_sec=now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
         asked_at_sec=now,
-        purpose=shown(event.purpose, MAX_SHOWN_CHARS),
+        purpose=sanitize(event.purpose, MAX_SHOWN_CHARS),
         order=(now - event.priority * limits.aging_sec, arrival),
         preferred=preferred_selector(event.selector, event.prefer),
         bid=checked_bid(event.bid),
@@ -73,7 +73,7 @@ def checked_selector(text: str) -> str:
     Raises:
         InvalidRequest: it is malformed, too long, or has control characters in it.
     """
-    if shown(text) != text:
+    if sanitize(text) != text:
         raise InvalidRequest("the selector has control characters in it; leave them out")
     if len(text) > _MAX_SELECTOR_CHARS:
         raise InvalidRequest(_TOO_MUCH)

@@ -7,8 +7,8 @@ from itertools import islice
 
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
-from fleet.tracker.core.book import Book
-from fleet.tracker.core.entries import ClientEntry, LeaseEnd
+from fleet.tracker.core.records import ClientEntry, LeaseEnd
+from fleet.tracker.core.tables import Tables
 
 _PORTION = 32
 """So many requests are dropped at once; others get their turn before the next ones."""
@@ -16,91 +16,91 @@ _PORTION_OF_LEASES = 4
 """So many leases end at once: each tells its agent, its holder, and goes to the next in line."""
 
 
-def connect(book: Book, event: ev.ClientConnected) -> None:
+def connect(tables: Tables, event: ev.ClientConnected) -> None:
     """Welcome a client and tell it which of its leases are live."""
-    client = book.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
+    client = tables.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
     if client.requests:
-        _park_requests(book, client)
-    limits = book.limits
+        _park_requests(tables, client)
+    limits = tables.limits
     client.max_priority = limits.max_priority if event.is_admin else limits.max_user_priority
     client.is_connected = True
-    _name(book, client, event.holder, event.note)
-    _belong_to(book, client, event.user or event.holder)
-    book.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
+    _name(tables, client, event.holder, event.note)
+    _belong_to(tables, client, event.user or event.holder)
+    tables.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
 
 
-def lose(book: Book, event: ev.ClientLost) -> None:
+def lose(tables: Tables, event: ev.ClientLost) -> None:
     """Drop what a lost client waits for; its leases live on for the time of grace."""
-    client = book.clients.get(event.client_id)
+    client = tables.clients.get(event.client_id)
     if client is None or not client.is_connected:
         return
-    book.version += 1
+    tables.version += 1
     client.is_connected = False
-    start_grace(book, client)
-    _leave_queue(book, client.client_id)
+    start_grace(tables, client)
+    _leave_queue(tables, client.client_id)
 
 
-def _leave_queue(book: Book, client_id: str) -> None:
+def _leave_queue(tables: Tables, client_id: str) -> None:
     """Drop what a lost client waits for, a portion at a time; nothing of it is granted any more."""
-    client = book.clients.get(client_id)
+    client = tables.clients.get(client_id)
     if client is None or client.is_connected:
         return
     waiting = list(islice(client.requests.values(), _PORTION))
     for request in waiting:
-        book.remove_request(request)
+        tables.remove_request(request)
     for request in list(islice(client.parked.values(), _PORTION - len(waiting))):
-        book.unpark(request)
+        tables.unpark(request)
     if client.requests or client.parked:
-        book.timers.set(("leave", client_id), book.now_sec, partial(_leave_queue, book, client_id))
+        tables.timers.set(("leave", client_id), tables.now_sec, partial(_leave_queue, tables, client_id))
     elif not client.leases:
-        book.forget_client(client)
+        tables.forget_client(client)
 
 
-def _name(book: Book, client: ClientEntry, holder: str, note: str) -> None:
+def _name(tables: Tables, client: ClientEntry, holder: str, note: str) -> None:
     """Set the names of a client and of its leases. Leases from before a restart have the journal's names until then."""
     client.holder, client.note = holder, note
     for lease in client.leases.values():
         if (lease.holder, lease.note) != (holder, note):
             lease.holder, lease.note = holder, note
-            book.changes.leases[lease.device_name] = book.devices[lease.device_name]
-            book.version += 1
+            tables.changes.leases[lease.device_name] = tables.devices[lease.device_name]
+            tables.version += 1
 
 
-def _belong_to(book: Book, client: ClientEntry, user: str) -> None:
+def _belong_to(tables: Tables, client: ClientEntry, user: str) -> None:
     """Count what a client's stream is expected to repeat in its user's share, which no journal keeps."""
-    book.count_parked(client, -len(client.parked))
+    tables.count_parked(client, -len(client.parked))
     client.user = user
-    book.count_parked(client, len(client.parked))
+    tables.count_parked(client, len(client.parked))
 
 
-def start_grace(book: Book, client: ClientEntry) -> None:
+def start_grace(tables: Tables, client: ClientEntry) -> None:
     """Give a client time to come back, or to repeat its requests."""
-    client.lost_until_sec = book.now_sec + book.limits.grace_sec
-    book.timers.set(("grace", client.client_id), client.lost_until_sec, partial(_end_grace, book, client.client_id))
+    client.lost_until_sec = tables.now_sec + tables.limits.grace_sec
+    tables.timers.set(("grace", client.client_id), client.lost_until_sec, partial(_end_grace, tables, client.client_id))
 
 
-def _park_requests(book: Book, client: ClientEntry) -> None:
+def _park_requests(tables: Tables, client: ClientEntry) -> None:
     """Set aside what a client waits for whose stream was replaced by a newer one: it repeats that soon."""
-    book.count_waiting(client, client.requests.values(), -1)
-    book.queue.discard_many(client.requests.values())
-    book.park(client, client.requests)
+    tables.count_waiting(client, client.requests.values(), -1)
+    tables.queue.discard_many(client.requests.values())
+    tables.park(client, client.requests)
     client.requests.clear()
-    start_grace(book, client)
+    start_grace(tables, client)
 
 
-def _end_grace(book: Book, client_id: str) -> None:
-    client = book.clients.get(client_id)
-    if client is None or client.lost_until_sec > book.now_sec:
+def _end_grace(tables: Tables, client_id: str) -> None:
+    client = tables.clients.get(client_id)
+    if client is None or client.lost_until_sec > tables.now_sec:
         return
     for request in list(islice(client.parked.values(), _PORTION)):
-        book.unpark(request)
+        tables.unpark(request)
     if client.is_connected and not client.parked:
         return
     if not client.is_connected:
-        message = f"its holder was gone for more than {book.limits.grace_sec:g} s"
+        message = f"its holder was gone for more than {tables.limits.grace_sec:g} s"
         for lease in list(islice(client.leases.values(), _PORTION_OF_LEASES)):
-            leases.end_and_serve(book, lease, LeaseEnd.CLIENT_LOST, message)
+            leases.end_and_serve(tables, lease, LeaseEnd.CLIENT_LOST, message)
     if client.parked or client.leases:
-        book.timers.set(("grace", client_id), book.now_sec, partial(_end_grace, book, client_id))
+        tables.timers.set(("grace", client_id), tables.now_sec, partial(_end_grace, tables, client_id))
     elif not client.requests:
-        book.forget_client(client)
+        tables.forget_client(client)

@@ -9,48 +9,48 @@ from __future__ import annotations
 
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
-from fleet.tracker.core.book import Book
-from fleet.tracker.core.entries import DeviceEntry, LeaseEnd
+from fleet.tracker.core.records import DeviceEntry, LeaseEnd
+from fleet.tracker.core.tables import Tables
 
 
-def count_from(book: Book, device: DeviceEntry, highest_epoch: int, fenced_epoch: int) -> None:
+def count_from(tables: Tables, device: DeviceEntry, highest_epoch: int, fenced_epoch: int) -> None:
     """Grant larger epochs than the highest that the device's agent has seen. A live lease that it refuses is over."""
     lease = device.lease
-    if highest_epoch > max(device.epoch, 0 if lease else book.last_epoch):
+    if highest_epoch > max(device.epoch, 0 if lease else tables.last_epoch):
         device.epoch = highest_epoch
-        book.changes.leases[device.name] = device
+        tables.changes.leases[device.name] = device
     if lease is not None and (lease.epoch < highest_epoch or lease.epoch <= fenced_epoch):
         message = f"the agent of {device.name} knows a newer lease than the tracker, whose journal was replaced"
-        leases.end(book, lease, LeaseEnd.REVOKED, message)
+        leases.end(tables, lease, LeaseEnd.REVOKED, message)
 
 
-def attach_fence(book: Book, device: DeviceEntry) -> ev.Fence:
+def attach_fence(tables: Tables, device: DeviceEntry) -> ev.Fence:
     """Return what an agent is told of a device when it attaches: what is over, what goes on, and what to expect."""
     lease = device.lease
     return ev.Fence(
         device.agent_id,
         device.name,
-        lease.epoch - 1 if lease else max(book.last_epoch, device.epoch),
-        nonce=nonce_of(book, device),
+        lease.epoch - 1 if lease else max(tables.last_epoch, device.epoch),
+        nonce=nonce_of(tables, device),
         live_lease_name=lease.name if lease else "",
     )
 
 
-def nonce_of(book: Book, device: DeviceEntry) -> str:
+def nonce_of(tables: Tables, device: DeviceEntry) -> str:
     """Return what tokens for this device carry now."""
-    return device.nonce or book.nonce
+    return device.nonce or tables.nonce
 
 
-def reset(book: Book, event: ev.ResetEpochs) -> None:
+def reset(tables: Tables, event: ev.ResetEpochs) -> None:
     """Count a device's epochs anew, after an agent has seen one that none can follow."""
-    device = book.devices.get(event.device_name)
+    device = tables.devices.get(event.device_name)
     if device is None or not device.is_attached:
         return
-    book.version += 1
+    tables.version += 1
     if device.lease is not None:
-        leases.end(book, device.lease, LeaseEnd.REVOKED, f"the epochs of {device.name} were reset by an operator")
-    device.epoch, device.nonce = book.last_epoch, event.nonce
-    book.changes.leases[device.name] = device
+        leases.end(tables, device.lease, LeaseEnd.REVOKED, f"the epochs of {device.name} were reset by an operator")
+    device.epoch, device.nonce = tables.last_epoch, event.nonce
+    tables.changes.leases[device.name] = device
     fence = ev.Fence(device.agent_id, device.name, device.epoch, nonce=event.nonce, is_reset=True)
-    book.effects.append(fence)
-    leases.serve(book, device)
+    tables.effects.append(fence)
+    leases.serve(tables, device)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.errors import FleetError
-from fleet.tracker.core.entries import LeaseEnd, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

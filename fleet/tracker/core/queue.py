@@ -21,7 +21,7 @@ from itertools import chain, islice
 from sortedcontainers import SortedList
 
 from fleet.domain.selectors import Selector, parse_selector
-from fleet.tracker.core.entries import RequestEntry
+from fleet.tracker.core.records import RequestEntry
 
 _MAX_IDLE_GROUPS = 64
 """Groups without requests that are kept, so that a busy fleet does not match its devices again for every request.

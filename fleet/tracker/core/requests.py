@@ -10,118 +10,118 @@ from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, 
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
 from fleet.tracker.core.admission import checked_bid, make_request, no_match_message, preferred_selector
-from fleet.tracker.core.book import Book
-from fleet.tracker.core.entries import ClientEntry, RequestEntry
+from fleet.tracker.core.records import ClientEntry, RequestEntry
+from fleet.tracker.core.tables import Tables
 
 
-def acquire(book: Book, event: ev.Acquire) -> None:
+def acquire(tables: Tables, event: ev.Acquire) -> None:
     """Answer a request, which may be one that the client repeats."""
-    client = book.clients.get(event.client_id)
+    client = tables.clients.get(event.client_id)
     if client is None or not client.is_connected:
         return
     if waiting := client.requests.get(event.request_id):
-        book.effects.append(ev.Queued(client.client_id, waiting))
+        tables.effects.append(ev.Queued(client.client_id, waiting))
     elif lease := client.leases.get(event.request_id):
-        book.effects.append(ev.Granted(client.client_id, lease, is_repeat=True))
+        tables.effects.append(ev.Granted(client.client_id, lease, is_repeat=True))
     elif parked := client.parked.get(event.request_id):
-        _take_up(book, client, parked, event)
+        _take_up(tables, client, parked, event)
     else:
-        _take_in(book, client, event)
+        _take_in(tables, client, event)
 
 
-def cancel(book: Book, event: ev.Cancel) -> None:
+def cancel(tables: Tables, event: ev.Cancel) -> None:
     """Take a request out of the queue."""
-    client = book.clients.get(event.client_id)
+    client = tables.clients.get(event.client_id)
     if client is None or not client.is_connected:
         return
     if request := client.requests.get(event.request_id):
-        book.remove_request(request)
+        tables.remove_request(request)
     elif request := client.parked.get(event.request_id):
-        book.unpark(request)
+        tables.unpark(request)
     else:
         return
     message = f"request {event.request_id!r} was cancelled{' ' if event.reason else ''}{event.reason}"
-    book.refuse(client.client_id, event.request_id, Cancelled, message)
+    tables.refuse(client.client_id, event.request_id, Cancelled, message)
 
 
-def _take_up(book: Book, client: ClientEntry, parked: RequestEntry, event: ev.Acquire) -> None:
+def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: ev.Acquire) -> None:
     """Go on with a request from before the client's stream or the tracker was new."""
-    book.unpark(parked)
-    if parked.deadline_sec is not None and parked.deadline_sec <= book.now_sec:
-        _refuse_late(book, parked)
+    tables.unpark(parked)
+    if parked.deadline_sec is not None and parked.deadline_sec <= tables.now_sec:
+        _refuse_late(tables, parked)
         return
     with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
         parked.preferred = preferred_selector(parked.selector, event.prefer)
         parked.bid = checked_bid(event.bid)
     parked.holder, parked.note, parked.user = client.holder, client.note, client.user
-    _serve_or_wait(book, client, parked)
+    _serve_or_wait(tables, client, parked)
 
 
-def _take_in(book: Book, client: ClientEntry, event: ev.Acquire) -> None:
-    book.arrivals += 1
+def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
+    tables.arrivals += 1
     try:
-        request = make_request(event, client, book.now_sec, book.arrivals, book.limits)
+        request = make_request(event, client, tables.now_sec, tables.arrivals, tables.limits)
     except (InvalidRequest, NotAllowed) as error:
-        book.refuse(client.client_id, event.request_id, type(error), str(error))
+        tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
-    if not book.queue.is_known(request.selector):
-        message = no_match_message(event.selector, book.devices)
-        book.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
+    if not tables.queue.is_known(request.selector):
+        message = no_match_message(event.selector, tables.devices)
+        tables.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
         return
-    _serve_or_wait(book, client, request)
+    _serve_or_wait(tables, client, request)
 
 
-def _serve_or_wait(book: Book, client: ClientEntry, request: RequestEntry) -> None:
-    if book.journal_trouble:
-        book.refuse(client.client_id, request.request_id, DiskFull, book.journal_trouble)
+def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -> None:
+    if tables.journal_trouble:
+        tables.refuse(client.client_id, request.request_id, DiskFull, tables.journal_trouble)
         return
-    name = book.queue.first_free(request.selector, request.preferred)
+    name = tables.queue.first_free(request.selector, request.preferred)
     if name is not None:
-        leases.grant(book, book.devices[name], request)
+        leases.grant(tables, tables.devices[name], request)
         return
-    if message := _too_many(book, client, request):
-        book.refuse(client.client_id, request.request_id, QueueFull, message)
+    if message := _too_many(tables, client, request):
+        tables.refuse(client.client_id, request.request_id, QueueFull, message)
         return
     client.requests[request.request_id] = request
-    book.queue.push(request)
-    book.count_waiting(client, [request], 1)
-    book.changes.requests[request.key] = request
+    tables.queue.push(request)
+    tables.count_waiting(client, [request], 1)
+    tables.changes.requests[request.key] = request
     if request.deadline_sec is not None:
-        book.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, book, request.key))
-    book.effects.append(ev.Queued(client.client_id, request))
+        tables.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, tables, request.key))
+    tables.effects.append(ev.Queued(client.client_id, request))
 
 
-def _too_many(book: Book, client: ClientEntry, request: RequestEntry) -> str:
+def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:
     """Say that this client, its user or everybody waits for enough; empty if not."""
-    limits, counts = book.limits, book.waiting_by_user.get(client.user, Counter())
+    limits, counts = tables.limits, tables.waiting_by_user.get(client.user, Counter())
     of_client = len(client.requests) + len(client.parked)
-    of_user = counts.total() + book.parked_by_user[client.user]
-    of_all = len(book.queue) + book.parked_by_user.total()
+    of_user = counts.total() + tables.parked_by_user[client.user]
+    of_all = len(tables.queue) + tables.parked_by_user.total()
     if of_client >= limits.max_waiting_per_client:
         return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
     if of_user >= limits.max_waiting_per_user:
         return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
     if of_all >= limits.max_waiting:
         return f"{of_all} requests wait already; try again later"
-    if (general := book.queue.general(request.selector)) and general not in counts:
+    if (general := tables.queue.general(request.selector)) and general not in counts:
         own = len(counts.keys() - {""})
         if own >= limits.max_selectors_per_user:
             return f"{client.holder} waits with {own} different selectors already; use one of them, or cancel some"
-        if not book.queue.waits_for(general) and book.queue.waiting_selectors >= limits.max_selectors:
+        if not tables.queue.waits_for(general) and tables.queue.waiting_selectors >= limits.max_selectors:
             return f"requests with {limits.max_selectors} different selectors wait already; try again later"
     return ""
 
 
-def _end_wait(book: Book, key: tuple[str, str]) -> None:
-    client = book.clients.get(key[0])
+def _end_wait(tables: Tables, key: tuple[str, str]) -> None:
+    client = tables.clients.get(key[0])
     request = client.requests.get(key[1]) if client else None
-    if request is None or request.deadline_sec is None or request.deadline_sec > book.now_sec:
+    if request is None or request.deadline_sec is None or request.deadline_sec > tables.now_sec:
         return
-    book.remove_request(request)
-    _refuse_late(book, request)
+    tables.remove_request(request)
+    _refuse_late(tables, request)
 
 
-def _refuse_late(book: Book, request: RequestEntry) -> None:
-    waited_sec = book.now_sec - request.asked_at_sec
+def _refuse_late(tables: Tables, request: RequestEntry) -> None:
+    waited_sec = tables.now_sec - request.asked_at_sec
     message = f"no device matching {request.selector!r} became free within {waited_sec:.3g} s"
-    book.refuse(request.client_id, request.request_id, WaitTimeout, message)
+    tables.refuse(request.client_id, request.request_id, WaitTimeout, message)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 
 from fleet.tracker.core import clients, devices, leases
-from fleet.tracker.core.book import Book
-from fleet.tracker.core.entries import ClientEntry, DeviceEntry, Durable, RequestEntry
+from fleet.tracker.core.records import ClientEntry, DeviceEntry, Durable, RequestEntry
+from fleet.tracker.core.tables import Tables
 
 
-def restore(book: Book, durable: Durable) -> None:
-    """Fill an empty book from the journal."""
+def restore(tables: Tables, durable: Durable) -> None:
+    """Fill an empty tables from the journal."""
     for device in durable.devices:
-        _restore_device(book, device)
-    for request in sorted(_asked_by(book.now_sec, durable.requests), key=lambda request: request.order):
-        _restore_request(book, request)
+        _restore_device(tables, device)
+    for request in sorted(_asked_by(tables.now_sec, durable.requests), key=lambda request: request.order):
+        _restore_request(tables, request)
 
 
 def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[RequestEntry]:
@@ -39,31 +39,31 @@ def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[Requ
     ]
 
 
-def _restore_device(book: Book, device: DeviceEntry) -> None:
-    book.devices[device.name] = device
-    book.inventory_bytes += len(device.description)
+def _restore_device(tables: Tables, device: DeviceEntry) -> None:
+    tables.devices[device.name] = device
+    tables.inventory_bytes += len(device.description)
     device.is_attached = False
     if device.detached_at_sec is None:
-        device.detached_at_sec = book.now_sec
-    book.queue.add_device(device.name, device.labels)
-    forget_at_sec = device.detached_at_sec + book.limits.forget_device_sec
-    book.timers.set(("device", device.name), forget_at_sec, partial(devices.forget_if_long_gone, book, device.name))
+        device.detached_at_sec = tables.now_sec
+    tables.queue.add_device(device.name, device.labels)
+    forget_at_sec = device.detached_at_sec + tables.limits.forget_device_sec
+    tables.timers.set(("device", device.name), forget_at_sec, partial(devices.forget_if_long_gone, tables, device.name))
     lease = device.lease
     if lease is None:
         return
-    book.leases[lease.name] = lease
-    _client(book, lease.client_id, lease.holder).leases[lease.request_id] = lease
-    book.timers.set(("lease", lease.name), lease.expires_at_sec, partial(leases.expire, book, lease.name))
+    tables.leases[lease.name] = lease
+    _client(tables, lease.client_id, lease.holder).leases[lease.request_id] = lease
+    tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(leases.expire, tables, lease.name))
 
 
-def _restore_request(book: Book, request: RequestEntry) -> None:
-    book.park(_client(book, request.client_id, request.holder), {request.request_id: request})
-    book.arrivals = max(book.arrivals, request.order[1])
+def _restore_request(tables: Tables, request: RequestEntry) -> None:
+    tables.park(_client(tables, request.client_id, request.holder), {request.request_id: request})
+    tables.arrivals = max(tables.arrivals, request.order[1])
 
 
-def _client(book: Book, client_id: str, holder: str) -> ClientEntry:
-    client = book.clients.get(client_id)
+def _client(tables: Tables, client_id: str, holder: str) -> ClientEntry:
+    client = tables.clients.get(client_id)
     if client is None:
-        client = book.clients[client_id] = ClientEntry(client_id=client_id, holder=holder)
-        clients.start_grace(book, client)
+        client = tables.clients[client_id] = ClientEntry(client_id=client_id, holder=holder)
+        clients.start_grace(tables, client)
     return client

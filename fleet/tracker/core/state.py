@@ -16,9 +16,9 @@ from typing import assert_never
 from fleet.errors import DiskFull
 from fleet.tracker.core import clients, devices, epochs, leases, requests
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.book import Book
-from fleet.tracker.core.entries import Durable, LeaseEnd, TrackerLimits
+from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
 from fleet.tracker.core.restart import restore
+from fleet.tracker.core.tables import Tables
 
 _MOST_DUE = 4
 """So much that is due ends at once; each lease may go to the next in line. The rest follows with the next event."""
@@ -29,8 +29,8 @@ _LOOKED_AT = 64
 """So many free devices are looked at in one go for one that somebody waits for."""
 
 
-class TrackerState(Book):
-    """A book that events change."""
+class TrackerState(Tables):
+    """A tables that events change."""
 
     @classmethod
     def restore(
@@ -63,59 +63,59 @@ class TrackerState(Book):
         return effects
 
 
-def _apply(book: Book, event: ev.Event) -> None:
+def _apply(tables: Tables, event: ev.Event) -> None:
     match event:  # the most frequent first
         case ev.Acquire():
-            requests.acquire(book, event)
+            requests.acquire(tables, event)
         case ev.Release():
-            leases.release(book, event)
+            leases.release(tables, event)
         case ev.Renew():
-            leases.renew(book, event)
+            leases.renew(tables, event)
         case ev.Tick():
             pass
         case ev.DeviceReported():
-            devices.report(book, event)
+            devices.report(tables, event)
         case ev.Cancel():
-            requests.cancel(book, event)
+            requests.cancel(tables, event)
         case ev.Revoke():
-            leases.revoke(book, event)
+            leases.revoke(tables, event)
         case ev.ResetEpochs():
-            epochs.reset(book, event)
+            epochs.reset(tables, event)
         case ev.ClientConnected():
-            clients.connect(book, event)
+            clients.connect(tables, event)
         case ev.ClientLost():
-            clients.lose(book, event)
+            clients.lose(tables, event)
         case ev.AgentAttached():
-            devices.attach(book, event)
+            devices.attach(tables, event)
         case ev.AgentDetached():
-            devices.detach(book, event)
+            devices.detach(tables, event)
         case ev.JournalFailed():
-            _fail_journal(book, event)
+            _fail_journal(tables, event)
         case ev.JournalRecovered():
-            _recover_journal(book)
+            _recover_journal(tables)
         case _:
             assert_never(event)
 
 
-def _fail_journal(book: Book, event: ev.JournalFailed) -> None:
-    book.journal_trouble = event.message
+def _fail_journal(tables: Tables, event: ev.JournalFailed) -> None:
+    tables.journal_trouble = event.message
     for lease in event.grants:
-        if book.leases.get(lease.name) is lease:
-            leases.end(book, lease, LeaseEnd.REVOKED, event.message, is_told=False)
-            leases.serve(book, book.devices[lease.device_name])
-        book.refuse(lease.client_id, lease.request_id, DiskFull, event.message)
+        if tables.leases.get(lease.name) is lease:
+            leases.end(tables, lease, LeaseEnd.REVOKED, event.message, is_told=False)
+            leases.serve(tables, tables.devices[lease.device_name])
+        tables.refuse(lease.client_id, lease.request_id, DiskFull, event.message)
 
 
-def _recover_journal(book: Book) -> None:
-    book.journal_trouble = ""
-    _serve_free(book, book.queue.free_devices())
+def _recover_journal(tables: Tables) -> None:
+    tables.journal_trouble = ""
+    _serve_free(tables, tables.queue.free_devices())
 
 
-def _serve_free(book: Book, names: list[str]) -> None:
+def _serve_free(tables: Tables, names: list[str]) -> None:
     """Give devices that came free meanwhile to those who wait, a portion at a time."""
     for count, name in enumerate(names):
-        if count == _LOOKED_AT or len(book.effects) >= _MOST_EFFECTS:
-            book.timers.set(("serve",), book.now_sec, partial(_serve_free, book, names[count:]))
+        if count == _LOOKED_AT or len(tables.effects) >= _MOST_EFFECTS:
+            tables.timers.set(("serve",), tables.now_sec, partial(_serve_free, tables, names[count:]))
             return
-        if (device := book.devices.get(name)) is not None:
-            leases.serve(book, device)
+        if (device := tables.devices.get(name)) is not None:
+            leases.serve(tables, device)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConfigError, JournalDamaged
-from fleet.tracker.core.entries import DeviceEntry, RequestEntry
-from fleet.tracker.journal.entries import UNREADABLE, entries_of, sum_of
+from fleet.tracker.core.records import DeviceEntry, RequestEntry
+from fleet.tracker.journal.codec import UNREADABLE, entries_of, sum_of
 from fleet.tracker.journal.mark import read_mark
 
 logger = logging.getLogger(__name__)

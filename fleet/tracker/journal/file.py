@@ -25,10 +25,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleet.errors import ConfigError, DiskFull
-from fleet.tracker.core.entries import Changes, Durable
+from fleet.tracker.core.records import Changes, Durable
 from fleet.tracker.journal.checking import APPLICATION_ID, SCHEMA_VERSION, Chain, read_journal
+from fleet.tracker.journal.codec import Row, changed_rows, sum_of
 from fleet.tracker.journal.copy import keep_copy
-from fleet.tracker.journal.entries import Row, changed_rows, sum_of
 from fleet.tracker.journal.mark import MarkWriter, read_mark
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from fleet.wire.leases import lease_from_proto, lease_to_proto, request_from_pro
 from fleet.wire.measurements import measurement_from_proto
 from fleet.wire.messages_json import message_json
 from fleet.wire.model_snapshots import model_snapshot_from_proto
-from fleet.wire.shown import clean
+from fleet.wire.sanitize import sanitize_message
 from fleet.wire.snapshots import snapshot_from_proto, snapshot_to_proto
 from tests.fuzz.target import Target, no_loop
 
@@ -73,7 +73,7 @@ def _answer(content: bytes) -> None:
         message = kind.FromString(content[1:])
     except DecodeError:
         return
-    clean(message)
+    sanitize_message(message)
     try:
         read(message)
     except InvalidRequest:

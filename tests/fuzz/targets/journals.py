@@ -8,9 +8,9 @@ import functools
 from device_agents.serving.epochs import EpochLedger
 from device_agents.workers import ledger
 from fleet.errors import ConfigError
-from fleet.tracker.core.entries import Changes, DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.journal.checking import read_journal
-from fleet.tracker.journal.entries import UNREADABLE, changed_rows, entries_of
+from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.journal.mark import mark_path
 from tests.fuzz.target import Target, no_loop

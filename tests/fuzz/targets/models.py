@@ -14,8 +14,8 @@ import zlib
 import numpy as np
 
 from fleet.artifacts.artifact import facts_from_json
+from fleet.cost_model.feature_codec import unpack_rows
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import unpack_rows
 from fleet.domain.scope import RecordScope
 from fleet.errors import ArtifactRefused, ConfigError, ImportFailed, InvalidRequest, LibraryError
 from fleet.library import Library

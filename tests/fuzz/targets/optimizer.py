@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc.aio
 
-from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.identity.roles import Role
-from fleet.optimizer.snapshot_service import SnapshotServicer
+from fleet.optimizer.cost_model_service import CostModelServicer
 from fleet.testing.identity import credentials
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire import stubs
@@ -28,7 +28,7 @@ _WAIT_SEC = 0.02
 
 async def open_optimizer(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
     """Have a server answer with a snapshot."""
-    servicer = SnapshotServicer()
+    servicer = CostModelServicer()
     servicer.publish(_SNAPSHOT)
     stubs.add_snapshot_service(server, servicer, guard)
 

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 
 import grpc.aio
 
-from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.identity.credentials import PlainSecret
 from fleet.v1 import fleet_service_pb2, lease_service_pb2, session_service_pb2, snapshot_service_pb2
 from fleet.wire import rpc, stubs

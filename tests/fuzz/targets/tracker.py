@@ -12,7 +12,7 @@ from fleet.identity.credentials import Credentials
 from fleet.identity.roles import Role
 from fleet.testing import serve_tracker
 from fleet.testing.identity import credentials, key
-from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.records import TrackerLimits
 from fleet.v1 import (
     agent_service_pb2,
     device_pb2,

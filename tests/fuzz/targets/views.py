@@ -17,7 +17,7 @@ from fleet.domain.leases import PendingRequest
 from fleet.v1 import device_pb2, fleet_service_pb2
 from fleet.wire.json_shape import snapshot_json
 from fleet.wire.messages_json import message_json
-from fleet.wire.shown import clean
+from fleet.wire.sanitize import sanitize_message
 from fleet.wire.snapshots import snapshot_from_proto, snapshot_to_proto
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.answers import SNAPSHOT
@@ -34,7 +34,7 @@ def _show(content: bytes) -> None:
         return
     if len(message.devices) + len(message.requests) + len(message.jobs) + len(message.leases) > _MOST_THINGS:
         return  # rich takes a millisecond for a line
-    clean(message)
+    sanitize_message(message)
     json.dumps(in_seconds(message_json(message)), allow_nan=False)
     snapshot = snapshot_from_proto(message)
     json.dumps(in_seconds(snapshot_json(snapshot)), allow_nan=False)

@@ -12,7 +12,7 @@ from cross.build.lowering import tir_pipeline
 from cross.targets.target import make_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd_algorithm import OUTPUTS
-from fleet.spaces.choose import finished, static_schedule
+from fleet.spaces.space import finished, static_schedule
 from tests.unit.spaces.test_winograd_schedules import convolution
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.graph.attention_program import ATTRIBUTE, LOWEST, Attention, attend, padded_to_vectors
-from fleet.spaces.choose import finished, schedules, static_schedule
-from fleet.spaces.simple import unscheduled
+from fleet.spaces.fallback_rules import unscheduled
+from fleet.spaces.space import finished, schedules, static_schedule
 
 pytestmark = pytest.mark.slow
 

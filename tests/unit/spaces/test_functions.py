@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cross.targets.target import host_target_json
-from fleet.spaces.functions.rewriting import with_arithmetic_functions
+from fleet.spaces.vector_math.rewriting import with_arithmetic_functions
 from tests import function_errors
 from tests.function_errors import CHUNK, MOST_ULP, NAMES, compiled, program, target_of, worst, worst_on_neon
 

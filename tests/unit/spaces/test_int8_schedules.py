@@ -13,8 +13,8 @@ from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
-from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.packing import Packing, pack_all, packings_of
+from fleet.spaces.space import finished, schedules, static_schedule
 from fleet.workloads.traces import replay, trace_json
 
 HOST = host_target_json()

@@ -13,8 +13,8 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.spaces.blocks import child_blocks
-from fleet.spaces.choose import schedules, space_of, static_schedule
-from fleet.spaces.simple import unscheduled
+from fleet.spaces.fallback_rules import unscheduled
+from fleet.spaces.space import schedules, space_of, static_schedule
 from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly
 

@@ -14,12 +14,12 @@ import pytest
 from cross.targets.target import host_target_json
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.blocks import child_blocks, find_product
-from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.facts import processor_facts
+from fleet.spaces.fallback_rules import schedule_rest
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.packing import Packing, pack_all, packings_of
 from fleet.spaces.product import schedule_product
-from fleet.spaces.simple import schedule_rest
+from fleet.spaces.space import finished, schedules, static_schedule
 from fleet.spaces.tiles import Order, Tile, tiles
 from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly

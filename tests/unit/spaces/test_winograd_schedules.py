@@ -10,13 +10,13 @@ import pytest
 
 from cross.targets.target import host_target_json, make_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
-from fleet.graph.winograd import Stage, winograd
+from fleet.graph.winograd import WinogradStage, winograd
 from fleet.graph.winograd_algorithm import Filtering
 from fleet.spaces.blocks import find_product
-from fleet.spaces.choose import finished
 from fleet.spaces.facts import ProcessorFacts, processor_facts
+from fleet.spaces.fallback_rules import unscheduled
 from fleet.spaces.packing import pack_all, packings_of
-from fleet.spaces.simple import unscheduled
+from fleet.spaces.space import finished
 from fleet.spaces.tiles import Order
 from fleet.spaces.winograd import Cut, cuts, winograd_schedules, winograd_stages
 from fleet.workloads.traces import trace_json
@@ -54,7 +54,7 @@ def product_of(mod: IRModule) -> Product:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
-    found = find_product(schedule.get(schedule.get_sblock(winograd_stages(schedule)[Stage.PRODUCT])))
+    found = find_product(schedule.get(schedule.get_sblock(winograd_stages(schedule)[WinogradStage.PRODUCT])))
     assert found is not None
     return found
 

@@ -1,0 +1,43 @@
+"""What the agent tells a jail about one worker. JSON between the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailSpec:
+    """One worker's jail. Paths are absolute."""
+
+    layers: list[str]
+    """Of `Layer`."""
+
+    root: str
+    """An empty directory, over which the worker's own root is made."""
+
+    home: str
+    """The directory that it may fill."""
+
+    readable: list[str]
+    """Files and directories that it may read and run."""
+
+    devices: list[str]
+    """Device files that it may use."""
+
+    shared_memory_bytes: int
+    """Size of its /dev/shm."""
+
+    has_network: bool = False
+    """Whether its device is reached over the network."""
+
+    uid: int = 0
+    """Its own user; 0: the agent's."""
+
+    groups: list[int]
+    """Those of the device files."""
+
+    keeps_raw_io: bool = False
+    """Whether it maps the machine's memory."""
+
+    cgroup: str = ""
+    """Directory of its own cgroup; empty: none."""

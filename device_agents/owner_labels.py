@@ -1,0 +1,125 @@
+"""What the owner of a device says of it in agent.yaml: labels that selectors match, and facts that records keep.
+
+    devices:
+      - driver: cpu
+        labels: {rack: 3, cooling: fan}
+        facts: {bought: 2026-03, heatsink: {make: Noctua, fins: 24}}
+
+Every driver takes both; neither changes what the device does. What is found wins over a label of the same key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Annotated
+
+from device_agents.driver import DeviceFinder, Driver
+from fleet.base.config import parse
+from fleet.domain.labels import MAX_GIVEN_LABELS, size_fault
+from fleet.domain.selectors import FOUND_LABELS, is_nameable
+from fleet.errors import ConfigError
+
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
+_MOST_BYTES = 4096
+"""Of the facts of one device as JSON: they travel with every measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerLabels:
+    """The keys that an entry of any driver may have."""
+
+    labels: Annotated[dict[str, object], "What selectors match beside what is found: {rack: 3, cooling: fan}."] = field(
+        default_factory=dict
+    )
+    facts: Annotated[dict[str, object], "Whatever records should keep of the device, at most 4 KiB as JSON."] = field(
+        default_factory=dict
+    )
+
+    def label_texts(self) -> dict[str, str]:
+        """Return the labels as selectors see them."""
+        return {key: _text(value) for key, value in self.labels.items()}
+
+    def facts_json(self) -> str:
+        """Return the facts as JSON; empty when nothing is said."""
+        return json.dumps(self.facts, sort_keys=True, allow_nan=False, default=_iso) if self.facts else ""
+
+
+def split_owner_labels(
+    entry: Mapping[str, object], where: str, *, own_keys: Collection[str] = ()
+) -> tuple[OwnerLabels, dict[str, object]]:
+    """Return what an entry says of the device, and the settings of its driver.
+
+    Args:
+        own_keys: settings of the driver: a simulated device may have any label, "arch" too.
+
+    Raises:
+        ConfigError: a label that no selector could name, facts that are too large or cannot be JSON.
+    """
+    said = {key: value for key, value in entry.items() if key in ("labels", "facts") and key not in own_keys}
+    given = parse(OwnerLabels, said, where=where)
+    for key, value in given.labels.items():
+        _check_label(key, value, f"{where}: labels")
+    if fault := size_fault(given.label_texts(), most=MAX_GIVEN_LABELS):
+        raise ConfigError(f"{where}: labels: {fault}")
+    try:
+        size = len(given.facts_json().encode())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: facts: cannot be written as JSON: {error}") from error
+    if size > _MOST_BYTES:
+        raise ConfigError(f"{where}: facts: {size} bytes as JSON, at most {_MOST_BYTES}; keep the rest elsewhere")
+    return given, {key: value for key, value in entry.items() if key not in said}
+
+
+class LabellingFinder:
+    """Gives the devices that a finder finds what their entry says of them."""
+
+    def __init__(self, finder: DeviceFinder, given: OwnerLabels) -> None:
+        self._finder = finder
+        self._given = given
+
+    @property
+    def preload(self) -> str | None:
+        """See DeviceFinder."""
+        return self._finder.preload
+
+    async def look(self) -> list[Driver]:
+        """See DeviceFinder."""
+        return [with_owner_labels(driver, self._given) for driver in await self._finder.look()]
+
+    async def wait(self) -> None:
+        """See DeviceFinder."""
+        await self._finder.wait()
+
+    async def close(self) -> None:
+        """See DeviceFinder."""
+        await self._finder.close()
+
+
+def with_owner_labels(driver: Driver, given: OwnerLabels) -> Driver:
+    """Tell a driver, not yet open, what is said of its device, and return it."""
+    driver.given_labels, driver.given_facts_json = given.label_texts(), given.facts_json()
+    return driver
+
+
+def _check_label(key: object, value: object, where: str) -> None:
+    if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
+        raise ConfigError(f"{where}: {key!r} is no key; write it like 'rack': a small letter, then letters and digits")
+    if key in FOUND_LABELS:
+        raise ConfigError(f"{where}: the fleet finds {key!r} by itself; choose another key")
+    if not isinstance(value, str | int | float | bool) or not is_nameable(_text(value)):
+        raise ConfigError(f"{where}: {key}: {value!r} is nothing that a selector can name; write a word or a number")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _iso(value: object) -> str:
+    """YAML makes dates of what looks like one."""
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"{value!r} is no JSON")

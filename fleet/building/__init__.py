@@ -1,0 +1,10 @@
+"""Builds candidates in worker processes, here or on builders of a cluster, and takes turns on the machine's cores."""
+
+MODULES = (
+    "xgboost",
+    "fleet.models.model",
+    "fleet.workloads.extract",
+    "fleet.optimizer.tasks.propose",
+    "fleet.building.build_candidate",
+)
+"""What tasks import beside TVM: four tenths of a second of a core, for each worker that has to do it itself."""

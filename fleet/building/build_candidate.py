@@ -1,0 +1,128 @@
+"""Builds one candidate from text: a stateless task for a worker of the build pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cross.build.cache import BuildCache, cache_key
+from cross.build.library import build, tvm_version
+from cross.build.toolchains import find_linker
+from cross.targets.intrinsics import load_intrinsics
+from fleet.artifacts.artifact import Artifact
+from fleet.cost_model.features import extract_features
+from fleet.domain.measuring import TensorSpec
+from fleet.spaces.packing import Packing, pack_specs, packings_of
+from fleet.spaces.space import finished
+from fleet.workloads.default_schedule import default_schedule
+from fleet.workloads.traces import replay
+from fleet.workloads.workload import argument_specs, module_of
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+
+_HALF = "float16"
+"""As the types of a program's numbers are written, "bfloat16" among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildTask:
+    """What to build."""
+
+    mod_json: str
+    target_json: str
+    trace_json: str | None
+    """Schedule to replay; None builds the unscheduled program, for the reference and the untuned latency. GPUs cannot
+    run that, so there TVM's default rules schedule it."""
+
+    out_dir: str
+    function: str = "main"
+    wants_features: bool = True
+    """False: the search has them already."""
+
+    cache: BuildCache | None = None
+    """Where built libraries are looked for, and kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltCandidate:
+    """A built candidate."""
+
+    artifact: Artifact
+    """With the arguments as the candidate takes them: packed, where it wants that."""
+
+    features: NDArray[np.float32] | None
+    """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program, or where not wanted."""
+
+    packings: tuple[Packing, ...] = ()
+    """How to make its arguments from the workload's."""
+
+    program: int | None = None
+    """Hash of the scheduled program."""
+
+
+def build_candidate(task: BuildTask) -> BuiltCandidate:
+    """Replay the schedule, extract its features, compile and link.
+
+    Raises:
+        BuildError: it did not compile or link.
+        InvalidRequest: the trace does not fit the workload.
+    """
+    load_intrinsics(task.target_json)
+    original, features, program = module_of(task.mod_json), None, None
+    packings: tuple[Packing, ...] = ()
+    args = argument_specs(original)
+    if task.trace_json is None:
+        mod = default_schedule(original, task.target_json)
+    else:
+        schedule = replay(original, task.trace_json)
+        program = program_hash(schedule)
+        if task.wants_features:
+            features = extract_features(task.mod_json, task.target_json, [schedule])[0]
+        mod, packings = finished(schedule.mod, task.target_json), packings_of(schedule, original)
+    artifact = _build(mod, task, pack_specs(args, packings))
+    return BuiltCandidate(artifact=artifact, packings=packings, features=features, program=program)
+
+
+def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Artifact:
+    import tvm_ffi
+
+    out_dir = Path(task.out_dir)
+    checks_arguments = task.trace_json is None  # candidates run on the arguments that the artifact names
+    key = None
+    if task.cache is not None:
+        key = cache_key(
+            int(tvm_ffi.structural_hash(mod)),
+            task.target_json,
+            function=task.function,
+            args=args,
+            checks_arguments=checks_arguments,
+            linker=find_linker(task.target_json),
+            tvm=tvm_version(),
+        )
+    if task.cache is not None and key is not None and (known := task.cache.get(key, out_dir)) is not None:
+        return known
+    artifact = build(
+        mod,
+        task.target_json,
+        out_dir,
+        function=task.function,
+        args=args,
+        checks_arguments=checks_arguments,
+        has_half=_HALF in task.mod_json,
+    )
+    if task.cache is not None and key is not None:
+        task.cache.put(key, artifact)
+    return artifact
+
+
+def program_hash(schedule: Schedule) -> int:
+    """Return a hash of the scheduled program, of 64 bits without a sign; the same in every process."""
+    import tvm_ffi
+
+    return int(tvm_ffi.structural_hash(schedule.mod)) & 0xFFFF_FFFF_FFFF_FFFF

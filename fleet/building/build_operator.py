@@ -1,0 +1,27 @@
+"""Builds one operator alone as a model has it: a stateless task for a worker of the build pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cross.build.library import build
+from cross.targets.intrinsics import load_intrinsics
+from fleet.artifacts.artifact import Artifact
+from fleet.building.build_candidate import BuildTask
+from fleet.workloads.alone import schedule_alone
+from fleet.workloads.workload import module_of
+
+
+def build_alone(task: BuildTask) -> Artifact:
+    """Build a workload with its trace, else with its static schedule, as `compile_model` does; weights are packed.
+
+    Returns:
+        An artifact whose arguments are as it takes them.
+
+    Raises:
+        BuildError: it did not compile or link.
+        InvalidRequest: the trace does not fit the workload.
+    """
+    load_intrinsics(task.target_json)
+    alone = schedule_alone(module_of(task.mod_json), task.target_json, task.trace_json)
+    return build(alone.mod, task.target_json, Path(task.out_dir), function=task.function, args=alone.args)

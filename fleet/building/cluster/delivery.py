@@ -1,0 +1,131 @@
+"""Brings what a builder built to the device that measures it: from builder to agent, without the optimizer between.
+
+The builder gets a ticket of the session, good for putting artifacts and for nothing else. Where it cannot reach the
+agent, what it was asked for travels back to the optimizer, which puts it itself. A builder that is gone, or has cleared
+its artifacts, costs another build; the agent checks each content against its digest, whoever sends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cross.pool.worker import Answer
+from fleet.artifacts.artifact import Artifact
+from fleet.base.machine import machine_fingerprint
+from fleet.base.network import host_of, is_loopback
+from fleet.building.cluster.builder import Builder, BuiltElsewhere, TaskOutcome, this_builder
+from fleet.client.device import Device
+from fleet.client.tickets import UploadTicket
+from fleet.errors import ArtifactRefused, BuildError, FleetError, NotJoined
+from fleet.identity.store import CredentialStore
+from fleet.wire.tokens import TICKET_HEADER
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_SEC = 60.0
+_REACH_SEC = 2.0
+_UNREACHED_SEC = 60.0
+"""An agent that could not be reached is not tried again for this long."""
+
+_unreached: dict[str, float] = {}
+"""When an agent could not be reached, by address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What is asked of a builder."""
+
+    artifacts: tuple[BuiltElsewhere, ...]
+    ticket: UploadTicket | None
+    """None: send the contents back."""
+
+    asker_fingerprint: str
+    """Of the machine that asks, for which the agent's address is true."""
+
+    timeout_sec: float
+    """For building one of them again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """What became of it."""
+
+    is_put: bool
+    """The agent has all of them."""
+
+    contents: dict[str, bytes] = field(default_factory=dict)
+    """By digest, if not."""
+
+    refused: str = ""
+    """Why the agent, or a look at the device's facts, refused one."""
+
+
+async def run_delivery(delivery: Delivery) -> TaskOutcome:
+    """Do what is asked of this machine: what Dask calls, on its loop."""
+    builder = this_builder()
+    try:
+        answer = Answer(value=await _deliver(builder, delivery))
+    except FleetError as error:
+        answer = Answer(error=error)
+    except RuntimeError as error:  # the pool is being shut down with its builder
+        answer = Answer(error=BuildError(f"the builder {builder.address} was stopped: {error}"))
+    return TaskOutcome(answer=answer, builder=builder.address, host_fingerprint=machine_fingerprint())
+
+
+async def _deliver(builder: Builder, delivery: Delivery) -> Delivered:
+    artifacts = await asyncio.gather(
+        *(asyncio.to_thread(_find, builder, wanted, delivery.timeout_sec) for wanted in delivery.artifacts)
+    )
+    if delivery.ticket is not None and await _reaches(delivery.ticket.device.address, delivery.asker_fingerprint):
+        try:
+            async with asyncio.timeout(_TIMEOUT_SEC):
+                await _put(delivery.ticket, artifacts)
+        except ArtifactRefused as error:
+            return Delivered(is_put=False, refused=str(error))
+        except (FleetError, TimeoutError) as error:
+            logger.info("not put directly", extra={"agent": delivery.ticket.device.address, "error": str(error)})
+        else:
+            return Delivered(is_put=True)
+    contents = {artifact.digest: await asyncio.to_thread(artifact.path.read_bytes) for artifact in artifacts}
+    return Delivered(is_put=False, contents=contents)
+
+
+def _find(builder: Builder, wanted: BuiltElsewhere, timeout_sec: float) -> Artifact:
+    found = builder.artifacts.get(wanted.digest)
+    if found is not None:
+        return found
+    made = builder.build(wanted.task, timeout_sec).artifact
+    if made.digest != wanted.digest:
+        raise ArtifactRefused(f"{wanted.path.name} was lost with its builder, and came out different when built again")
+    return made
+
+
+async def _put(ticket: UploadTicket, artifacts: Sequence[Artifact]) -> None:
+    proof = await asyncio.to_thread(CredentialStore().of_authority, ticket.authority_pem)
+    if proof is None:
+        raise NotJoined("this builder's account has not joined the agent's fleet; fleet login makes this shorter")
+    device = Device(ticket, proof, header=TICKET_HEADER)
+    try:
+        await device.ensure(artifacts)
+    finally:
+        await device.release()
+
+
+async def _reaches(address: str, asker_fingerprint: str) -> bool:
+    if is_loopback(host_of(address)) and asker_fingerprint != machine_fingerprint():
+        return False  # it would be another agent, of this machine
+    if time.monotonic() - _unreached.get(address, -_UNREACHED_SEC) < _UNREACHED_SEC:
+        return False
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_REACH_SEC):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError):
+        _unreached[address] = time.monotonic()
+        return False
+    writer.close()
+    return True

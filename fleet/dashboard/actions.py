@@ -1,0 +1,70 @@
+"""What can be done about a device, a waiting request or a job, and what is asked before. Pure.
+
+Whether somebody may do it, the tracker decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.dashboard import formatting
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import PendingRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """Take a device from its holder."""
+
+    lease_name: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """Take a request out of the queue."""
+
+    request_id: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    """Stop a job."""
+
+    job_name: str
+    question: str
+
+
+Action = Revoke | CancelRequest | CancelJob
+
+
+def action_for_device(device: DeviceStatus) -> Revoke | None:
+    """Return what can be done about a device: end its lease, if it has one."""
+    if not device.lease_name:
+        return None
+    return Revoke(
+        lease_name=device.lease_name,
+        question=f"Take {formatting.short_name(device.name)} from {device.held_by or 'its holder'}? "
+        "The session ends at once, and what runs there is killed.",
+    )
+
+
+def action_for_request(request: PendingRequest) -> CancelRequest:
+    """Return what can be done about a request: end the wait."""
+    return CancelRequest(
+        request_id=request.request_id,
+        question=f"Take the request of {request.asked_by or 'somebody'} for {request.selector} out of the queue? "
+        "Whoever waits for it is told.",
+    )
+
+
+def action_for_job(job: JobStatus) -> CancelJob | None:
+    """Return what can be done about a job: stop it, unless it has ended."""
+    if job.state not in (JobState.QUEUED, JobState.RUNNING, JobState.INTERRUPTED):
+        return None
+    return CancelJob(
+        job_name=job.name,
+        question=f"Stop {job.title or formatting.short_name(job.name)}? Its records stay, and it can be resumed.",
+    )

@@ -1,0 +1,65 @@
+"""What the panes show things of: a device, a waiting request or a job of a snapshot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+
+from fleet.dashboard.actions import Action, action_for_device, action_for_job, action_for_request
+from fleet.dashboard.details import device_details, job_details, request_details
+from fleet.dashboard.panes import DEVICES, JOBS, QUEUE, Choice
+from fleet.dashboard.sheet import Sheet, make_sheet
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import PendingRequest
+from fleet.domain.snapshot import Snapshot
+
+Selected = DeviceStatus | PendingRequest | JobStatus
+
+PANES = (DEVICES.title, QUEUE.title, JOBS.title)
+"""From above."""
+
+
+def make_sheets(
+    snapshot: Snapshot, choices: Mapping[str, Choice], now_sec: float, *, width: int, address: str
+) -> dict[str, Sheet]:
+    """Return what each pane shows."""
+    devices, requests, jobs = snapshot.devices, snapshot.requests, snapshot.jobs
+    return {
+        DEVICES.title: make_sheet(
+            DEVICES, devices, choices[DEVICES.title], now_sec, width=width, total=len(devices), address=address
+        ),
+        QUEUE.title: make_sheet(
+            QUEUE, requests, choices[QUEUE.title], now_sec, width=width, total=snapshot.request_count, address=address
+        ),
+        JOBS.title: make_sheet(JOBS, jobs, choices[JOBS.title], now_sec, width=width, total=len(jobs), address=address),
+    }
+
+
+def find(snapshot: Snapshot, pane: str, name: str) -> Selected | None:
+    """Return what a row of a pane is about; None: it is there no more."""
+    if pane == DEVICES.title:
+        return next((device for device in snapshot.devices if DEVICES.name(device) == name), None)
+    if pane == QUEUE.title:
+        return next((request for request in snapshot.requests if QUEUE.name(request) == name), None)
+    return next((job for job in snapshot.jobs if JOBS.name(job) == name), None)
+
+
+def action_for(thing: Selected | None) -> Action | None:
+    """Return what can be done about a thing."""
+    if isinstance(thing, DeviceStatus):
+        return action_for_device(thing)
+    if isinstance(thing, PendingRequest):
+        return action_for_request(thing)
+    return action_for_job(thing) if thing is not None else None
+
+
+def details_of(thing: Selected, snapshot: Snapshot, now_sec: float) -> RenderableType:
+    """Return all that a snapshot knows about a thing."""
+    if isinstance(thing, DeviceStatus):
+        lease = next((lease for lease in snapshot.leases if lease.name == thing.lease_name), None)
+        return device_details(thing, now_sec, lease)
+    if isinstance(thing, JobStatus):
+        return job_details(thing, now_sec)
+    return request_details(thing, snapshot, now_sec)

@@ -1,0 +1,277 @@
+"""An optimizer: takes jobs from the library, and runs them with the code of `fleet tune`.
+
+Any number of them share a library and a tracker. Killed at any moment, it costs the trials in flight: another one, or
+the next process on its machine, goes on with its jobs from their records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from cross.build.cache import BuildCache
+from cross.pool.build_pool import BuildPool
+from fleet import aio
+from fleet.base.machine import account_name
+from fleet.base.open_files import raise_file_limit
+from fleet.base.scratch import scratch_dir
+from fleet.base.tasks import together
+from fleet.building import MODULES
+from fleet.building.cluster.address import ClusterAddress
+from fleet.building.machine_turns import MachineTurns
+from fleet.building.turns import Cores, Turns
+from fleet.client.connection import account_credentials
+from fleet.domain.tvm_versions import check_versions
+from fleet.errors import FleetError
+from fleet.library import Job, JobState, Library, Standing
+from fleet.optimizer.claim import JobClaim
+from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.cost_model_service import ServingAddress, serving_snapshots
+from fleet.optimizer.job_entry import QueuedEntry, kept_reports
+from fleet.optimizer.job_spec import order_of, restore_model
+from fleet.optimizer.learning import learning
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.patience import patiently
+from fleet.optimizer.report import TuneReport
+from fleet.optimizer.revoked_keys import guarded_by
+from fleet.optimizer.tune import OpenJob, Workshop, open_builders
+
+logger = logging.getLogger(__name__)
+
+_POLL_SEC = 0.5
+"""How soon a submitted job begins, and how often the library hears of this process."""
+
+_KEPT_NOTICES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerOptions:
+    """One `fleet optimizer serve`."""
+
+    tracker: str
+    library: str | None = None
+    jobs: int = 2
+    """Jobs that run at the same time."""
+
+    workers: int | None = None
+    """Build processes that they share; None: one per core."""
+
+    cluster: ClusterAddress | None = None
+    """Builders that search and build; None: this machine does."""
+
+    build_cache: BuildCache | None = None
+    """Where what this machine builds is looked for, and kept beyond the job."""
+
+    snapshots: str | None = None
+    """Address of an optimizer whose snapshots of the cost model the jobs use; None: those of the library."""
+
+    serves_at: ServingAddress | None = None
+    """Where the library's cost model is served to those who cannot reach the library; None: nowhere."""
+
+    build_timeout_sec: float = 30.0
+    connect_timeout_sec: float = 10.0
+
+
+async def serve(options: OptimizerOptions) -> None:
+    """Take jobs and run them until cancelled. Jobs that run then go back into the queue.
+
+    Raises:
+        LibraryError: the library cannot be opened.
+        TrackerUnavailable: no tracker answers.
+    """
+    check_versions()
+    raise_file_limit()
+    async with AsyncExitStack() as stack:
+        library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
+        artifact_dir = stack.enter_context(scratch_dir("artifacts"))
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, modules=MODULES)
+        stack.callback(pool.shutdown, wait=False)
+        pool.start()
+        client = aio.connect(options.tracker, connect_timeout_sec=options.connect_timeout_sec)
+        shop = Workshop(
+            library=library,
+            pool=pool,
+            builders=await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec),
+            artifact_dir=artifact_dir,
+            cache=options.build_cache,
+            cores=Cores(MachineTurns.of_this_machine()),
+            client=await stack.enter_async_context(client),
+        )
+        await stack.enter_async_context(learning(library, shop.builders, Turns(shares_cores=True, cores=shop.cores)))
+        if options.serves_at is not None:
+            mine = await account_credentials(options.tracker)
+            guard = await stack.enter_async_context(guarded_by(options.tracker))
+            await stack.enter_async_context(serving_snapshots(library.memory, options.serves_at, mine, guard))
+        optimizer = OptimizerDaemon(shop, tracker=options.tracker, most_jobs=options.jobs, snapshots=options.snapshots)
+        await optimizer.run()
+
+
+class OptimizerDaemon:
+    """Runs the jobs of one library on one fleet."""
+
+    def __init__(self, shop: Workshop, *, tracker: str, most_jobs: int, snapshots: str | None = None) -> None:
+        self._shop = shop
+        self._tracker = tracker
+        self._snapshots = snapshots
+        self._most_jobs = most_jobs
+        self._name = ""
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Take and run jobs until cancelled. A library that is away for a while is waited for."""
+        queue = self._shop.library.queue
+        self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=account_name())
+        logger.info("optimizer started", extra={"optimizer": self._name, "library": self._shop.library.url})
+        try:
+            is_away = False
+            while True:
+                try:
+                    await asyncio.to_thread(queue.alive, self._name)
+                    await self._fill()
+                    is_away = False
+                except FleetError as error:
+                    if not is_away:
+                        logger.warning("the library is asked again and again", extra={"error": str(error)})
+                    is_away = True
+                await asyncio.sleep(_POLL_SEC)
+        finally:
+            for job in self._running:
+                job.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+            with contextlib.suppress(FleetError):  # it is taken from the list soon, whatever it says last
+                queue.leave(self._name)
+
+    async def _fill(self) -> None:
+        """Take jobs while there is room for more."""
+        while len(self._running) < self._most_jobs:
+            take, fleet_id = self._shop.library.queue.take, self._shop.client.fleet_id if self._shop.client else ""
+            job = await asyncio.to_thread(take, self._name, tracker=self._tracker, fleet_id=fleet_id)
+            if job is None:
+                return
+            ours = {task.get_name() for task in self._running}  # by now: also what was taken a moment ago
+            if job.name in ours:  # its claim had expired, as on a machine that slept, and is a new one now
+                logger.warning("claim of a running job taken anew", extra={"job": job.name})
+                continue
+            logger.info("job taken", extra={"job": job.name, "title": job.title, "trials_done": job.trials_done})
+            task = asyncio.create_task(self._run(job), name=job.name)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _run(self, job: Job) -> None:
+        """Run a job to its end, and write how it ended; nothing, if it is another's by then."""
+        claim = JobClaim(self._shop.library, job.name, self._name)
+        work = asyncio.create_task(self._work(job), name=f"{job.name} work")
+        keeping = asyncio.create_task(claim.keep(work), name=f"{job.name} claim")
+        try:
+            end = await self._end_of(work, job, claim)
+            await self._write_end(end, job, claim)
+        finally:
+            keeping.cancel()
+        logger.info("job ended", extra={"job": job.name, "state": end.state.value, "reason": end.message})
+
+    async def _end_of(self, work: asyncio.Task[list[TuneReport]], job: Job, claim: JobClaim) -> _End:
+        """Wait until a job's work is over."""
+        try:
+            return _End(JobState.FINISHED, report=kept_reports(await work))
+        except asyncio.CancelledError:
+            await asyncio.gather(work, return_exceptions=True)
+            if claim.standing is Standing.STOP_ASKED:
+                return _End(JobState.CANCELLED, "cancelled")
+            return _End(JobState.QUEUED, "its optimizer was stopped; it waits for another")
+        except FleetError as error:
+            return _End(JobState.FAILED, str(error))
+        except Exception as error:
+            logger.exception("job broke down", extra={"job": job.name})
+            return _End(JobState.FAILED, f"{type(error).__name__}: {error}; the log of its optimizer says where")
+
+    async def _write_end(self, end: _End, job: Job, claim: JobClaim) -> None:
+        """Write how a job ended; a library that refuses is asked again, for as long as the job is ours.
+
+        A process that ends asks once: whoever finds it gone puts the job back into the queue.
+        """
+        queue, this_run = self._shop.library.queue, asyncio.current_task()
+        write = partial(queue.end, job.name, self._name, end.state, message=end.message, report=end.report)
+        while claim.standing is not Standing.LOST:
+            try:
+                await asyncio.to_thread(write)
+                return
+            except FleetError as error:
+                logger.warning("end of job not written", extra={"job": job.name, "error": str(error)})
+            if this_run is not None and this_run.cancelling():
+                return
+            await asyncio.sleep(_POLL_SEC)
+
+    async def _work(self, job: Job) -> list[TuneReport]:
+        """Tune for each kind of board."""
+        order = order_of(job)
+        entry = QueuedEntry(self._shop.library, job, self._name)
+        with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
+            model = await patiently(partial(restore_model, shop.library, order, folder))
+            # Override options that control the place of execution or access to files of this machine.
+            here = replace(
+                order.options,
+                model=model,
+                tracker=None,
+                library=None,
+                snapshots=self._snapshots,
+                workers=None,
+                cluster=None,
+                build_cache=None,
+            )
+            wanted = for_each_kind(here)
+            tunes = {f"{job.name} {place}": self._tune(each, entry, shop) for place, each in enumerate(wanted)}
+            return await together(tunes)
+
+    async def _tune(self, options: TuneOptions, entry: QueuedEntry, shop: Workshop) -> TuneReport:
+        notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
+        core = JobCore(JobProgress(notice=notices.append))
+        opening = OpenJob(
+            options=options, core=core, shop=shop, entry=entry, started_at=time.monotonic(), notices=notices
+        )
+        return await opening.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a job ended, for now or for good."""
+
+    state: JobState
+    message: str = ""
+    report: Mapping[str, object] | None = None
+
+
+@contextlib.contextmanager
+def _shop_of_one_job(shop: Workshop) -> Iterator[Workshop]:
+    """Give a job a folder of its own for what is built for it, and remove it when the job ends.
+
+    It lies in that of all jobs: what a worker still writes for a job that was stopped goes with the process.
+    """
+    folder = Path(tempfile.mkdtemp(dir=shop.artifact_dir))
+    try:
+        yield replace(shop, artifact_dir=folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def for_each_kind(options: TuneOptions) -> list[TuneOptions]:
+    """Return the options for each kind of board of a job, its trials shared among them; the first get what is over."""
+    count = len(options.selectors)
+    shares = [
+        None if options.trials is None else options.trials // count + (index < options.trials % count)
+        for index in range(count)
+    ]
+    return [
+        replace(options, selector=selector, also_on=(), trials=share)
+        for selector, share in zip(options.selectors, shares, strict=True)
+    ]

@@ -1,0 +1,116 @@
+"""A device of a job, and what is done on it: one batch after the other.
+
+Where the device has a machine of its own, the next batch is sent when the one before is nearly measured, so that it
+waits for no round trip. Its results are applied after all that follows from the batch before: to the job, a device
+measures one batch after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from fleet.base.tasks import stopped
+from fleet.client.line import TrialLine
+from fleet.client.steady import SteadyDevice
+from fleet.optimizer.checker import Checker
+from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
+from fleet.optimizer.measurer import Measurer
+
+Outcomes = AsyncGenerator[Measured | MeasureEnded, None]
+
+_NEARLY = 2
+"""So many trials are left of a batch when the next one is sent: they take as long as it is on its way."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceLane:
+    """One device."""
+
+    device: SteadyDevice
+    measurer: Measurer
+    checker: Checker
+    users: int = 0
+    """Tasks that measure on it now."""
+
+    applying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held for the batch whose results are applied."""
+
+    _line: TrialLine = field(init=False)
+    _in_line: int = 0
+    """Batches in the line that have not ended."""
+
+    _line_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the batch after which none may be sent yet."""
+
+    def __post_init__(self) -> None:
+        self._line = TrialLine(self.device)
+        self._line_ended.set()
+
+    async def measure(self, measure: Measure) -> Outcomes:
+        """Measure, when nothing else is. When the end is told, the next batch may be sent."""
+        end: MeasureEnded | None = None
+        async with self._sending:
+            await self._line_ended.wait()
+            async with aclosing(self.measurer.measure(measure)) as outcomes:
+                async for outcome in outcomes:
+                    if isinstance(outcome, MeasureEnded):
+                        end = outcome
+                    else:
+                        yield outcome
+        if end is not None:
+            yield end
+
+    async def until_free(self) -> None:
+        """Wait until the next batch may be sent."""
+        async with self._sending:
+            pass
+
+    @asynccontextmanager
+    async def measuring_ahead(self, measure: Measure) -> AsyncIterator[AsyncIterator[Measured | MeasureEnded]]:
+        """Measure, and give the results once those of the batch before are applied."""
+        found: asyncio.Queue[Measured | MeasureEnded | None] = asyncio.Queue()
+        sending = asyncio.create_task(self._fill(found, measure), name="measure ahead")
+        try:
+            async with self.applying:
+                yield _until_none(found)
+                await sending  # raises what ended it
+        finally:
+            await stopped(sending)
+
+    async def _fill(self, found: asyncio.Queue[Measured | MeasureEnded | None], measure: Measure) -> None:
+        try:
+            async with aclosing(self._measure_in_line(measure)) as outcomes:
+                async for outcome in outcomes:
+                    found.put_nowait(outcome)
+        finally:
+            found.put_nowait(None)
+
+    async def _measure_in_line(self, measure: Measure) -> Outcomes:
+        """Measure after the batch that is nearly measured. While candidates break down, none is sent after this one:
+        it may be the last that the device gets.
+        """
+        left = len(measure.trials)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._sending)
+            self._in_line += 1
+            self._line_ended.clear()
+            try:
+                async with aclosing(self.measurer.measure(measure, self._line)) as outcomes:
+                    async for outcome in outcomes:
+                        left -= 1
+                        if left <= _NEARLY and self.measurer.is_calm:
+                            await held.aclose()
+                        yield outcome
+            finally:
+                self._in_line -= 1
+                if not self._in_line:
+                    self._line_ended.set()
+
+
+async def _until_none(found: asyncio.Queue[Measured | MeasureEnded | None]) -> AsyncIterator[Measured | MeasureEnded]:
+    while (outcome := await found.get()) is not None:
+        yield outcome

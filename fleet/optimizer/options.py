@@ -1,0 +1,139 @@
+"""Options of a tuning run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from cross.build.cache import BuildCache
+from fleet.building.cluster.address import ClusterAddress
+from fleet.domain.measuring import Evaluator
+from fleet.errors import ConfigError
+from fleet.models.importing.shapes import Shapes
+from fleet.models.importing.transformers_model import PREFIX
+from fleet.models.model import is_of_transformers
+from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
+
+TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5, max_repeat=6, spread_target=0.05, look_runs=3)
+"""A slower candidate stops after one run, four, or a repeat (decision 27); a close one repeats until times agree."""
+
+_HOTTEST_C = 150
+
+
+def trial_evaluator(*, cooldown_ms: int = 0, cool_below_c: float | None = None, flush_cache: bool = False) -> Evaluator:
+    """Return how candidates are timed, with a person's wishes about heat and caches.
+
+    Raises:
+        ConfigError: no device is ever at this temperature.
+    """
+    if cool_below_c is not None and not 0 < cool_below_c < _HOTTEST_C:
+        raise ConfigError(f"--cool-below-c {cool_below_c:g}: expected degrees Celsius between 0 and {_HOTTEST_C}")
+    return replace(
+        TRIAL_EVALUATOR,
+        cooldown_interval_ms=cooldown_ms,
+        cool_below_c=cool_below_c or 0.0,
+        flush_cache=flush_cache,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """One `fleet tune`."""
+
+    model: Path
+    program: str = ""
+    """What its user calls the program in `model`, where that is not the file: "matmul-256", "MODULE:NAME"."""
+
+    selector: str = "cpu"
+    also_on: tuple[str, ...] = ()
+    """Selectors of more kinds of boards: the job tunes for each of them, with an equal share of its trials."""
+
+    devices: int = 1
+    """Boards of one model that measure at the same time, each another workload."""
+
+    tracker: str | None = None
+    """Address of a running fleet; None: start one for this machine and stop it at the end."""
+
+    library: str | None = None
+    snapshots: str | None = None
+    """Address of an optimizer whose snapshots of the cost model are used; None: those of the library."""
+
+    trials: int | None = None
+    """New trials of this job; None: `trials_per_workload` for each chosen workload, or with `minutes` `enough`."""
+
+    trials_per_workload: int = 32
+    tasks: tuple[str, ...] = ()
+    """Shell patterns of workload names; empty: all."""
+
+    top: int | None = None
+    """Only this many of them, the costliest."""
+
+    strategy: str = DEFAULT_STRATEGY
+    """How candidates are found, see `fleet.optimizer.strategies`."""
+
+    seed: int = 0
+    shapes: Sequence[Shapes] = ()
+    """Sets of shapes of inputs with open dimensions, which one program is for; empty: none is open."""
+
+    input_batch_size: int | None = None
+    """Size of every input's open first dimension."""
+
+    random_weights: bool = False
+    target_json: str | None = None
+    """The target to use instead of the device's own."""
+
+    batch_size: int = 8
+    enough: int = 512
+    wait_timeout_sec: float | None = None
+    connect_timeout_sec: float = 10.0
+    priority: int = 0
+    workers: int | None = None
+    cluster: ClusterAddress | None = None
+    """Builders that search and build; None: this machine does."""
+
+    build_cache: BuildCache | None = None
+    """Where what this machine builds is looked for, and kept beyond the job."""
+
+    build_timeout_sec: float = 30.0
+    trial_timeout_sec: float = 10.0
+    evaluator: Evaluator = TRIAL_EVALUATOR
+    deadline: datetime | None = None
+    """No search begins after this; what was found by then is compared and kept. Aware."""
+
+    minutes: float | None = None
+    """The same, so long after the job began or went on; > 0."""
+
+    target_ms: float | None = None
+    """Stop once the tuned workloads, each as often as the model calls it, take this together [ms]."""
+
+    compares_model: bool = True
+    """Build the whole model untuned, static and tuned, time them, and check the outputs."""
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """Return what each board is chosen by, one for each kind."""
+        return self.selector, *self.also_on
+
+    @property
+    def title(self) -> str:
+        """Return what the job is called: as its model is named to `fleet tune` where it lies."""
+        name = Path(self.program or self.model).name
+        return f"{PREFIX}{name.removeprefix(PREFIX)}" if is_of_transformers(self.model) else name
+
+    def conditions(self) -> dict[str, object]:
+        """Return the options that decide whether a run continues an interrupted one; JSON-ready."""
+        return {
+            "selector": self.selector,
+            "trials": self.trials,
+            **({} if self.minutes is None else {"minutes": self.minutes}),
+            "tasks": list(self.tasks),
+            "top": self.top,
+            "seed": self.seed,
+            **({} if self.strategy == DEFAULT_STRATEGY else {"strategy": self.strategy}),
+            "random_weights": self.random_weights,
+            "shapes": [{name: list(shape) for name, shape in shapes.items()} for shapes in self.shapes],
+            "input_batch_size": self.input_batch_size,
+            "batch_size": self.batch_size,
+        }

@@ -1,0 +1,138 @@
+"""What the library already knows about a job's workloads, and which interrupted job a new one continues."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fleet.base.config import did_you_mean
+from fleet.building.pool import Pool
+from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
+from fleet.cost_model.job_trees import LearnRecord
+from fleet.domain.keys import trace_digest
+from fleet.domain.measuring import disturbances_in
+from fleet.domain.scope import RecordScope
+from fleet.errors import InvalidRequest
+from fleet.library import Job, JobState, Library, Record, StoredWorkload
+from fleet.optimizer.backfill import recalled
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.patience import patiently
+from fleet.optimizer.seeds import seeds_for
+from fleet.optimizer.tasks.propose import SearchRecord
+from fleet.workloads.workload import Workload
+
+_RECALLED_FEATURES = 256
+"""How many of a workload's newest candidates without stored features a job computes them for before it starts."""
+
+_REPLAYED = 1_000
+"""How many of a workload's fastest schedules are tried again elsewhere, at most."""
+
+_ALL = 2**31 - 1
+
+
+def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> list[WorkloadProgress]:
+    """Return each workload with its earlier trials on this device model, target and TVM version."""
+    library.add_workloads(
+        StoredWorkload(shash=item.shash, name=item.name, mod_json=item.mod_json, flop=item.flop, args=item.args)
+        for item in workloads
+    )
+    counts = library.trial_counts([item.shash for item in workloads], scope)
+    found = []
+    for workload in workloads:
+        progress = WorkloadProgress(workload=workload, trials_before=counts.get(workload.shash, 0))
+        baseline = library.baseline(workload.shash, scope)
+        if baseline is not None:
+            progress.untuned_sec = baseline.median_sec
+            progress.is_untuned_disturbed = bool(disturbances_in(baseline.provenance))
+        right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
+        progress.right = {record.trace_json: record.median_sec for record in right}
+        progress.proven = {record.trace_json: record.median_sec for record in right if record.is_proven}
+        stored = library.records(workload.shash, scope)
+        progress.records = _records_of(library, workload, scope, stored)
+        progress.poison = library.claims.poison(workload.shash)
+        found.append(progress)
+    new = [progress for progress in found if not progress.records]
+    others = library.find_workloads() if new else []
+    for progress in new:
+        progress.seeds = seeds_for(library, progress.workload, scope, others)
+    return found
+
+
+def _records_of(
+    library: Library, workload: Workload, scope: RecordScope, stored: Sequence[Record]
+) -> list[SearchRecord]:
+    """Return one record for each candidate of a workload, with its program where that is stored."""
+    secs = {record.trace_json: math.inf for record in stored}
+    if not secs:
+        return []
+    timed = library.candidates(workload.shash, scope)
+    secs |= {record.trace_json: record.median_sec for record in timed}
+    disturbed = {record.trace_json for record in timed if disturbances_in(record.provenance)}
+    programs = library.memory.programs(workload.shash, scope, feature_version=FEATURE_VERSION)
+    return [
+        SearchRecord(
+            trace_json=trace,
+            run_sec=sec,
+            is_disturbed=trace in disturbed,
+            program=program_in(programs.get(trace_digest(trace))),
+        )
+        for trace, sec in secs.items()
+    ]
+
+
+def traces_of(library: Library, workload: Workload) -> list[str]:
+    """Return the traces of a workload's candidates on any device, the fastest first; none that was found wrong."""
+    found = library.best(workload.shash, k=_REPLAYED)
+    return list(dict.fromkeys(record.trace_json for record in found))
+
+
+def interrupted_job(library: Library, model_digest: str, conditions: Mapping[str, object]) -> Job | None:
+    """Return the newest job with these conditions if it was interrupted."""
+    for job in library.jobs(limit=1000, model_digest=model_digest):
+        own = {key: value for key, value in job.conditions.items() if key != "resumes"}
+        if own != dict(conditions):
+            continue
+        return job if job.state is JobState.INTERRUPTED else None
+    return None
+
+
+def choose_workloads(workloads: Sequence[Workload], patterns: Sequence[str], title: str) -> list[Workload]:
+    """Return the workloads that match shell patterns, in order; all if there is no pattern.
+
+    Raises:
+        InvalidRequest: no workload is left.
+    """
+    if not workloads:
+        raise InvalidRequest(f"{title} has no operator that can be tuned")
+    chosen = [w for w in workloads if not patterns or any(fnmatch.filter(w.names, p) for p in patterns)]
+    if not chosen:
+        known = [workload.name for workload in workloads]
+        raise InvalidRequest(f"no workload of {title} matches {', '.join(patterns)}{did_you_mean(patterns[0], known)}")
+    return chosen
+
+
+async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope: RecordScope) -> list[LearnRecord]:
+    """Return what the cost model can learn from earlier candidates of a workload: those whose features are stored.
+
+    Of a library from before these were, the newest candidates get theirs now.
+    """
+    shash, memory = item.workload.shash, library.memory
+    find = partial(memory.without_features, FEATURE_VERSION, workload=shash, within=scope, limit=_RECALLED_FEATURES)
+    missing = await patiently(find)
+    if missing:
+        by_record = await recalled(pool, item.workload.mod_json, scope.target_json, missing)
+        await patiently(partial(memory.add_programs, by_record))
+    programs = await patiently(partial(memory.programs, shash, scope, feature_version=FEATURE_VERSION))
+    known = [(record, programs.get(trace_digest(record.trace_json))) for record in item.records]
+    return [
+        LearnRecord(
+            workload=shash,
+            run_sec=record.run_sec,
+            features=unpack_rows(program.stores),
+            is_disturbed=record.is_disturbed,
+        )
+        for record, program in known
+        if program is not None
+    ]

@@ -1,0 +1,346 @@
+"""What a tuning run is asked for, and what it reports."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import asdict, dataclass, field
+
+from fleet.base.quantities import count_text
+from fleet.checking.weakness import Weakness
+from fleet.domain.jobs import share_done
+from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
+from fleet.optimizer.prioritizer.sentences import sentence
+from fleet.optimizer.prioritizer.values import Reason
+from fleet.optimizer.whole_model_tuning.contest import Placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadReport:
+    """One workload at the end of a job."""
+
+    name: str
+    """TVM's name of it."""
+
+    operator: str
+    """A name for people: "conv2d 3x3 64->128 56x56"."""
+
+    weight: int
+    trials: int
+    """Trials in this job."""
+
+    trials_before: int
+    untuned_us: float | None
+    """Time of the unscheduled program [us]; None if it is unknown."""
+
+    static_us: float | None
+    """With the schedule that is chosen without a trial; None: it was not measured in this job."""
+
+    best_us: float | None
+    """Best time with checked numbers, from this and earlier jobs [us]; None: none found yet."""
+
+    gflops: float | None
+    speedup: float | None
+    """Speedup of the program that the model gets: 1 if it keeps the unscheduled one."""
+
+    uses_schedule: bool
+    """False: no schedule is known, or none that is faster than the unscheduled program."""
+
+    weakness: Weakness | None
+    """Why the check of its numbers says little; None: it says enough, or there was none."""
+
+    errors: dict[str, int]
+    note: str
+    """Why it got no (more) trials, or empty."""
+
+    is_untuned_above: bool = False
+    """The unscheduled program was stopped at `untuned_us`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionReport:
+    """One schedule that ran in the model."""
+
+    alone_us: float
+    in_place_us: float | None
+    """Mean time of its calls in the model; None: it did not come to run there."""
+
+    is_static: bool
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedReport:
+    """One workload whose best few schedules were compared in the model."""
+
+    name: str
+    operator: str
+    is_slower_in_place: bool
+    """Even the chosen one takes clearly longer in the model than alone."""
+
+    options: tuple[OptionReport, ...]
+    """The fastest alone first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioReport:
+    """Ratio of two times measured in turns, with its 99 % confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """The whole model at the end of a job."""
+
+    untuned_ms: float | None = None
+    """Time of one run [ms]; None if it was stopped or failed."""
+
+    untuned_above_ms: float | None = None
+    """Time at which the untuned model was stopped [ms]: ten times that with static schedules. None if it was not."""
+
+    untuned_problem: str = ""
+    """Reason why the untuned model did not run, such as lack of memory; empty if it ran."""
+
+    static_ms: float | None = None
+    """With the schedules that are chosen without a trial."""
+
+    tuned_ms: float | None = None
+    alone_ms: float | None = None
+    """With the schedules that are fastest alone, where others are faster in the model; None: they are the same, or were
+    not compared there."""
+
+    keeps_static: bool = False
+    """The others are the static ones: `tuned_ms` is their time, and later builds of the model have them."""
+
+    onnxruntime_ms: float | None = None
+    """None when ONNX Runtime is not installed, the model is not ONNX, or the device is another machine."""
+
+    reference_ms: float | None = None
+    """Time of the engine in `reference`; None where the device is another machine."""
+
+    rounds: int = 0
+    """Number of rounds in which each program ran."""
+
+    is_static: bool = False
+    """The tuned model is the same program as the model with static schedules: one run counts for both."""
+
+    is_untuned_static: bool = False
+    """The untuned model is the same program as the model with static schedules."""
+
+    against_static: RatioReport | None = None
+    """Time of the tuned model divided by that with static schedules; None for the same program or too few rounds."""
+
+    against_engine: RatioReport | None = None
+    """Time of the tuned model divided by the engine's; None if the engine did not run here, or for too few rounds."""
+
+    is_slower: bool = False
+    """The tuned model is significantly slower than with static schedules: use the static ones."""
+
+    max_abs_error: float | None = None
+    """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
+
+    tolerance: float | None = None
+    """Tolerance at the element with that difference. It follows from the lengths of sums, the types, `roundings`, and
+    the error of the reference against float64 if that is known."""
+
+    tolerance_by: str = "sums"
+    """ "float64" if that error is known, else "sums"."""
+
+    roundings: int = 0
+    """How often a number is rounded to a code of 8 bits on its way to an output; 0: the model is not quantized."""
+
+    reference: str = ""
+    """What computed the reference: "onnxruntime", "torch", "ai_edge_litert" or "untuned"."""
+
+    weakness: Weakness | None = None
+    """Why agreement with the reference says little; None: it says enough."""
+
+    unchecked: str = ""
+    """Reason why its answers were not compared; empty if they were."""
+
+    is_right: bool = True
+    """The tuned model's answers agree with the reference, by the same rule as in `fleet serve-check`."""
+
+    message: str = ""
+    """How its answers differ from the reference's, and why; empty: they agree."""
+
+    loop_nests: tuple[str, ...] = ()
+    """What of the tuned model nothing can schedule: functions, blocks of them, operators."""
+
+    in_place: tuple[PlacedReport, ...] = ()
+    """Workloads whose best few schedules were compared in the model, the costliest first."""
+
+    in_place_sec: float = 0.0
+    """What that took [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneReport:
+    """What `fleet tune` ends with."""
+
+    job: str
+    title: str
+    device: str
+    device_model: str
+    library: str
+    trials: int
+    wall_sec: float
+    first_trial_sec: float | None
+    last_record_sec: float | None
+    """From the start of the process until the last record was stored [s]."""
+
+    workloads: tuple[WorkloadReport, ...]
+    model: ModelReport | None
+    repeats: RepeatCount = field(default_factory=RepeatCount)
+    target_json: str = ""
+    """Target of the artifacts; empty in reports of older versions."""
+
+    def __repr__(self) -> str:
+        ran = (
+            f"{self.model.tuned_ms:.3g} ms"
+            if self.model and self.model.tuned_ms
+            else f"{len(self.workloads)} workloads"
+        )
+        return f"<{type(self).__name__} {self.job}: {self.title} on {self.device_model}, {self.trials} trials, {ran}>"
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values, with the keys that scripts rely on."""
+        return {**asdict(self, dict_factory=_plain), "repeated": self.repeats.count}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReport:
+    """A batch that the prioritizer wanted next."""
+
+    operator: str
+    count: int
+    reason: Reason
+    sentence: str
+    """The reason, for people."""
+
+    def __str__(self) -> str:
+        return f"{count_text(self.count, 'candidate')} of {self.operator}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReport:
+    """How far a job is, as anybody sees it who looks into the library."""
+
+    selector: str = ""
+    """Which kind of board this is about."""
+
+    activity: str = ""
+    device: str = ""
+    snapshot: str = ""
+    """Digest of the shared cost model's snapshot that it searches with; empty: the one that comes with the package."""
+
+    trials_done: int = 0
+    """Of the job, also in earlier runs of it."""
+
+    trials_total: int = 0
+    """0: as many as fit into its time."""
+
+    trials_failed: int = 0
+    """Since the job last went on."""
+
+    repeats: RepeatCount = field(default_factory=RepeatCount)
+    elapsed_sec: float = 0.0
+    """Since it last went on [s]."""
+
+    search_sec: float | None = None
+    """The value of `elapsed_sec` at which its search ends whatever it has found; None: no time was named."""
+
+    workloads: tuple[WorkloadReport, ...] = ()
+    decisions: tuple[DecisionReport, ...] = ()
+    """The newest, oldest first."""
+
+    notices: tuple[str, ...] = ()
+    """The newest messages that its user should not miss, oldest first."""
+
+    @property
+    def share(self) -> float:
+        """How far the search is, from 0 to 1: by its trials or by its time, whichever is further."""
+        return share_done(self.trials_done, self.trials_total, elapsed_sec=self.elapsed_sec, search_sec=self.search_sec)
+
+
+def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
+    """Sum up a running job."""
+    return ProgressReport(
+        activity=progress.activity,
+        device=progress.device_name,
+        snapshot=progress.snapshot,
+        trials_done=done_before + progress.trials_done,
+        trials_total=0 if progress.is_bound_by_time else done_before + progress.trials_total,
+        trials_failed=progress.trials_failed,
+        repeats=progress.repeats,
+        elapsed_sec=elapsed_sec,
+        search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
+        workloads=report_workloads(progress),
+        decisions=report_decisions(progress),
+    )
+
+
+def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
+    """Return the newest decisions with their reasons in words, oldest first."""
+    operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
+    return tuple(
+        DecisionReport(
+            operator=operators[batch.workload], count=batch.count, reason=batch.reason, sentence=sentence(batch.reason)
+        )
+        for batch in progress.decisions
+        if batch.workload in operators
+    )
+
+
+def report_workload(item: WorkloadProgress) -> WorkloadReport:
+    """Sum up one workload."""
+    found = item.best_sec if math.isfinite(item.best_sec) else None
+    return WorkloadReport(
+        name=item.workload.name,
+        operator=item.workload.operator,
+        weight=item.workload.weight,
+        trials=item.trials,
+        trials_before=item.trials_before,
+        untuned_us=item.untuned_sec * 1e6 if math.isfinite(item.untuned_sec) else None,
+        static_us=item.static_sec * 1e6 if math.isfinite(item.static_sec) else None,
+        best_us=found * 1e6 if found else None,
+        gflops=item.workload.flop / found / 1e9 if found and item.workload.flop else None,
+        speedup=item.speedup if found and math.isfinite(item.untuned_sec) else None,
+        uses_schedule=item.uses_schedule,
+        weakness=item.weakness,
+        errors={kind.value: count for kind, count in sorted(item.errors.items())},
+        note=item.closed_because,
+        is_untuned_above=item.is_untuned_above,
+    )
+
+
+def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
+    """Sum up one comparison in the model; unless it was confirmed, what is fastest alone is what the model has."""
+    chosen = item.chosen if is_confirmed else item.contest.options[0]
+    secs = [(option, item.median_sec(option)) for option in item.contest.options]
+    return PlacedReport(
+        name=item.contest.workload.name,
+        operator=item.contest.workload.operator,
+        is_slower_in_place=item.is_slower_in_place,
+        options=tuple(
+            OptionReport(
+                alone_us=option.alone_sec * 1e6,
+                in_place_us=sec * 1e6 if math.isfinite(sec) else None,
+                is_static=option.is_static,
+                is_chosen=option is chosen,
+            )
+            for option, sec in secs
+        ),
+    )
+
+
+def report_workloads(progress: JobProgress) -> tuple[WorkloadReport, ...]:
+    """Sum up all, costliest first."""
+    return tuple(map(report_workload, progress.workloads))
+
+
+def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:
+    return {name: value.value if isinstance(value, enum.Enum) else value for name, value in fields}

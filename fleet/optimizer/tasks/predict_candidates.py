@@ -1,0 +1,64 @@
+"""What to expect of candidates before they are built: their times as the members of the shared model see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.prediction import predict
+from fleet.cost_model.samples import Query, Sample
+from fleet.cost_model.snapshot import Snapshot
+from fleet.optimizer.tasks.search_state import Features
+
+LogSecs = NDArray[np.float32]
+"""Natural logarithms of times [s], shape [n_members]."""
+
+_FEWEST = 4
+"""Records of the workload without which its times could be anything."""
+
+
+def expected_of(
+    found: Sequence[Features | None],
+    known: Snapshot | None,
+    lessons: Sequence[LearnRecord],
+    *,
+    flop: float,
+    device_model: str,
+    instruction_set: str,
+) -> list[LogSecs | None]:
+    """Return what is expected of each candidate, None where nothing is.
+
+    Args:
+        found: features of candidates.
+        known: what all workloads know.
+        lessons: what was measured of the workload on this device model.
+        flop: operations of the workload.
+    """
+    has_features = [one is not None and len(one) > 0 for one in found]
+    samples = [
+        Sample(
+            workload=lesson.workload,
+            run_sec=lesson.run_sec,
+            features=lesson.features,
+            flop=flop,
+            device_model=device_model,
+            instruction_set=instruction_set,
+            is_disturbed=lesson.is_disturbed,
+        )
+        for lesson in lessons
+        if np.isfinite(lesson.run_sec) and len(lesson.features)
+    ]
+    if known is None or len(samples) < _FEWEST or not any(has_features):
+        return [None] * len(found)
+    query = Query(
+        features=[one for one in found if one is not None and len(one)],
+        flop=flop,
+        device_model=device_model,
+        instruction_set=instruction_set,
+        known=samples,
+    )
+    columns = iter(predict(known.model, query).members.T)
+    return [next(columns) if is_known else None for is_known in has_features]

@@ -1,0 +1,185 @@
+"""Fits schedules of other workloads to this one: what was best for a neighbour is a better start than a random one.
+
+A schedule of one of our spaces is a choice of knobs: of this workload's own space, the choice most like it is taken. In
+one of MetaSchedule's the decisions are made anew: inner tiles stay, or become the nearest divisors, the outermost takes
+the rest, and what follows from the shapes (vectors, unrolling) is left to the target's post-processing. Anything else
+is replayed as it is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cross.targets.target import make_target
+from fleet.domain.program_check import check_program
+from fleet.errors import InvalidRequest
+from fleet.optimizer.tasks.evolution import has_decisions
+from fleet.spaces.blocks import child_blocks
+from fleet.spaces.likeness import choice_of, nearest
+from fleet.spaces.space import space_of
+from fleet.workloads.traces import replay
+from fleet.workloads.workload import module_of
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import Instruction, LoopRV, Trace
+
+_MOST_GROWN = 2
+"""A tile becomes less than so many times as large: what fits the registers may not fit them then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """A schedule that was good for another workload, or for this one on another device."""
+
+    mod_json: str
+    """What it was made for."""
+
+    trace_json: str
+
+
+class Misfit(enum.StrEnum):
+    """Why a schedule is not tried on this workload."""
+
+    BROKEN = "broken"
+    """It does not fit its own origin, or its program or trace is not on the allowlist."""
+
+    OTHER_BLOCKS = "other blocks"
+    """It is for a function of other blocks."""
+
+    REFUSED = "refused"
+    """TVM refuses a step of it here."""
+
+
+def adapted(
+    mod_json: str, target_json: str, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None
+) -> Iterator[Schedule]:
+    """Yield the schedules that fit this workload, in order.
+
+    Args:
+        left_out: counts those that do not fit.
+    """
+    for seed in seeds:
+        found = _adapt(mod_json, target_json, seed)
+        if not isinstance(found, Misfit):
+            yield found
+        elif left_out is not None:
+            left_out[found] += 1
+
+
+def fitted_tiles(extent: int, tiles: Sequence[int], most_innermost: int | None = None) -> list[int]:
+    """Return tiles, outermost first, whose product is the extent of a loop, like those of another loop.
+
+    Args:
+        most_innermost: what the last may be at most; None: anything.
+    """
+    left, fitted, most = extent, [], most_innermost or extent
+    for tile in reversed(tiles[1:]):
+        fitted.append(_nearest_divisor(left, max(1, tile), most))
+        left, most = left // fitted[-1], extent
+    return [left, *reversed(fitted)]
+
+
+def _nearest_divisor(number: int, wanted: int, most: int) -> int:
+    """Return the divisor with the least ratio to what is wanted, the smaller one of two."""
+    divisors = [size for size in range(1, min(number, most, _MOST_GROWN * wanted - 1) + 1) if number % size == 0]
+    return min(divisors, key=lambda size: max(size / wanted, wanted / size))
+
+
+def _adapt(mod_json: str, target_json: str, seed: Seed) -> Schedule | Misfit:
+    try:
+        if seed.mod_json != mod_json:
+            check_program(seed.mod_json)
+        mod, origin = module_of(mod_json), module_of(seed.mod_json)
+        made = replay(origin, seed.trace_json)
+    except InvalidRequest:
+        return Misfit.BROKEN
+    if seed.mod_json == mod_json:
+        return made
+    found = None if has_decisions(seed.trace_json) else _most_like(mod, target_json, origin, made)
+    if found is not None:
+        return found
+    recorded = _renamed(made, origin, mod)
+    if recorded is None:
+        return Misfit.OTHER_BLOCKS
+    try:
+        return _fitted(mod, target_json, recorded)
+    except InvalidRequest:
+        return Misfit.REFUSED
+
+
+def _most_like(mod: IRModule, target_json: str, origin: IRModule, made: Schedule) -> Schedule | None:
+    """Return the schedule of this workload's space whose knobs are most like another's; None where it has no knobs."""
+    there, here = space_of(origin, target_json), space_of(mod, target_json)
+    if there is None or here is None:
+        return None
+    chosen = choice_of(there, made)
+    place = None if chosen is None else nearest(chosen, here.choices)
+    return None if place is None else next(here.schedules_at([place]))
+
+
+def _fitted(mod: IRModule, target_json: str, recorded: Trace) -> Schedule:
+    """Return a schedule with the tiles of a trace made anew, if it has decisions, else its steps as they are.
+
+    Raises:
+        InvalidRequest: TVM refuses a step of it here.
+    """
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    schedule = Schedule(mod)
+
+    def decide(
+        instruction: Instruction, inputs: Sequence[LoopRV], attributes: Sequence[int], decision: Sequence[int] | None
+    ) -> object:
+        if instruction.kind.name != "SamplePerfectTile" or decision is None:
+            return decision
+        _, most_innermost = attributes
+        extent = int(schedule.get(inputs[0]).extent)
+        return fitted_tiles(extent, [int(tile) for tile in decision], int(most_innermost))
+
+    try:
+        recorded.apply_to_schedule(schedule, True, decide)
+        if not recorded.decisions:
+            return schedule
+        context = ms.TuneContext(
+            mod, target=make_target(target_json), space_generator="post-order-apply", num_threads=1
+        )
+        schedule.enter_postproc()
+        is_valid = all(step.apply(schedule) for step in context.space_generator.postprocs)
+    except Exception as error:
+        raise InvalidRequest(f"the schedule does not fit: {str(error).strip()[-300:]}") from error
+    if not is_valid:
+        raise InvalidRequest("the schedule does not fit: the target's post-processing refuses it")
+    return schedule
+
+
+def _renamed(made: Schedule, origin: IRModule, mod: IRModule) -> Trace | None:
+    """Return a trace with the names of another module's blocks, which may be numbered otherwise: "lv3_sum".
+
+    None: the other module has more blocks, or fewer.
+    """
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import Instruction, Trace
+
+    ours, others = (
+        [schedule.get(block).name_hint for block in child_blocks(schedule)]
+        for schedule in (Schedule(mod), Schedule(origin))
+    )
+    if len(ours) != len(others):
+        return None
+    names = dict(zip(others, ours, strict=True))
+    steps, decisions = [], {}
+    for step in made.trace.insts:
+        attributes = step.attrs
+        if step.kind.name == "GetSBlock":
+            attributes = [names.get(str(attributes[0]), attributes[0]), *attributes[1:]]
+        steps.append(Instruction(step.kind, step.inputs, attributes, step.outputs))
+        if step in made.trace.decisions:
+            decisions[steps[-1]] = made.trace.decisions[step]
+    return Trace(steps, decisions)

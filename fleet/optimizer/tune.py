@@ -1,0 +1,297 @@
+"""One tuning run from a model file to a report: opens and connects the parts, and hands them to the job.
+
+Without a tracker's address, a fleet for this machine is started as child processes and stopped at the end. TVM never
+runs in this process: import, extraction, search and builds are tasks of the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from cross.build.cache import BuildCache
+from cross.pool.build_pool import BuildPool
+from cross.targets.intrinsics import target_hint
+from fleet import aio
+from fleet.base.scratch import scratch_dir
+from fleet.building import MODULES
+from fleet.building.cluster.address import ClusterAddress
+from fleet.building.cluster.courier import ClusterCourier
+from fleet.building.cluster.pool import DaskPool
+from fleet.building.machine_turns import MachineTurns
+from fleet.building.pool import Builders, run_within
+from fleet.building.turns import Cores, Turns, stepped_aside
+from fleet.client.aio import Fleet
+from fleet.client.steady import SteadyDevice, alike
+from fleet.domain.leases import PendingRequest, make_wish
+from fleet.domain.selectors import ANY, Selector, parse_selector
+from fleet.domain.tvm_versions import check_versions
+from fleet.errors import FleetError
+from fleet.library import JobState, Library
+from fleet.local.fleet import LocalFleet, drivers_for
+from fleet.models.confined import having, reading
+from fleet.models.model import Model, check_exists, load_model
+from fleet.optimizer.core.events import DeviceFound, Said, Titled
+from fleet.optimizer.core.progress import JobProgress, Phase
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.fleets import asked_again
+from fleet.optimizer.job_entry import JobEntry, OwnEntry
+from fleet.optimizer.job_run import JobRun
+from fleet.optimizer.learning import learning
+from fleet.optimizer.loop import feed
+from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.report import TuneReport
+from fleet.optimizer.target_check import check_device
+from fleet.workloads.extract import extract
+from fleet.workloads.workload import Workload
+
+_IMPORT_TIMEOUT_SEC = 600.0
+
+
+async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float) -> TuneReport:
+    """Run one job.
+
+    Args:
+        progress: updated while the job runs.
+        started_at: time.monotonic() at the start of the process; reported times count from here.
+
+    Raises:
+        LibraryReadOnly: what it finds could not be kept; nothing was started.
+        FleetError: the job failed; all finished trials are in the library.
+        asyncio.CancelledError: the same, and the job is INTERRUPTED.
+    """
+    check_versions()
+    check_exists(options.model, takes_programs=True)
+    async with AsyncExitStack() as stack:
+        library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
+        await asyncio.to_thread(library.check_writable)
+        # Opened before the pool, so that it is removed after the last build that writes into it.
+        artifact_dir = stack.enter_context(scratch_dir("artifacts"))
+        wanted = options.target_json or target_hint(parse_selector(options.selector).kind)
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=wanted, modules=MODULES)
+        # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
+        stack.callback(pool.shutdown, wait=False)
+        pool.start()
+        builders = await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec)
+        cores = Cores(MachineTurns.of_this_machine())
+        shop = Workshop(
+            library=library,
+            pool=pool,
+            builders=builders,
+            artifact_dir=artifact_dir,
+            cores=cores,
+            cache=options.build_cache,
+        )
+        await stack.enter_async_context(learning(library, builders, Turns(shares_cores=True, cores=cores)))
+        entry, core = OwnEntry(library), JobCore(progress)
+        opening = OpenJob(options=options, core=core, shop=shop, entry=entry, started_at=started_at)
+        state, message = JobState.FAILED, "ended by an error"
+        try:
+            report = await opening.run()
+            await entry.finish(report)
+            state = JobState.FINISHED
+        except asyncio.CancelledError:
+            state, message = JobState.INTERRUPTED, "stopped by its user"
+            raise
+        except FleetError as error:
+            message = str(error)
+            raise
+        finally:
+            if state is not JobState.FINISHED:
+                entry.end(state, message)
+        return report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """What the jobs of one process share."""
+
+    library: Library
+    pool: BuildPool
+    """For what needs files of this machine, or makes them here."""
+
+    builders: Builders
+    """For plain data, on this machine (the same pool) or on others."""
+
+    artifact_dir: Path
+    cores: Cores
+    """Of this machine, for what builds and measures on it."""
+
+    cache: BuildCache | None = None
+    """Where built libraries are looked for, and kept."""
+
+    client: Fleet | None = None
+    """None: connect to the tracker that the job names, or start a fleet for this machine."""
+
+    @property
+    def courier(self) -> ClusterCourier | None:
+        """What brings artifacts that builders have; None: they are made here."""
+        return ClusterCourier(self.builders) if isinstance(self.builders, DaskPool) else None
+
+
+async def open_builders(
+    stack: AsyncExitStack, pool: BuildPool, cluster: ClusterAddress | None, *, build_timeout_sec: float
+) -> Builders:
+    """Return what searches and builds: the cluster's builders, open until the stack is closed, or this machine's pool.
+
+    Raises:
+        ConfigError, BuildersUnavailable: see `DaskPool.open`.
+    """
+    if cluster is None:
+        return pool
+    builders = DaskPool(cluster, timeout_sec=build_timeout_sec)
+    await asyncio.to_thread(builders.open)
+    stack.callback(builders.shutdown, wait=False)
+    return builders
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenJob:
+    """Opens the parts of a run one after the other, runs it, and closes them."""
+
+    options: TuneOptions
+    core: JobCore
+    shop: Workshop
+    entry: JobEntry
+    started_at: float
+    notices: Sequence[str] = ()
+    """What the user was told so far."""
+
+    async def run(self) -> TuneReport:
+        """Open everything, and run the job.
+
+        Raises:
+            FleetError, asyncio.CancelledError: see `tune`.
+        """
+        feed(self.core, Titled(self.options.title))
+        async with AsyncExitStack() as stack:
+            self._say(f"importing {self.options.model.name}")
+            importing = asyncio.create_task(self._import(), name="import model")
+            connecting = asyncio.create_task(self._connect(stack), name="connect")
+            parts: set[asyncio.Task[tuple[Model, list[Workload] | None]] | asyncio.Task[Fleet]]
+            parts = {importing, connecting}
+            try:
+                # Whichever is wrong first ends the run: neither waits for the other, which may take minutes.
+                ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
+                for part in ended:
+                    part.result()
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+            (model, workloads), client = importing.result(), connecting.result()
+            self._say(f"waiting for a device: {self.options.selector}", Phase.DEVICE)
+            steady = await stack.enter_async_context(self._steady_device(client))
+            device = await steady.device()
+            inventory = device.inventory
+            if self.options.target_json is not None:
+                check_device(self.options.target_json, inventory, device_name=device.name)
+            feed(self.core, DeviceFound(device.name, inventory.device_model))
+            others = [
+                await stack.enter_async_context(self._steady_device(client, alike(device)))
+                for _ in range(self.options.devices - 1)
+            ]
+            if self._gives_back:
+                await steady.give_back()
+            target_json = self.options.target_json or inventory.target_json
+            if workloads is None:
+                self._say("finding the workloads", Phase.WORKLOADS)
+                workloads = await self._extract(model, target_json)
+            job = JobRun(
+                options=self.options,
+                core=self.core,
+                library=self.shop.library,
+                pool=self.shop.pool,
+                builders=self.shop.builders,
+                client=client,
+                device=steady,
+                others=others,
+                inventory=inventory,
+                model=model,
+                workloads=workloads,
+                target_json=target_json,
+                artifact_dir=self.shop.artifact_dir,
+                cache=self.shop.cache,
+                started_at=self.started_at,
+                entry=self.entry,
+                cores=self.shop.cores,
+                notices=self.notices,
+                gives_back=self._gives_back,
+            )
+            return await job.run()
+
+    @property
+    def _gives_back(self) -> bool:
+        """Whether others may want the device while this job only searches: not if the fleet is its own."""
+        return self.shop.client is not None or self.options.tracker is not None
+
+    async def _connect(self, stack: AsyncExitStack) -> Fleet:
+        client = self.shop.client or await self._connect_anew(stack)
+        # The import may take minutes, and need not begin.
+        question = partial(client.check_selector, self.options.selector)
+        await asked_again(question, within_sec=self.options.connect_timeout_sec)
+        return client
+
+    async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:
+        address = self.options.tracker
+        if address is None:
+            self._say("starting a tracker and an agent for this machine", Phase.DEVICE)
+            drivers = drivers_for(self.options.selector)
+            local = await stack.enter_async_context(
+                LocalFleet(agent_drivers=drivers, restarts=True, on_change=self.core.progress.notice)
+            )
+            address = local.address
+        client = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
+        return await stack.enter_async_context(client)
+
+    def _steady_device(self, client: Fleet, within: Selector = ANY) -> SteadyDevice:
+        options = self.options
+
+        def on_queued(pending: PendingRequest) -> None:
+            place = f"{pending.position} before us" if pending.position else "next in the queue"
+            self._say(f"waiting for a device, {place}: {pending.reason}")
+
+        wish = make_wish(
+            options.selector,
+            priority=options.priority,
+            wait_timeout_sec=options.wait_timeout_sec,
+            purpose=f"tune {options.model.name}",
+        )
+        wish = replace(wish, selector=wish.selector & within)
+        return SteadyDevice(
+            client,
+            wish,
+            courier=self.shop.courier,
+            notice=self.core.progress.notice,
+            on_queued=on_queued,
+            aside=stepped_aside,
+        )
+
+    async def _import(self) -> tuple[Model, list[Workload] | None]:
+        """Import the model; find its workloads, too, where no device has to say first what it is compiled for."""
+        model, target_json = await self._import_model(), self.options.target_json
+        return model, None if target_json is None else await self._extract(model, target_json)
+
+    async def _extract(self, model: Model, target_json: str) -> list[Workload]:
+        async with Turns(shares_cores=True, cores=self.shop.cores).building():
+            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, having(extract, model), model, target_json)
+
+    async def _import_model(self) -> Model:
+        seed = self.options.seed if self.options.random_weights else None
+        async with Turns(shares_cores=True, cores=self.shop.cores).building():
+            return await run_within(
+                self.shop.pool,
+                _IMPORT_TIMEOUT_SEC,
+                reading(load_model, self.options.model),
+                self.options.model,
+                shapes=self.options.shapes,
+                batch_size=self.options.input_batch_size,
+                random_weights_seed=seed,
+            )
+
+    def _say(self, activity: str, phase: Phase | None = None) -> None:
+        feed(self.core, Said(activity, phase))

@@ -1,0 +1,71 @@
+"""What a run reported when it ended, of what the library keeps of it: beside its records, the whole model.
+
+The fields are those of `fleet.optimizer.report.TuneReport`, as far as a page shows them. A field that a run of another
+version did not write has its default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.base.plain import from_plain
+from fleet.library import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfModel:
+    """The whole model's times [ms], and whether its answers are right; None: not measured."""
+
+    untuned_ms: float | None = None
+    static_ms: float | None = None
+    """With the schedules that are chosen without a trial."""
+
+    tuned_ms: float | None = None
+    onnxruntime_ms: float | None = None
+    reference_ms: float | None = None
+    """Of the engine in `reference`."""
+
+    reference: str = ""
+    """What the answers were compared with: "onnxruntime", "torch", "ai_edge_litert", "untuned"; empty: nothing."""
+
+    max_abs_error: float | None = None
+    tolerance: float | None = None
+    weakness: str | None = None
+    """What the output is, where agreement says little: "constant", "vanishing", "not finite", "unchanged"."""
+
+    is_right: bool = True
+    message: str = ""
+    """How its answers differ, and why; empty: they agree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfWorkload:
+    """One workload."""
+
+    operator: str = ""
+    note: str = ""
+    """Why it got no more trials, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What a run reported of one device model."""
+
+    device_model: str = ""
+    workloads: tuple[EndOfWorkload, ...] = ()
+    model: EndOfModel | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """Why workloads got no more trials, each with its name for people."""
+        return [f"{item.operator}: {item.note}" for item in self.workloads if item.note]
+
+
+def endings_of(job: Job) -> tuple[Ending, ...]:
+    """Return what a job reported, for each device model; nothing of one that has not come to its end.
+
+    Raises:
+        InvalidRequest: a program of another version wrote something else there.
+    """
+    found = (job.report or {}).get("reports")
+    return tuple(from_plain(Ending, one) for one in found) if isinstance(found, list) else ()

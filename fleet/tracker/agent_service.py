@@ -1,0 +1,396 @@
+"""The tracker's side of agents: fleet.v1.AgentService."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from urllib.parse import unquote
+
+from fleet.base.text import sanitize
+from fleet.domain.labels import size_fault
+from fleet.domain.selectors import device_labels
+from fleet.domain.tokens import EPOCHS_END
+from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
+from fleet.tracker.contested import ContestedNames
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.records import with_bitstream
+from fleet.tracker.engine import Engine
+from fleet.tracker.members import Members
+from fleet.tracker.messages import owned_id
+from fleet.tracker.outbox import Outbox
+from fleet.tracker.pace import Pace, portions
+from fleet.tracker.streams import first_message, when_over
+from fleet.tracker.view import FleetView
+from fleet.v1 import agent_service_pb2, device_pb2
+from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.sanitize import sanitize_message
+from fleet.wire.times import timestamp
+
+logger = logging.getLogger(__name__)
+
+_MAX_UNSENT = 50_000
+"""Most fences waiting for one agent. At one more it loses its stream; it hears the newest when it attaches again."""
+_MESSAGE_FENCES = 1_000
+_PORTION = 8
+"""So many devices of one agent are taken in at once: each may go to somebody who waits, with a token to sign."""
+_PORTION_OF_REPORTS = 32
+_HEARTBEAT_SEC = 5.0
+_SILENCE_SEC = 30.0
+"""An agent that is silent for this long (six heartbeats) counts as gone: its host may be frozen."""
+_DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_PORT = re.compile(r"[0-9]{1,5}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_AGENT_ID_CHARS = 128
+_MAX_INVENTORY_BYTES = 64 * 1024
+_MAX_TELEMETRY_BYTES = 16 * 1024
+_MAX_REASON_CHARS = 1_000
+"""What agents say is kept and shown to everyone: no agent may make snapshots too large to send."""
+_ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
+
+AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]
+
+
+class AgentServicer:
+    """fleet.v1.AgentService."""
+
+    def __init__(self, engine: Engine, view: FleetView, members: Members, public_key: bytes, pace: Pace) -> None:
+        self._engine = engine
+        self._view = view
+        self._members = members
+        self._public_key = public_key
+        self._pace = pace
+        self._streams = count(1)
+        self._outboxes: dict[str, AgentOutbox] = {}
+        self._contested = ContestedNames(engine.clock)
+
+    def deliver(self, effect: ev.Attached | ev.Fence) -> None:
+        """Send an effect to its agent, if it is there."""
+        outbox = self._outboxes.get(effect.agent_id)
+        if outbox is None:
+            return
+        for fence in (effect,) if isinstance(effect, ev.Fence) else effect.fences:
+            outbox.put(_fence_to_proto(fence))
+        if isinstance(effect, ev.Fence) and effect.is_reset:
+            outbox.close()  # reports that are under way still tell the former epochs; the next hello does not
+
+    async def attach(
+        self,
+        requests: AsyncIterator[agent_service_pb2.AttachRequest],
+        context: CallContext,
+    ) -> AsyncIterator[agent_service_pb2.AttachResponse]:
+        messages = aiter(requests)
+        first = await first_message(messages, self._engine.state.limits.hello_sec)
+        if first is None or not first.hello.agent_id:
+            raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
+        self._check_counts(first)
+        event = await self._attached(first, context.peer(), caller_of(context).key_id)
+        self._check_limits(event)
+        await self._check_keys(event, context.peer())
+        self._check_limits(event)  # others may have come meanwhile
+        outbox: AgentOutbox = Outbox(_MAX_UNSENT)
+        older = self._outboxes.get(event.agent_id)
+        if older is not None:
+            older.close()
+        self._outboxes[event.agent_id] = outbox
+        when_over(lambda: self._drop(event, outbox))
+        reader: asyncio.Task[None] | None = None
+        try:
+            await self._admit(event, outbox, context.peer())
+            await self._take_reports(event.agent_id, first.reports)
+            reader = asyncio.create_task(
+                self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[-8:]}"
+            )
+            yield self._message(await outbox.take(_MESSAGE_FENCES, 0) or [], public_key=self._public_key)
+            while (items := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
+                yield self._message(items)
+        finally:
+            if reader:
+                reader.cancel()
+            self._drop(event, outbox)
+
+    def _check_counts(self, message: agent_service_pb2.AttachRequest) -> None:
+        """Refuse a message of very many parts before anybody looks at them.
+
+        Raises:
+            LimitReached: more devices than an agent may serve, or reports of more.
+        """
+        most, devices, reports = self._engine.state.limits.max_devices_per_agent, message.hello.devices, message.reports
+        if len(devices) > most:
+            raise LimitReached(f"an agent may serve {most} devices, not {len(devices)}; start a second one")
+        if len(reports) > 2 * most:
+            raise LimitReached(f"{len(reports)} reports in one message; an agent has at most {most} devices")
+
+    def _check_limits(self, event: ev.AgentAttached) -> None:
+        """Refuse an agent that offers more than fits.
+
+        Raises:
+            LimitReached: it says what there is too much of.
+        """
+        state = self._engine.state
+        limits = state.limits
+        if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
+            raise LimitReached(f"{len(self._outboxes)} agents are attached, and no more may be")
+        known = [device for offered in event.devices if (device := state.devices.get(offered.name)) is not None]
+        others = len(state.devices) - len(known)
+        if others + len(event.devices) > limits.max_devices:
+            raise LimitReached(f"the fleet has {others} devices, and may have {limits.max_devices}")
+        size_bytes = state.inventory_bytes - sum(len(device.description) for device in known)
+        size_bytes += sum(len(offered.description) for offered in event.devices)
+        if size_bytes > limits.max_inventory_bytes:
+            raise LimitReached(
+                f"with these, the devices of the fleet say {size_bytes} bytes of themselves, and may say "
+                f"{limits.max_inventory_bytes}; let inventories say less"
+            )
+
+    async def _check_keys(self, event: ev.AgentAttached, peer: str) -> None:
+        """Refuse an agent that offers device names bound to another key; bind unbound names to its own key.
+
+        Raises:
+            NotAllowed: a name belongs to another key; the message names the owner and the remedy.
+            LimitReached: the key would exceed its quota of device names.
+        """
+        if not event.key_id:
+            return  # without TLS
+        for device in event.devices:
+            owner = self._members.keys.get(device.name, event.key_id)
+            if owner == event.key_id:
+                continue
+            self._tell_of(event, device.name, peer)
+            known = self._engine.state.devices.get(device.name)
+            where = f" at {known.address}" if known is not None else ""
+            raise NotAllowed(
+                f"{device.name} belongs to the agent with the key {owner[:8]}{where}, this one has {event.key_id[:8]}; "
+                f"if they are two machines, give one another 'name' in agent.yaml; if this one was set up anew, an "
+                f"admin frees the name: fleet tracker unbind {device.name}"
+            )
+        names = [device.name for device in event.devices]
+        self._check_names(names, event.key_id)
+        await self._members.bind(names, event.key_id, self._engine.clock.now_sec())
+
+    def _check_names(self, names: Sequence[str], key_id: str) -> None:
+        new = [name for name in names if name not in self._members.keys]
+        if not new:
+            return
+        most, own = self._engine.state.limits.max_names_per_agent, self._members.names_of(key_id)
+        if len(own) + len(new) > most:
+            former = f", {len(own)} of which it has already ('fleet tracker members' lists them)" if own else ""
+            raise LimitReached(
+                f"with {new[0]} and its other devices, this agent's key would have {len(own) + len(new)} device "
+                f"names{former}; one key may have {most}: an admin frees names (fleet tracker unbind NAME) or starts "
+                f"the tracker with a larger --devices-per-agent"
+            )
+
+    def close(self) -> None:
+        """End all streams."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    async def _admit(self, event: ev.AgentAttached, outbox: AgentOutbox, peer: str) -> None:
+        for portion in _portions(event):
+            if outbox.is_closed:
+                return  # a newer stream replaced this one
+            for effect in await self._engine.ask(portion):
+                if isinstance(effect, ev.AttachRefused):
+                    self._tell_of(event, effect.device_name, peer)
+                    raise AlreadyExists(effect.message)
+        names = [device.name for device in event.devices]
+        logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
+
+    def _tell_of(self, other: ev.AgentAttached, device_name: str, peer: str) -> None:
+        """Let the agent that has a device's name, and the log, know that another one wants it: only people can help."""
+        if not self._contested.is_news(device_name):
+            return
+        # Not what it says of its host: two that were set up from one image say the same.
+        address = _reachable(f":{other.address.rpartition(':')[2]}", peer)
+        device = self._engine.state.devices.get(device_name)
+        logger.warning(
+            "an agent is refused, another one has its device's name",
+            extra={
+                "device": device_name,
+                "address": address,
+                "key": other.key_id,
+                "has_it": "" if device is None else device.address,
+                "bound_to": self._members.keys.get(device_name, ""),
+            },
+        )
+        outbox = None if device is None or not device.is_attached else self._outboxes.get(device.agent_id)
+        if outbox is not None:
+            notice = agent_service_pb2.AttachNotice(
+                kind=agent_service_pb2.ATTACH_NOTICE_KIND_NAME_WANTED,
+                device_name=device_name,
+                other_address=address,
+                other_key_id=other.key_id,
+            )
+            outbox.put(notice)
+
+    def _message(
+        self, items: Sequence[agent_service_pb2.Fence | agent_service_pb2.AttachNotice], *, public_key: bytes = b""
+    ) -> agent_service_pb2.AttachResponse:
+        return agent_service_pb2.AttachResponse(
+            tracker_time=timestamp(self._engine.clock.now_sec()),
+            public_key=public_key,
+            fences=(item for item in items if isinstance(item, agent_service_pb2.Fence)),
+            notices=(item for item in items if isinstance(item, agent_service_pb2.AttachNotice)),
+        )
+
+    async def _read(
+        self, agent_id: str, messages: AsyncIterator[agent_service_pb2.AttachRequest], outbox: AgentOutbox
+    ) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(_SILENCE_SEC):
+                    message = await anext(messages, None)
+                if message is None or outbox.is_closed:
+                    return
+                self._check_counts(message)
+                await self._take_reports(agent_id, message.reports)
+        except FleetError as error:
+            outbox.fail(error)
+        except TimeoutError:
+            logger.warning("agent is silent, taken for gone", extra={"agent": agent_id})
+        finally:
+            outbox.close()
+
+    async def _take_reports(self, agent_id: str, reports: Sequence[agent_service_pb2.DeviceReport]) -> None:
+        for portion in portions(reports, _PORTION_OF_REPORTS):
+            await self._pace.turn()
+            for report in portion:
+                self._report(agent_id, report)
+
+    def _report(self, agent_id: str, report: agent_service_pb2.DeviceReport) -> None:
+        device = self._engine.state.devices.get(report.device_name)
+        if device is None or device.agent_id != agent_id:
+            return
+        if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
+            sanitize_message(report.telemetry)
+            self._view.set_telemetry(report.device_name, report.telemetry)
+        digest = _digest(report.bitstream_digest)
+        is_healthy, reason, epochs = _condition(report)
+        is_ahead = epochs[0] > max(device.epoch, self._engine.state.last_epoch)
+        is_over = device.lease is not None and device.lease.epoch <= epochs[1]
+        found = (device.is_healthy, device.reason, device.bitstream_digest)
+        if is_ahead or is_over or found != (is_healthy, reason, digest):
+            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, *epochs))
+
+    async def _attached(self, first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
+        """Check what an agent says about itself.
+
+        Raises:
+            InvalidRequest: a name, kind, label or address is malformed, too much is said, or a device is offered twice.
+        """
+        if len(first.hello.agent_id) > _MAX_AGENT_ID_CHARS:
+            raise InvalidRequest(f"the agent_id has more than {_MAX_AGENT_ID_CHARS} characters")
+        await self._pace.turn()
+        reports = {report.device_name: report for report in first.reports}
+        devices: list[ev.OfferedDevice] = []
+        for portion in portions(first.hello.devices, _PORTION):
+            await self._pace.turn()
+            devices += (_offered(device, reports.get(device.name)) for device in portion)
+        if len({device.name for device in devices}) < len(devices):
+            raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
+        return ev.AgentAttached(
+            owned_id(key_id, first.hello.agent_id),
+            _reachable(first.hello.address, peer),
+            tuple(devices),
+            key_id=key_id,
+            stream=next(self._streams),
+        )
+
+    def _drop(self, event: ev.AgentAttached, outbox: AgentOutbox) -> None:
+        outbox.close()
+        if self._outboxes.get(event.agent_id) is not outbox:
+            return
+        del self._outboxes[event.agent_id]
+        self._engine.submit(ev.AgentDetached(event.agent_id, event.stream))
+        logger.info("agent detached", extra={"agent": event.agent_id})
+
+
+def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
+    """Divide what an agent offers, so that others get their turn while very many devices are taken in."""
+    devices = event.devices
+    later_names = tuple(offered.name for offered in devices[_PORTION:])
+    yield replace(event, devices=devices[:_PORTION], later_names=later_names)
+    for start in range(_PORTION, len(devices), _PORTION):
+        yield replace(event, devices=devices[start : start + _PORTION], is_first=False)
+
+
+def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport | None) -> ev.OfferedDevice:
+    inventory = device.inventory
+    if not _DEVICE_NAME.fullmatch(device.name):
+        raise InvalidRequest(f"device name {device.name!r} is malformed; write it like 'devices/pi4-03'")
+    if not _KIND.fullmatch(inventory.kind):
+        raise InvalidRequest(f"{device.name} has the kind {inventory.kind!r}; write it like 'cpu'")
+    if bad := [key for key in inventory.labels if not _LABEL_KEY.fullmatch(key)]:
+        raise InvalidRequest(f"{device.name} has the label {bad[0]!r}; write labels like 'arch'")
+    if fault := size_fault(inventory.labels):
+        raise InvalidRequest(f"labels of {device.name}: {fault}")
+    for key, actual in (("name", device.name.removeprefix("devices/")), ("kind", inventory.kind)):
+        if inventory.labels.get(key, actual) != actual:
+            raise InvalidRequest(f"{device.name} has a label {key!r} that says otherwise than its {key}; leave it out")
+    if inventory.ByteSize() <= _MAX_INVENTORY_BYTES:
+        sanitize_message(inventory)
+    description = inventory.SerializeToString(deterministic=True)
+    if len(description) > _MAX_INVENTORY_BYTES:
+        raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
+    # Prefer the report: the hello is as old as the agent.
+    digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
+    is_healthy, reason, epochs = _condition(report) if report else (True, "", (0, 0))
+    return ev.OfferedDevice(
+        name=device.name,
+        kind=inventory.kind,
+        labels=with_bitstream(device_labels(device.name, inventory.kind, inventory.labels), digest),
+        description=description,
+        is_healthy=is_healthy,
+        reason=reason,
+        highest_epoch=epochs[0],
+        fenced_epoch=epochs[1],
+    )
+
+
+def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, tuple[int, int]]:
+    """Return whether a device is healthy, why not, and the highest epochs that its agent has seen, and fenced.
+
+    An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
+    """
+    if report.highest_epoch < EPOCHS_END - 1:
+        return (
+            report.is_healthy,
+            sanitize(report.reason, _MAX_REASON_CHARS),
+            (report.highest_epoch, report.fenced_epoch),
+        )
+    name = report.device_name.removeprefix("devices/")
+    reason = (
+        f"its agent has seen epoch {report.highest_epoch}, which was forged; run 'fleet devices reset-epochs {name}'"
+    )
+    return False, reason, (0, 0)
+
+
+def _fence_to_proto(fence: ev.Fence) -> agent_service_pb2.Fence:
+    return agent_service_pb2.Fence(
+        device_name=fence.device_name,
+        epoch=fence.epoch,
+        nonce=fence.nonce,
+        live_lease_name=fence.live_lease_name,
+        is_reset=fence.is_reset,
+    )
+
+
+def _digest(text: str) -> str:
+    """Return a reported digest; empty, meaning unknown, when it is malformed."""
+    return text if _DIGEST.fullmatch(text) else ""
+
+
+def _reachable(address: str, peer: str) -> str:
+    """Return "host:port" of an agent. If it named no host, take the one it called from ("ipv4:127.0.0.1:4000")."""
+    host, _, port = address.rpartition(":")
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
+        raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")
+    if host in _ANY_HOST:
+        host = unquote(peer).partition(":")[2].rpartition(":")[0] or "127.0.0.1"
+    return f"{host}:{port}"

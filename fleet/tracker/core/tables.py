@@ -1,0 +1,149 @@
+"""All that the tracker knows at one moment, and what the current event has brought about so far.
+
+The modules beside this one change it, each for its subject: `devices`, `clients`, `requests`, `leases`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+
+from fleet.errors import FleetError
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.queue import Queue
+from fleet.tracker.core.records import (
+    BOOT_SHIFT,
+    Changes,
+    ClientEntry,
+    DeviceEntry,
+    Durable,
+    LeaseEnd,
+    LeaseEntry,
+    RequestEntry,
+    TrackerLimits,
+)
+from fleet.tracker.core.timers import Timers
+
+
+class Tables:
+    """Devices, leases, requests and clients. `boot` must be larger than at every earlier start on the same journal."""
+
+    def __init__(self, *, boot: int, nonce: str = "", limits: TrackerLimits | None = None) -> None:
+        """Args:
+        nonce: random, new with each start; part of tokens and of the names of leases.
+        """
+        self.limits = limits or TrackerLimits()
+        self.devices: dict[str, DeviceEntry] = {}
+        self.devices_by_agent: dict[str, dict[str, None]] = {}
+        """Names of the devices that each attached agent serves; of one that is gone, those that are not offline yet."""
+
+        self.streams: dict[str, int] = {}
+        """Number of the stream of each attached agent."""
+
+        self.inventory_bytes = 0
+        """What all devices say of themselves."""
+
+        self.leases: dict[str, LeaseEntry] = {}
+        """Live leases by name."""
+
+        self.ends: OrderedDict[str, tuple[LeaseEnd, str]] = OrderedDict()
+        """How leases ended that are over, and why, by name."""
+
+        self.clients: dict[str, ClientEntry] = {}
+        self.queue = Queue()
+        self.waiting_by_user: dict[str, Counter[str]] = {}
+        """How many requests of each user wait, by selector; "" stands for all those for a single device."""
+
+        self.parked_by_user: Counter[str] = Counter()
+        """How many requests of each user are expected to be repeated. They count as waiting."""
+
+        self.boot = boot
+        self.nonce = nonce or f"{boot:x}"
+        self.last_epoch = boot << BOOT_SHIFT
+        self.grant_count = 0
+        self.arrivals = 0
+        """Requests so far."""
+
+        self.version = 0
+        """Grows with every change that a snapshot could show."""
+
+        self.journal_trouble = ""
+        """Why no grants are made, or empty."""
+
+        self.now_sec = 0.0
+        """The latest time that any event carried."""
+
+        self.timers = Timers()
+        self.effects: list[ev.Effect] = []
+        self.changes = Changes()
+
+    def take_changes(self) -> Changes:
+        """Return what changed since the last call, for the journal."""
+        changes, self.changes = self.changes, Changes()
+        return changes
+
+    def next_timer_sec(self) -> float | None:
+        """Return the latest moment for the next event, so that nothing happens too late."""
+        return self.timers.next_sec()
+
+    def durable(self) -> Durable:
+        """Return what the journal should hold."""
+        waiting = [request for client in self.clients.values() for request in client.requests.values()]
+        parked = [request for client in self.clients.values() for request in client.parked.values()]
+        return Durable(boot=self.boot, devices=list(self.devices.values()), requests=waiting + parked)
+
+    def waiting(self, request_id: str) -> list[RequestEntry]:
+        """Return what waits under an id that a client chose: one request, unless another client chose the same."""
+        return [
+            request
+            for client in self.clients.values()
+            if (request := client.requests.get(request_id) or client.parked.get(request_id)) is not None
+        ]
+
+    def refuse(self, client_id: str, request_id: str, error_class: type[FleetError], message: str) -> None:
+        """Tell a client that a request is over without a device."""
+        self.effects.append(ev.Refused(client_id, request_id, error_class, message))
+
+    def remove_request(self, request: RequestEntry) -> None:
+        """Let a request wait no more."""
+        client = self.clients[request.client_id]
+        if client.requests.pop(request.request_id, None) is not None:
+            self.count_waiting(client, [request], -1)
+        self.queue.discard(request)
+        self.timers.cancel(("wait", request.key))
+        self.changes.requests[request.key] = None
+
+    def count_waiting(self, client: ClientEntry, requests: Iterable[RequestEntry], more: int) -> None:
+        """Note that requests of a client wait (`more` is 1), or, while the queue still has them, that they end (-1)."""
+        counts = self.waiting_by_user.setdefault(client.user, Counter())
+        for request in requests:
+            general = self.queue.general(request.selector)
+            counts[general] += more
+            if not counts[general]:
+                del counts[general]
+        if not counts:
+            del self.waiting_by_user[client.user]
+
+    def forget_client(self, client: ClientEntry) -> None:
+        """Let a client go that has nothing any more. Idempotent."""
+        if self.clients.pop(client.client_id, None) is not None:
+            self.timers.cancel(("grace", client.client_id))
+
+    def park(self, client: ClientEntry, requests: Mapping[str, RequestEntry]) -> None:
+        """Expect that a client repeats these requests, by id."""
+        client.parked |= requests
+        self.count_parked(client, len(requests))
+
+    def unpark(self, request: RequestEntry) -> None:
+        """Expect no longer that a client repeats this request."""
+        client = self.clients[request.client_id]
+        del client.parked[request.request_id]
+        self.count_parked(client, -1)
+        self.timers.cancel(("wait", request.key))
+        self.changes.requests[request.key] = None
+
+    def count_parked(self, client: ClientEntry, more: int) -> None:
+        """Note that so many more, or fewer, requests of a client are parked."""
+        self.parked_by_user[client.user] += more
+        if not self.parked_by_user[client.user]:
+            del self.parked_by_user[client.user]

@@ -1,0 +1,60 @@
+"""Serves snapshots and the history of the fleet: fleet.v1.FleetService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fleet.tracker.core.records import TrackerLimits
+from fleet.tracker.view import FleetView
+from fleet.v1 import fleet_service_pb2
+from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.rpc import encoded
+from fleet.wire.stream_limits import StreamLimits
+from fleet.wire.times import duration_sec
+
+
+class FleetServicer:
+    """fleet.v1.FleetService."""
+
+    def __init__(self, view: FleetView, limits: TrackerLimits) -> None:
+        self._view = view
+        self._watchers = StreamLimits(
+            limits.max_watchers, most_of_one=limits.max_watchers_per_user, what="watch the fleet"
+        )
+        self._is_closed = asyncio.Event()
+
+    async def get_fleet(self, _: fleet_service_pb2.GetFleetRequest, __: object) -> fleet_service_pb2.GetFleetResponse:
+        return encoded(fleet_service_pb2.GetFleetResponse, (await self._view.shown()).content)
+
+    async def get_history(
+        self, request: fleet_service_pb2.GetHistoryRequest, _: object
+    ) -> fleet_service_pb2.GetHistoryResponse:
+        return fleet_service_pb2.GetHistoryResponse(samples=self._view.history(request.device_name))
+
+    async def check_selector(
+        self, request: fleet_service_pb2.CheckSelectorRequest, _: object
+    ) -> fleet_service_pb2.CheckSelectorResponse:
+        return fleet_service_pb2.CheckSelectorResponse(device_count=self._view.match_count(request.selector))
+
+    async def watch_fleet(
+        self, request: fleet_service_pb2.WatchFleetRequest, context: CallContext
+    ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:
+        interval_sec = duration_sec(request.min_interval) if request.HasField("min_interval") else 1.0
+        interval_sec = min(max(interval_sec, 0.1), 60.0)
+        shown_version = -1
+        with self._watchers.taken(caller_of(context).key_id):
+            while not self._is_closed.is_set():
+                if self._view.version != shown_version:
+                    latest = await self._view.shown()
+                    shown_version = latest.version
+                    yield encoded(fleet_service_pb2.WatchFleetResponse, latest.content)
+                try:
+                    async with asyncio.timeout(interval_sec):
+                        await self._is_closed.wait()
+                except TimeoutError:
+                    continue
+
+    def close(self) -> None:
+        """End all streams."""
+        self._is_closed.set()

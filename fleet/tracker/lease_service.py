@@ -1,0 +1,293 @@
+"""The tracker's three gRPC services: messages in, events to the engine; effects back, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from itertools import islice
+
+from fleet.base.text import sanitize
+from fleet.domain.devices import holder_text
+from fleet.domain.tokens import TokenSigner, new_nonce
+from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
+from fleet.identity.policy import check_owner
+from fleet.identity.roles import Identity, Role
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.admission import MAX_SHOWN_CHARS
+from fleet.tracker.engine import Engine
+from fleet.tracker.members import Members
+from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
+from fleet.tracker.outbox import Outbox
+from fleet.tracker.pace import Pace
+from fleet.tracker.streams import first_message, when_over
+from fleet.tracker.view import FleetView
+from fleet.v1 import job_pb2, lease_service_pb2
+from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.sanitize import sanitize_message
+
+logger = logging.getLogger(__name__)
+
+MAX_UNSENT = 50_000
+"""Most events waiting for one client; at one more it loses its stream."""
+_MESSAGE_EVENTS = 500
+"""Most events in one message."""
+_MOST_EVENTS = 4_096
+"""Of a client in one message; ours sends 500."""
+_TURN_EVENTS = 32
+"""Events of one message taken before other clients get their turn: an event costs about 0.1 ms."""
+_MAX_CLIENT_ID_CHARS = 128
+_REVOKE = "LeaseService.RevokeLease"
+_CANCEL = "LeaseService.CancelRequest"
+_MAX_JOB_BYTES = 16 * 1024
+"""Jobs are shown to everyone; a larger message is ignored."""
+_REFRESH_SEC = 1.0
+"""How often clients hear of changed positions in the queue."""
+_REFRESHED_REQUESTS = 64
+"""At most this many requests of each client get such updates."""
+
+ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
+
+
+class LeaseServicer:
+    """fleet.v1.LeaseService."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        view: FleetView,
+        members: Members,
+        signer: TokenSigner,
+        pace: Pace,
+        *,
+        max_unsent: int = MAX_UNSENT,
+    ) -> None:
+        self._engine = engine
+        self._members = members
+        self._pace = pace
+        self._view = view
+        self._signer = signer
+        self._max_unsent = max_unsent
+        self.outboxes: dict[str, ClientOutbox] = {}
+        """By client: what waits for it."""
+
+        self._connected_by: dict[str, ev.ClientConnected] = {}
+        """Whose stream each is."""
+
+        self._told_positions: dict[str, dict[str, int]] = {}
+        """The position last told, by client and request."""
+        self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
+
+    def deliver(self, effect: ev.ClientEffect) -> None:
+        """Send an effect to its client, if it is there."""
+        outbox = self.outboxes.get(effect.client_id)
+        if outbox is None:
+            return
+        if isinstance(effect, ev.Welcomed):
+            leases = map(lease_to_proto, effect.leases)
+            welcome = lease_service_pb2.Welcome(
+                tracker_id=self._engine.state.nonce, fleet_id=self._fleet_id, leases=leases
+            )
+            outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
+            return
+        message = effect_to_proto(effect, self._engine.state, self._signer)
+        if isinstance(effect, ev.Queued):
+            told = self._told_positions.setdefault(effect.client_id, {})
+            if len(told) < _REFRESHED_REQUESTS:
+                told[effect.request.request_id] = message.queued.position
+        outbox.put(message)
+
+    async def open_leases(
+        self,
+        requests: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
+        context: CallContext,
+    ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
+        messages = aiter(requests)
+        limits = self._engine.state.limits
+        first = await first_message(messages, limits.hello_sec)
+        if first is None or not first.hello.client_id:
+            raise InvalidRequest("the first message of OpenLeases has no hello with a client_id; send one")
+        client_id = first.hello.client_id
+        if len(client_id) > _MAX_CLIENT_ID_CHARS:
+            raise InvalidRequest(f"the client_id has more than {_MAX_CLIENT_ID_CHARS} characters")
+        caller = caller_of(context)
+        client_id = owned_id(caller.key_id, client_id)
+        connected = self._connected(client_id, caller, sanitize(first.hello.holder, MAX_SHOWN_CHARS))
+        older = self.outboxes.get(client_id)
+        if older is not None:
+            older.close()
+        else:
+            self._check_limits(connected)
+        outbox: ClientOutbox = Outbox(self._max_unsent)
+        self.outboxes[client_id] = outbox
+        self._connected_by[client_id] = connected
+        self._engine.submit(connected)
+        when_over(lambda: self._drop(client_id, outbox))
+        reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[-8:]}")
+        try:
+            while (events := await outbox.take(_MESSAGE_EVENTS)) is not None:
+                if events:
+                    yield lease_service_pb2.OpenLeasesResponse(events=events)
+        finally:
+            reader.cancel()
+            self._drop(client_id, outbox)
+
+    async def revoke_lease(
+        self, request: lease_service_pb2.RevokeLeaseRequest, context: CallContext
+    ) -> lease_service_pb2.RevokeLeaseResponse:
+        lease = self._engine.state.leases.get(request.lease_name)
+        if lease is not None:
+            check_owner(_REVOKE, caller_of(context), key_of(lease.client_id), what=lease.name)
+        effects = await self._engine.ask(ev.Revoke(request.lease_name, sanitize(request.reason, MAX_SHOWN_CHARS)))
+        revoked = next((effect for effect in effects if isinstance(effect, ev.Revoked)), None)
+        if revoked is None:
+            raise NotFound(
+                f"there is no live lease {request.lease_name[:MAX_SHOWN_CHARS]!r}; 'fleet leases' lists those there are"
+            )
+        logger.info(
+            "lease revoked", extra={"lease": request.lease_name, "reason": sanitize(request.reason, MAX_SHOWN_CHARS)}
+        )
+        return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
+
+    async def cancel_request(
+        self, request: lease_service_pb2.CancelRequestRequest, context: CallContext
+    ) -> lease_service_pb2.CancelRequestResponse:
+        state, caller = self._engine.state, caller_of(context)
+        found = state.waiting(request.request_id)
+        for each in found:
+            check_owner(
+                _CANCEL, caller, key_of(each.client_id), what=f"the request of {holder_text(each.holder, each.note)}"
+            )
+        shown_id = sanitize(request.request_id, MAX_SHOWN_CHARS)
+        if not found:
+            raise NotFound(f"no request {shown_id!r} waits; 'fleet request list' lists those that do")
+        last = request_to_proto(state, found[0], state.queue.position(found[0]))
+        reason = ": ".join(filter(None, (f"by {caller.name}", sanitize(request.reason, MAX_SHOWN_CHARS))))
+        answers = [await self._engine.ask(ev.Cancel(each.client_id, each.request_id, reason)) for each in found]
+        if not any(isinstance(effect, ev.Refused) for effects in answers for effect in effects):
+            raise NotFound(f"request {shown_id!r} waits no more: it was served, or its client has left")
+        logger.info("request cancelled", extra={"request": shown_id, "reason": reason})
+        return lease_service_pb2.CancelRequestResponse(request=last)
+
+    async def reset_epochs(
+        self, request: lease_service_pb2.ResetEpochsRequest, _: object
+    ) -> lease_service_pb2.ResetEpochsResponse:
+        name = request.device_name
+        if name not in self._engine.state.devices:
+            raise NotFound(f"there is no device {name[:MAX_SHOWN_CHARS]!r}; 'fleet devices' lists those there are")
+        effects = await self._engine.ask(ev.ResetEpochs(name, new_nonce()))
+        fence = next((effect for effect in effects if isinstance(effect, ev.Fence) and effect.is_reset), None)
+        if fence is None:
+            raise DeviceUnreachable(
+                f"the agent of {name} is not attached, and has to hear of it; start it, then repeat"
+            )
+        logger.warning("epochs reset", extra={"device": name, "epoch": fence.epoch})
+        return lease_service_pb2.ResetEpochsResponse(epoch=fence.epoch)
+
+    async def refresh_positions(self) -> None:
+        """Keep telling clients how their requests move up; runs until cancelled."""
+        while True:
+            await asyncio.sleep(_REFRESH_SEC)
+            for client_id, outbox in list(self.outboxes.items()):
+                if len(outbox) or client_id not in self._told_positions:
+                    continue
+                await self._pace.turn()
+                if self.outboxes.get(client_id) is outbox and not outbox.is_closed:
+                    self._refresh(client_id, outbox)
+
+    def close(self) -> None:
+        """End all streams."""
+        for outbox in self.outboxes.values():
+            outbox.close()
+
+    def _connected(self, client_id: str, caller: Identity, said: str) -> ev.ClientConnected:
+        """Return the event of a client's stream. The holder is the certificate's name; the client's own is a note."""
+        is_admin = caller.role is Role.ADMIN
+        if not caller.key_id:  # without TLS all clients belong to one account, so their names are trusted
+            return ev.ClientConnected(client_id, said or "unknown", is_admin=is_admin)
+        holder = sanitize(self._members.display_name(caller), MAX_SHOWN_CHARS)
+        note = "" if said == caller.name else said
+        return ev.ClientConnected(client_id, holder, caller.key_id, note, is_admin=is_admin)
+
+    def _check_limits(self, connected: ev.ClientConnected) -> None:
+        """Refuse one stream too many.
+
+        Raises:
+            LimitReached: of everybody, or of this user.
+        """
+        limits = self._engine.state.limits
+        if len(self.outboxes) >= limits.max_clients:
+            raise LimitReached(f"{len(self.outboxes)} clients are connected, and no more may be; try again later")
+        # Counted only where it can matter: a loop over all for each new one would be quadratic.
+        if len(self.outboxes) >= limits.max_clients_per_user:
+            own = sum(1 for other in self._connected_by.values() if other.user == connected.user)
+            if own >= limits.max_clients_per_user:
+                raise LimitReached(
+                    f"{own} clients of {connected.holder} are connected, and no more may be; close some of them"
+                )
+
+    def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
+        state = self._engine.state
+        client = state.clients.get(client_id)
+        waiting = list(islice(client.requests.values(), _REFRESHED_REQUESTS)) if client else []
+        told = self._told_positions.get(client_id, {})
+        positions = {request.request_id: state.queue.position(request) for request in waiting}
+        if positions:
+            self._told_positions[client_id] = positions
+        else:
+            self._told_positions.pop(client_id, None)
+        for request in waiting:
+            position = positions[request.request_id]
+            if told.get(request.request_id) != position:
+                queued = request_to_proto(state, request, position)
+                outbox.put(lease_service_pb2.TrackerEvent(queued=queued))
+
+    async def _read(
+        self,
+        client_id: str,
+        first: lease_service_pb2.OpenLeasesRequest,
+        messages: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
+        outbox: ClientOutbox,
+    ) -> None:
+        try:
+            await self._take(client_id, first, outbox)
+            async for message in messages:
+                await self._take(client_id, message, outbox)
+        except FleetError as error:
+            outbox.fail(error)
+        finally:
+            outbox.close()
+
+    async def _take(self, client_id: str, message: lease_service_pb2.OpenLeasesRequest, outbox: ClientOutbox) -> None:
+        if len(message.events) > _MOST_EVENTS:
+            raise InvalidRequest(f"{len(message.events)} events in one message; send at most {_MOST_EVENTS}")
+        for count, wish in enumerate(message.events):
+            if outbox.is_closed:
+                return  # a newer stream replaced this one: ignore what it still says
+            if count % _TURN_EVENTS == 0:
+                await asyncio.sleep(0)
+                await outbox.wait_drained()
+            if wish.HasField("job"):
+                if wish.job.ByteSize() <= _MAX_JOB_BYTES:
+                    self._show_job(client_id, wish.job)
+            elif event := client_event(client_id, wish):
+                self._engine.submit(event)
+
+    def _show_job(self, client_id: str, job: job_pb2.Job) -> None:
+        sanitize_message(job)
+        connected = self._connected_by[client_id]
+        if connected.user:  # with TLS
+            said = job.holder or connected.note
+            job.holder, job.holder_note = connected.holder, said if said != connected.holder else ""
+        self._view.set_job(connected.user or connected.holder, client_id, job)
+
+    def _drop(self, client_id: str, outbox: ClientOutbox) -> None:
+        outbox.close()
+        if self.outboxes.get(client_id) is not outbox:
+            return
+        del self.outboxes[client_id]
+        del self._connected_by[client_id]
+        self._told_positions.pop(client_id, None)
+        self._view.lose_client(client_id)
+        self._engine.submit(ev.ClientLost(client_id))
