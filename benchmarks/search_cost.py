@@ -23,12 +23,12 @@ from fleet.building import MODULES
 from fleet.building.metered import metered
 from fleet.cost_model.feature_codec import unpack_rows
 from fleet.cost_model.job_trees import LearnRecord
+from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
 from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
-from fleet.workloads.workload import Workload
 
 _BATCH = 8
 _CANDIDATES, _QUICK_CANDIDATES = 64, 16

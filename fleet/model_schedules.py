@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import NO_VERDICT
 from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.domain.workload import Workload
 from fleet.errors import ErrorKind
 from fleet.library import Library, Record, RecordKind
-from fleet.workloads.workload import Workload
 
 
 def schedules(

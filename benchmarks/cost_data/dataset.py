@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.domain.operators import describe_workload
-from fleet.workloads.workload import Workload
+from fleet.domain.workload import Workload
 
 _FORMAT = 2
 _FORMATS = (1, _FORMAT)

@@ -8,9 +8,9 @@ import numpy as np
 
 from fleet.checking.numerics import LARGEST_INDICES, Array, InputStyle, is_index, make_inputs
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.workload import Workload
 from fleet.models.model import Model
 from fleet.models.reference import is_refused
-from fleet.workloads.workload import Workload
 
 
 def largest_index(model: Model) -> int:

@@ -31,7 +31,7 @@ from fleet.models.importing.program_file import PROGRAM_SUFFIX
 from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
-    from fleet.workloads.workload import Workload
+    from fleet.domain.workload import Workload
 
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12

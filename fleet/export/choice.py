@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.domain.workload import Workload
 from fleet.library import Library, Record, RecordKind
 from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import fastest, in_model, schedules, without_static
 from fleet.runtime.manifest import UsedRecord
-from fleet.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,14 @@ from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import make_target
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
+from fleet.domain.workload import Workload
 from fleet.export.choice import choose
 from fleet.export.targets import target_of
 from fleet.graph.pipeline import lower
 from fleet.library import Library
 from fleet.workloads.applying import apply_schedules, workload_module
 from fleet.workloads.concats import join_concats
-from fleet.workloads.workload import Workload, has_known_sizes, workload_of
+from fleet.workloads.workload import has_known_sizes, workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

@@ -33,6 +33,7 @@ from fleet.checking.numerics import Array, answer_tolerances
 from fleet.checking.spread import find_spread
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
+from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import ArtifactRefused, BuildError, ConfigError, InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
@@ -45,7 +46,6 @@ from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Man
 from fleet.runtime.model import load
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
-from fleet.workloads.workload import Workload, terms_of_model
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from fleet.checking.weakness import Weakness, find_weakness
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof, ProofVerdict
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest, MeasurementError
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import (
@@ -34,7 +35,6 @@ from fleet.optimizer.core.events import (
 from fleet.optimizer.prover import Claim, Prover, impossible
 from fleet.optimizer.searcher import Searcher
 from fleet.spaces.packing import pack_all
-from fleet.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from fleet.client.arrays import Array

@@ -10,8 +10,8 @@ from cross.build.cache import BuildCache
 from fleet.building.build_candidate import BuildTask
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.optimizer.tasks.searches import Search
-from fleet.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

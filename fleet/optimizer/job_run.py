@@ -26,6 +26,7 @@ from fleet.domain.jobs import JobStatus, share_done
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope, measured_model
+from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import CacheFull, FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, ModelRun
 from fleet.library.proof_words import unproven_line
@@ -48,7 +49,6 @@ from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
-from fleet.workloads.workload import Workload, terms_of_model
 
 logger = logging.getLogger(__name__)
 

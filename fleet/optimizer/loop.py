@@ -27,6 +27,7 @@ from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.feature_codec import target_kind
 from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.domain.workload import Workload
 from fleet.library import Library
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
@@ -38,7 +39,6 @@ from fleet.optimizer.group_commit import GroupCommit
 from fleet.optimizer.measurer import Measurer
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
-from fleet.workloads.workload import Workload
 
 T = TypeVar("T")
 

@@ -30,9 +30,9 @@ from fleet.domain.proving import (
     contents_of_call,
     is_varying,
 )
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.spaces.packing import Packing, pack_all
-from fleet.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from fleet.client.arrays import Array

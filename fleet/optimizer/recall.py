@@ -14,6 +14,7 @@ from fleet.cost_model.job_trees import LearnRecord
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, StoredWorkload
 from fleet.optimizer.backfill import recalled
@@ -21,7 +22,6 @@ from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.patience import patiently
 from fleet.optimizer.seeds import seeds_for
 from fleet.optimizer.tasks.propose import SearchRecord
-from fleet.workloads.workload import Workload
 
 _RECALLED_FEATURES = 256
 """How many of a workload's newest candidates without stored features a job computes them for before it starts."""

@@ -11,6 +11,7 @@ from fleet.building.pool import Pool, run_within
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.packaged_model import has_prior
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.backlog import Ahead
@@ -29,7 +30,6 @@ from fleet.optimizer.core.events import (
 )
 from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.workloads.workload import Workload
 
 _SEARCH_TIMEOUT_SEC = 120.0
 _BASELINE_TIMEOUT_SEC = 600.0

@@ -9,10 +9,10 @@ from cross.targets.target import architecture, parse_target
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import operators_of
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.library import Library, StoredWorkload
 from fleet.optimizer.tasks.transfer import Seed
-from fleet.workloads.workload import Workload
 
 _NEIGHBOURS = 3
 _OF_EACH = 2

@@ -30,6 +30,7 @@ from fleet.client.steady import SteadyDevice, alike
 from fleet.domain.leases import PendingRequest, make_wish
 from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
+from fleet.domain.workload import Workload
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
@@ -47,7 +48,6 @@ from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.report import TuneReport
 from fleet.optimizer.target_check import check_device
 from fleet.workloads.extract import extract
-from fleet.workloads.workload import Workload
 
 _IMPORT_TIMEOUT_SEC = 600.0
 

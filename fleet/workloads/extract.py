@@ -14,6 +14,7 @@ from cross.build.lowering import tir_pipeline
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
+from fleet.domain.workload import Workload
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
 from fleet.models.importing.complaint import complaint
@@ -23,7 +24,7 @@ from fleet.workloads.applying import apply_schedules
 from fleet.workloads.concats import join_concats, skipped_programs
 from fleet.workloads.default_schedule import needs_schedule
 from fleet.workloads.several_shapes import free_name, one_program
-from fleet.workloads.workload import Workload, has_known_sizes, workload_of
+from fleet.workloads.workload import has_known_sizes, workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.workloads.workload import Workload, workload_of
+from fleet.domain.workload import Workload
+from fleet.workloads.workload import workload_of
 
 
 def matmul(size: int, dtype: str = "float32") -> Workload:

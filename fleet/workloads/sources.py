@@ -17,10 +17,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fleet.base.config import cache_dir, did_you_mean
+from fleet.domain.workload import Workload
 from fleet.errors import ConfigError, InvalidRequest
 from fleet.models.importing.program_file import PROGRAM_SUFFIX, one_function
 from fleet.models.model import is_model
-from fleet.workloads.workload import Workload, workload_of
+from fleet.workloads.workload import workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

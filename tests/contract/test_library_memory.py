@@ -13,11 +13,11 @@ from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, pack_pro
 from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
 from fleet.model_schedules import without_static
 from fleet.optimizer.recall import recall
-from fleet.workloads.workload import Workload
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
 OTHER_BOARD = replace(SCOPE, device_model="other")

@@ -23,6 +23,7 @@ from fleet.domain import measuring
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import LeaseRevoked
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
@@ -35,7 +36,6 @@ from fleet.testing import eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.v1.measurement_pb2 import Evaluator as Knobs
 from fleet.v1.measurement_pb2 import Measurement
-from fleet.workloads.workload import Workload
 from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
 from tests.service.tensors import spec
 

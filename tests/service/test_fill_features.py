@@ -15,11 +15,11 @@ from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import BuildError
 from fleet.library import Library, NewRecord, RecordProgram, StoredWorkload
 from fleet.optimizer.backfill import fill_features
 from fleet.optimizer.recall import lessons_of, recall
-from fleet.workloads.workload import Workload
 from tests.contract.test_library_snapshots import Threads
 
 TARGET = '{"kind":"llvm","mcpu":"x86-64-v3"}'

@@ -18,6 +18,7 @@ from fleet.checking.numerics import LARGEST_INDICES
 from fleet.client.steady import SteadyDevice
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.workload import Workload
 from fleet.library import Library, StoredWorkload
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import ReferenceRun
@@ -29,7 +30,6 @@ from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.tasks.propose import Proposal, propose
 from fleet.testing import eventually
 from fleet.workloads.extract import compile_model
-from fleet.workloads.workload import Workload
 from tests.service.odd_agent import artifact, seated
 from tests.service.test_optimizer_loop import conditions
 

@@ -25,6 +25,7 @@ from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import DeviceUnreachable
 from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
@@ -39,7 +40,6 @@ from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
-from fleet.workloads.workload import Workload
 from tests.service.client_fakes import serving
 from tests.service.odd_agent import OddAgent, artifact, bad, good, seated
 

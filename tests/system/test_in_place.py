@@ -17,6 +17,7 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.local.fleet import LocalFleet
 from fleet.model_schedules import schedules
@@ -28,7 +29,7 @@ from fleet.optimizer.whole_model_tuning.placing import Placing
 from fleet.spaces.space import static_schedule
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.traces import trace_json
-from fleet.workloads.workload import Workload, module_of
+from fleet.workloads.workload import module_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 

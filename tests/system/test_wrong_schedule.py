@@ -18,6 +18,7 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import ErrorKind, Evaluator
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.library import Library, StoredWorkload
 from fleet.local.fleet import LocalFleet
 from fleet.optimizer.conditions import Conditions
@@ -27,7 +28,7 @@ from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
 from fleet.workloads.programs import matmul
-from fleet.workloads.workload import Workload, workload_of
+from fleet.workloads.workload import workload_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 

@@ -12,13 +12,13 @@ from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.backlog import Ahead
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.workloads.workload import Workload
 
 T = TypeVar("T")
 

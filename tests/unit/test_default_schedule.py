@@ -10,10 +10,11 @@ import pytest
 from cross.targets.intrinsics import intrinsics_module, target_hint
 from cross.targets.target import host_target_json
 from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.domain.workload import Workload
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.default_schedule import default_schedule, needs_schedule
 from fleet.workloads.programs import matmul
-from fleet.workloads.workload import Workload, module_of
+from fleet.workloads.workload import module_of
 
 HOST = json.loads(host_target_json())
 OPENCL = json.dumps({"kind": "opencl", "max_threads_per_block": 256, "max_num_threads": 256, "host": HOST})

@@ -8,6 +8,7 @@ import pytest
 
 from fleet.domain.measuring import OperatorCall
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.library import Record, RecordKind
 from fleet.optimizer.report import report_placed
 from fleet.optimizer.whole_model_tuning.contest import (
@@ -19,7 +20,6 @@ from fleet.optimizer.whole_model_tuning.contest import (
     secs_in_place,
     that_matter,
 )
-from fleet.workloads.workload import Workload
 
 
 def workload(name: str = "conv", weight: int = 1) -> Workload:

@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from fleet.checking.weakness import Weakness
 from fleet.cli.tune_view import next_lines, render_progress, render_report
 from fleet.domain.measuring import Evaluator, TensorSpec
+from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
@@ -31,7 +32,6 @@ from fleet.optimizer.report import (
     report_workload,
 )
 from fleet.optimizer.tasks.propose import SearchRecord
-from fleet.workloads.workload import Workload
 from tests.unit.optimizer_core import conditions
 
 CONVOLUTION = (

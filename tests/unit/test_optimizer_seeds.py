@@ -16,6 +16,7 @@ from cross.targets.target import host_target_json
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.optimizer.recall import recall
 from fleet.optimizer.seeds import nearest, seeds_for
@@ -27,7 +28,7 @@ from fleet.spaces.space import space_of, static_schedule
 from fleet.spaces.tiles import Order, Tile
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json
-from fleet.workloads.workload import Workload, module_of, workload_of
+from fleet.workloads.workload import module_of, workload_of
 from tests.unit.quick_compile import compile_quickly
 
 TARGET = host_target_json()

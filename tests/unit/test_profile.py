@@ -11,13 +11,13 @@ from fleet.cli.profile_view import render_profile
 from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.measuring import OperatorCall, TensorSpec
 from fleet.domain.roofline import MemoryRate, Roofline
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference_profile import ReferenceNode, ReferenceProfile, parse_nodes, profile_reference
 from fleet.optimizer.profiling.groups import OperatorGroup, group_of
 from fleet.optimizer.profiling.profile import ModelProfile, join
 from fleet.optimizer.profiling.run import refuse_unfit, runs_for
-from fleet.workloads.workload import Workload
 
 MATRIX = TensorSpec((100, 100), "float32")
 ROOFLINE = Roofline(

@@ -16,11 +16,11 @@ from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_cand
 from fleet.checking.numerics import make_inputs
 from fleet.cost_model.job_trees import LearnRecord, learn
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
-from fleet.workloads.workload import Workload
 
 pytestmark = pytest.mark.slow
 TARGET = host_target_json()

@@ -21,6 +21,7 @@ from fleet.cost_model.job_trees import LearnRecord, learn
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks import propose as proposing
 from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
@@ -29,7 +30,7 @@ from fleet.optimizer.tasks.recall import recall_programs
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json
-from fleet.workloads.workload import Workload, module_of, workload_of
+from fleet.workloads.workload import module_of, workload_of
 
 TARGET = host_target_json()
 COUNT = 6

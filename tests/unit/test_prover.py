@@ -12,8 +12,8 @@ from fleet.artifacts.artifact import Artifact
 from fleet.checking.numerics import InputStyle
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.proving import Proof, ProofVerdict
+from fleet.domain.workload import Workload
 from fleet.optimizer import prover
-from fleet.workloads.workload import Workload
 
 CLAIMED_SEC = 1e-4
 SQUARE = TensorSpec((4, 4), "float32")

@@ -12,6 +12,7 @@ from onnx import helper
 from cross.build.lowering import tir_pipeline
 from cross.targets.target import host_target_json, make_target
 from fleet.checking.index_inputs import inputs_of
+from fleet.domain.workload import Workload
 from fleet.graph.marking import calls_of
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model
@@ -20,7 +21,7 @@ from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.extract import extract
 from fleet.workloads.traces import replay, trace_json
-from fleet.workloads.workload import Workload, module_of
+from fleet.workloads.workload import module_of
 from tests.unit.onnx_cases import Array, loaded, model_of, theirs
 
 pytest.importorskip("onnxruntime")

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from cross.targets.target import host_target_json
+from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.optimizer.tasks.searches import GRID_MOST, Search
 from fleet.workloads.programs import matmul
-from fleet.workloads.workload import Workload
 
 TARGET = host_target_json()
 COUNT = 4

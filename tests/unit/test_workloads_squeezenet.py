@@ -19,13 +19,14 @@ from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.checking.numerics import compare, make_inputs
 from fleet.domain.measuring import ModuleKind, TensorSpec
+from fleet.domain.workload import Workload
 from fleet.errors import BuildError, ImportFailed
 from fleet.models.model import Model, bundled_model, load_model
 from fleet.models.reference import reference_outputs
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.spaces.packing import pack_all
 from fleet.workloads.extract import compile_model, extract
-from fleet.workloads.workload import Workload, argument_specs, module_of
+from fleet.workloads.workload import argument_specs, module_of
 
 pytestmark = pytest.mark.slow
 TARGET = host_target_json()

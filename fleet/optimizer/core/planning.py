@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet.domain.roofline import Roofline
+from fleet.domain.workload import Workload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, BatchOutcome, DeviceState, JobTerms, Plan, WorkloadState
-from fleet.workloads.workload import Workload
 
 _USUAL_TRIAL_SEC = 0.1
 """Assumed device time of a trial until one has been measured [s]."""

@@ -15,11 +15,11 @@ from fleet.checking.weakness import Weakness
 from fleet.cost_model.job_trees import LearnRecord
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.workload import Workload
 from fleet.optimizer.core.backlog import Backlog
 from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.tasks.transfer import Seed
-from fleet.workloads.workload import Workload
 
 _KEPT_DECISIONS = 8
 

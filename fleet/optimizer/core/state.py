@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fleet.domain.workload import Workload
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.judging import Judging
 from fleet.optimizer.core.progress import JobProgress
-from fleet.workloads.workload import Workload
 
 
 class JobCore(Judging):

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 
 from fleet.domain.measuring import OperatorCall
 from fleet.domain.roofline import Roofline, share_of
+from fleet.domain.workload import Workload
 from fleet.models.reference_profile import ReferenceProfile
 from fleet.optimizer.profiling.groups import OperatorGroup, group_of
 from fleet.workloads.slices import program_of
-from fleet.workloads.workload import Workload
 
 VM_PREFIX = "vm.builtin."
 """Of the Relax VM's own functions, which allocate and check."""

@@ -33,6 +33,7 @@ from fleet.domain.measuring import Evaluator, Measurement, OperatorCall, TensorS
 from fleet.domain.roofline import Roofline
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import check_versions
+from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
 from fleet.model_schedules import schedules, without_static
@@ -42,7 +43,6 @@ from fleet.models.reference_profile import ReferenceProfile, profile_reference
 from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
 from fleet.optimizer.profiling.profile import CALL_SEC, VM_PREFIX, ModelProfile, join
 from fleet.workloads.extract import compile_model, extract
-from fleet.workloads.workload import Workload
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 300.0

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.domain.measuring import OperatorCall
+from fleet.domain.workload import Workload
 from fleet.library import Record, RecordKind
 from fleet.optimizer.profiling.profile import CALL_SEC, SLOWER_IN_PLACE
 from fleet.workloads.slices import program_of
-from fleet.workloads.workload import Workload
 
 Lineup = Mapping[str, str]
 """Trace by workload hash, as `fleet.workloads.applying.apply_schedules` takes them."""

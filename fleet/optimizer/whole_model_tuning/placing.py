@@ -19,6 +19,7 @@ from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice
 from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec, Trial
+from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, RecordKind
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.patience import patiently
@@ -34,7 +35,6 @@ from fleet.optimizer.whole_model_tuning.contest import (
     secs_in_place,
     that_matter,
 )
-from fleet.workloads.workload import Workload
 
 _SHARE = 0.15
 """Of the job's time so far."""

@@ -1,0 +1,63 @@
+"""A workload: one tensor program to optimize, as text that any process can read back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleet.domain.measuring import TensorSpec
+from fleet.domain.operators import describe_workload
+
+_FEWEST_TERMS = 4096
+"""Of a model: what it has besides sums, norms and activations, rounds as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One tensor program, with all that is needed to tune it."""
+
+    name: str
+    """Its function in the model: "fused_conv2d7_add4_relu4". Unique within a model."""
+
+    weight: int
+    """How many times one run of the model calls it."""
+
+    mod_json: str
+    """The IRModule with its one function "main", as `tvm.ir.save_json` writes it."""
+
+    shash: str
+    """Structural hash in decimal, as MetaSchedule's databases write it."""
+
+    flop: float
+    """Operations of one call; 0 when it only moves data."""
+
+    args: tuple[TensorSpec, ...]
+    """Arguments in order, outputs marked."""
+
+    largest_index: int | None = None
+    """Of the integers among its inputs, as far as they are indices; None: none is."""
+
+    input_scales: tuple[tuple[int, float], ...] = ()
+    """Scale factors for random inputs, by argument index. With larger numbers, rounding errors dominate the outputs."""
+
+    @property
+    def operator(self) -> str:
+        """A name for people: "conv2d 3x3 64->128 56x56"."""
+        return describe_workload(self.name, self.args, self.mod_json)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What a pattern may match: TVM's name and the one for people."""
+        return self.name, self.operator
+
+    @property
+    def terms(self) -> int | None:
+        """How many terms are added for one element of the output, from the operations; None if that is not known."""
+        outputs = sum(math.prod(spec.shape) for spec in self.args if spec.is_output)
+        return max(1, round(self.flop / 2 / outputs)) if self.flop and outputs else None
+
+
+def terms_of_model(workloads: Iterable[Workload]) -> int:
+    """Return how many terms stand behind an output of a model: one sum after the other, each with its own rounding."""
+    return max(_FEWEST_TERMS, sum((workload.terms or 0) * workload.weight for workload in workloads))
