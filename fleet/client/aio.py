@@ -155,7 +155,7 @@ class Fleet:
     def acquire(
         self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> contextlib.AbstractAsyncContextManager[Device]:
-        """Wait for a device and hold it for the time of the `async with` block.
+        """Wait for a device and hold it until the block ends.
 
         Args:
             selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.domain.selectors`.
@@ -174,7 +174,7 @@ class Fleet:
     async def acquire_device(
         self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> Device:
-        """Like `acquire`, for those who cannot use `async with`: give the device back with `await device.release()`."""
+        """Like `acquire`, without a block: give the device back by its `release()`."""
         stream = self._open_stream()
         if stream.fatal is not None:
             raise stream.fatal

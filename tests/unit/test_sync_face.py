@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import assert_type
 
 import pytest
 
+from fleet.artifacts.artifact import Artifact
 from fleet.client import aio, device, remote, sync, sync_device
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.proving import Proof
 
 CLASSES = [
     (aio.Fleet, sync.Fleet),
@@ -19,13 +23,11 @@ FOR_LOOPS = {"watch", "lacks", "note_put", "make_upload_ticket"}
 """Of `aio.Device`: for those who share its event loop, as the optimizer does."""
 
 WAITING = (
-    (r"\basync with\b", "with"),
-    (r"\bawait ", ""),
     (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"\bAbstractAsyncContextManager\b", "AbstractContextManager"),
     (r" \| AsyncIterable\[Trial\]", ""),
 )
-"""What an asynchronous name or sentence is called for those who wait."""
+"""Types of the asynchronous client and their blocking counterparts."""
 
 METHODS = [
     (there, here, name)
@@ -47,8 +49,8 @@ def test_a_method_is_the_same_with_and_without_asyncio(there: type, here: type, 
     twin, found = getattr(there, name), getattr(here, name)
 
     assert waiting(str(inspect.signature(twin))) == str(inspect.signature(found))
-    assert waiting(inspect.getdoc(twin) or "") == inspect.getdoc(found)
     assert inspect.getdoc(found)
+    assert inspect.getdoc(twin) == inspect.getdoc(found)
 
 
 @pytest.mark.parametrize(("there", "here"), CLASSES)
@@ -63,7 +65,10 @@ def test_a_property_is_the_same_with_and_without_asyncio(there: type, here: type
     assert [name for name in own if not re.search(rf"def {name}\(|self\.{name}\b", source)] == []
 
 
-def test_editors_see_the_methods_as_they_are() -> None:
-    """Each is a function in the source, not made when the module is loaded."""
-    for _, here, name in METHODS:
-        assert f"def {name}(" in inspect.getsource(here)
+def check_types(client: sync.Fleet, leased: sync.Device) -> None:
+    """Show a type checker calls of blocking methods; never called."""
+    assert_type(client.devices("cpu"), list[DeviceStatus])
+    assert_type(leased.prove(Artifact.of_file("a.so"), [], 1.0, answers=3), Proof)
+    client.devices(3)  # type: ignore[arg-type]
+    client.history()  # type: ignore[call-arg]
+    leased.release(1)  # type: ignore[call-arg]
