@@ -63,12 +63,21 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _PLAIN:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         found = None
         if module.startswith(_OURS) and "." not in name:
             found = getattr(importlib.import_module(module), name, None)
         if not _is_value(found):
             raise BuildError(f"the answer of a confined worker holds {module}.{name}, which is not allowed there")
         return found
+
+
+def _member(owner: object, name: str) -> enum.Enum:
+    """Return a member of an enumeration. Python 3.11.0 to 3.11.3 pickle a member as a call of getattr."""
+    if not (isinstance(owner, type) and issubclass(owner, enum.Enum) and _is_value(owner)):
+        raise BuildError(f"the answer of a confined worker reads an attribute of {owner!r}, which is not allowed there")
+    return owner[name]
 
 
 def _is_value(found: object) -> bool:

@@ -120,6 +120,15 @@ def test_plain_values_are_read(value: object) -> None:
     assert np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value
 
 
+def test_members_of_enumerations_are_read_as_python_3_11_2_pickles_them() -> None:
+    """Debian 12 has that Python: every command that read a model file ended there."""
+    assert read_answer(_getattr("fleet.errors", "ErrorKind", "TIMEOUT")) is ErrorKind.TIMEOUT
+
+
+def _getattr(module: str, name: str, attribute: str) -> bytes:
+    return f"cbuiltins\ngetattr\n(c{module}\n{name}\nS'{attribute}'\ntR.".encode()
+
+
 def test_errors_are_read() -> None:
     found = read_answer(pickle.dumps(ImportFailed("no model")))
 
@@ -135,10 +144,12 @@ def test_errors_are_read() -> None:
         b"cfleet.cli.build\nrun_build\n.",
         b"cfleet.library.store\nLibrary\n.",
         b"\x80\x04\x8c\x15fleet.confinement.room\x94\x8c\x09os.system\x94\x93.",
+        _getattr("fleet.errors", "ErrorKind", "__init_subclass__"),
+        _getattr("fleet.domain.measuring", "TensorSpec", "__init__"),
         b"nonsense",
         b"",
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_functions_and_classes_that_do_something_are_refused(content: bytes) -> None:
     with pytest.raises(BuildError, match=r"not allowed there|cannot be read"):
