@@ -40,18 +40,16 @@ _OF_THE_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the decision records into the navigation: a new one needs no line in mkdocs.yml."""
-    records = sorted(Path(config.docs_dir).glob("decisions/*.md"))
+    records = sorted(Path(config.docs_dir).glob("decisions/0*.md"))
     explanation = next(entry["Explanation"] for entry in config.nav or [] if "Explanation" in entry)
     explanation.append({"Decisions": [_DECISIONS, *(f"decisions/{record.name}" for record in records)]})
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the list of the decisions, and the pages that lie outside of docs/, with their links as seen from there."""
-    records = sorted(Path(config.docs_dir).glob("decisions/*.md"))
-    files.append(File.generated(config, _DECISIONS, content=_listed(records)))
+    """Add the pages that lie outside of docs/, with their links as seen from there."""
     for name, page in _OF_THE_ROOT.items():
-        text = (_ROOT / name).read_text().replace("](docs/decisions)", f"]({_DECISIONS})").replace("](docs/", "](")
+        text = (_ROOT / name).read_text().replace("](docs/", "](")
         for other, other_page in _OF_THE_ROOT.items():
             text = text.replace(f"]({other}", f"]({other_page}")
         files.append(File.generated(config, page, content=text.replace("](README.md", "](index.md")))
@@ -67,15 +65,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for name, of_the_site in _OF_THE_ROOT.items():
         markdown = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}", rf"](<up>\1{of_the_site}", markdown)
     return _MARKER.sub(lambda found: _from_code(found[1]), markdown.replace("](<up>../", "]("))
-
-
-def _listed(records: list[Path]) -> str:
-    """Return a page that names each record by its title."""
-    titles = [(record.name, record.read_text().partition("\n")[0].removeprefix("# ")) for record in records]
-    links = [f"- [{title}]({name})" for name, title in titles]
-    return "\n".join(
-        ["# Decisions", "", "Choices that are hard to take back, each with what was rejected.", "", *links]
-    )
 
 
 def _from_code(what: str) -> str:

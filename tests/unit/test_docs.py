@@ -23,6 +23,9 @@ _PAGES = sorted([*_ROOT.glob("*.md"), *(path for path in _ROOT.glob("docs/**/*.m
 _FILE = re.compile(
     r"`((?:fleet|device_agents|cross|tests|benchmarks|examples|scripts|protos|docs)/[\w./-]+)(?:::(\w+))?`"
 )
+_STATUS = re.compile(
+    r"# (\d+)\. (.+)\n\nStatus: (?:accepted|superseded by \[\d+\]\(\d{4}-[\w-]+\.md\))(?:; .+)?\n\n## Context\n"
+)
 _BARE_TEST = re.compile(r"`test_\w+`")
 _DIRECTIVE = re.compile(r"^::: ([\w.]+)$", flags=re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
@@ -58,6 +61,26 @@ def test_a_page_names_modules_that_exist(page: Path) -> None:
     names = _MODULE.findall(page.read_text())
 
     assert [dotted for dotted in names if not leads_somewhere(dotted)] == []
+
+
+def test_each_decision_has_a_status_and_a_line_in_the_index() -> None:
+    """Readers find records by topic, see which still hold, and know that a missing number is no lost file."""
+    index = (_ROOT / "docs/decisions/index.md").read_text()
+    records = {path: path.read_text() for path in sorted(_ROOT.glob("docs/decisions/0*.md"))}
+    heads = {path: _STATUS.match(text) for path, text in records.items()}
+    withdrawn = {int(number) for number in re.findall(r"\d+", index.partition("## Withdrawn")[2])}
+
+    assert [path.name for path, head in heads.items() if head is None or int(head[1]) != int(path.name[:4])] == []
+    lines = [f"- [{head[1]}. {head[2]}]({path.name})" for path, head in heads.items() if head]
+    assert sorted(re.findall(r"^- \[.*", index, flags=re.MULTILINE)) == sorted(lines)
+    numbers = {int(path.name[:4]) for path in records}
+    assert withdrawn == set(range(1, max(numbers))) - numbers
+    links = {path.name: _LINK.findall(text) for path, text in {**records, Path("index.md"): index}.items()}
+    assert {
+        name: lost
+        for name, found in links.items()
+        if (lost := [x for x in found if not (_ROOT / "docs/decisions" / x).exists()])
+    } == {}
 
 
 def test_kept_figures_name_their_benchmark_and_fill_their_columns() -> None:
