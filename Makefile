@@ -48,6 +48,7 @@ test:  ## the whole suite; installs the Debian packages that it needs, or says h
 	$(BIN)/python -m tests.emulated.sysroot
 	$(PARALLEL) -m 'not measures'
 	$(BIN)/python -m pytest -m measures $$(grep -rl --include='test_*.py' mark.measures tests)
+	$(BIN)/python scripts/package_check.py
 	$(BIN)/python scripts/python_tiers.py torch
 	$(BIN)/python scripts/python_tiers.py pythons
 

@@ -50,7 +50,7 @@ class Step:
 
 NOT_RUN = {
     "takes minutes; .ci/run has it as its last line": ["make demo"],
-    "downloads: tests/system/test_wheel.py installs the wheel, tests/system/test_agent_deploy.py makes the bundle": [
+    "downloads: scripts/package_check.py installs the wheel, tests/system/test_agent_deploy.py makes the bundle": [
         "python -m pip install build",
         "python -m build",
         "python3 -m venv .venv",
