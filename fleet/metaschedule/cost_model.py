@@ -31,12 +31,14 @@ from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 from fleet.errors import InvalidRequest
 from fleet.library import Library, StoredSnapshot
-from fleet.metaschedule.xgb_file import FAILED_SEC, read_groups
 
 if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule import TuneContext
     from tvm.s_tir.meta_schedule.runner import RunnerResult
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
+
+_FAILED_SEC = 1e10
+"""Time that XGBModel stores for a failed candidate [s]."""
 
 _MOST_RECORDS = 4096
 """Newest records that are learnt from."""
@@ -90,7 +92,7 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         """Write the records, and trees on them, as a file of MetaSchedule's XGBModel."""
         stock = XGBModel(num_warmup_samples=0, num_tuning_cores=1)
         for lesson in self._lessons:
-            cost = np.array([lesson.run_sec if math.isfinite(lesson.run_sec) else FAILED_SEC], np.float32)
+            cost = np.array([lesson.run_sec if math.isfinite(lesson.run_sec) else _FAILED_SEC], np.float32)
             if lesson.workload in stock.data:
                 stock.data[lesson.workload].append([lesson.features], cost)
             else:
@@ -103,19 +105,16 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         stock.save(path)
 
     def load(self, path: str) -> None:
-        """Read the records of a file that MetaSchedule's XGBModel wrote, and learn from them.
+        """Refuse any file: it holds pickles, which can run code when they are read.
 
         Raises:
-            RuntimeError: it is no such file, or holds anything but arrays: pickles are not trusted; or what no
-                measurement can have given, or other features than ours. What was learnt before stays. (This is what
-                TVM makes of an InvalidRequest, as that of `fleet.metaschedule.xgb_file`.)
+            RuntimeError: always; TVM makes it of an InvalidRequest.
         """
-        lessons = read_groups(path)
-        width = self._extractor.feature_vector_length
-        if any(lesson.features.shape[1] != width for lesson in lessons):
-            raise InvalidRequest(f"{path} has features of another kind: {width} columns per store are learnt from")
-        self._lessons = lessons
-        self._learn()
+        raise InvalidRequest(
+            f"{path} is not read: files of MetaSchedule's XGBModel hold pickles, which can run code. Keep records in "
+            "a FleetDatabase, or import MetaSchedule's database with `fleet library import`; then use "
+            "FleetCostModel(library=...)"
+        )
 
     def _learn(self) -> None:
         self._own = learn(self._lessons[-_MOST_RECORDS:])

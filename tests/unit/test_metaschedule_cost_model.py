@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json, make_target
@@ -19,9 +17,7 @@ from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Sample
 from fleet.cost_model.training import train_snapshot
-from fleet.errors import InvalidRequest
 from fleet.library import Library, NewSnapshot
-from fleet.metaschedule.xgb_file import read_groups
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay
@@ -113,25 +109,20 @@ def made_up(workload: int) -> list[Sample]:
 
 
 @pytest.mark.slow
-def test_files_go_both_ways_between_it_and_xgb_model(
-    measured: tuple[Any, list[Any], list[Any]], tmp_path: Path
-) -> None:
-    """Records that one has saved, the other one learns from."""
+def test_xgb_model_learns_from_its_file(measured: tuple[Any, list[Any], list[Any]], tmp_path: Path) -> None:
+    """A search can continue with TVM's own model."""
     from tvm.s_tir.meta_schedule.cost_model.xgb_model import XGBModel
 
     from fleet.metaschedule import FleetCostModel
 
     context, candidates, results = measured
-    ours, again, stock = FleetCostModel(), FleetCostModel(), XGBModel(num_warmup_samples=0, num_tuning_cores=1)
+    ours, stock = FleetCostModel(), XGBModel(num_warmup_samples=0, num_tuning_cores=1)
     ours.update(context, candidates, results)
 
     ours.save(str(tmp_path / "ours.tar"))
     stock.load(str(tmp_path / "ours.tar"))
-    stock.save(str(tmp_path / "stock.tar"))
-    again.load(str(tmp_path / "stock.tar"))
 
     assert stock.data_size == COUNT
-    np.testing.assert_allclose(ours.predict(context, candidates), again.predict(context, candidates), rtol=1e-4)
 
 
 class Malicious:
@@ -144,81 +135,19 @@ class Malicious:
         return os.mkdir, (str(self._mark),)
 
 
-def archive(path: Path, content: bytes) -> Path:
-    with tarfile.open(path, "w:gz") as file:
-        member = tarfile.TarInfo("data.npy")
-        member.size = len(content)
-        file.addfile(member, io.BytesIO(content))
-    return path
-
-
-def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    """A pickle may call anything; none of it happens."""
+def test_a_file_of_pickles_is_refused(tmp_path: Path) -> None:
+    """A pickle can call any function. The error names the library as the way to keep records."""
     from fleet.metaschedule import FleetCostModel
 
     content = io.BytesIO()
     np.save(content, np.array([Malicious(tmp_path / "mark"), None], dtype=object), allow_pickle=True)
+    path = tmp_path / "bad.tar"
+    with tarfile.open(path, "w:gz") as file:
+        member = tarfile.TarInfo("data.npy")
+        member.size = len(content.getvalue())
+        file.addfile(member, io.BytesIO(content.getvalue()))
 
-    path = archive(tmp_path / "bad.tar", content.getvalue())
-
-    with pytest.raises(InvalidRequest, match="mkdir"):
-        read_groups(path)
-    with pytest.raises(RuntimeError, match="mkdir"):  # what becomes of any error that crosses TVM
+    with pytest.raises(RuntimeError, match="fleet library import"):  # what becomes of any error that crosses TVM
         FleetCostModel().load(str(path))
 
     assert not (tmp_path / "mark").exists()
-
-
-GOOD = np.ones((2, 164), np.float32)
-
-
-def records_file(path: Path, features: list[NDArray[np.float32]], secs: list[float]) -> Path:
-    """Write candidates of one workload as XGBModel does."""
-    found = np.empty((1, 3), object)
-    found[0] = "1", features, np.array(secs)
-    content = io.BytesIO()
-    np.save(content, found, allow_pickle=True)
-    return archive(path, content.getvalue())
-
-
-@pytest.mark.parametrize(
-    ("features", "sec"),
-    [
-        (GOOD * np.nan, 1.0),
-        (GOOD * np.inf, 1.0),
-        (GOOD, np.nan),
-        (GOOD, -1.0),
-        (GOOD, 0.0),
-        (GOOD, 1e9),
-        (GOOD[0], 1.0),
-        (GOOD[:, 1:], 1.0),
-    ],
-)
-def test_what_no_measurement_can_have_given_is_refused(
-    tmp_path: Path, features: NDArray[np.float32], sec: float
-) -> None:
-    """One time below zero, and trees would take its candidate for the best and all others for worse than failures."""
-    with pytest.raises(InvalidRequest):
-        read_groups(records_file(tmp_path / "bad.tar", [GOOD, features], [1e-3, sec]))
-
-
-def test_features_of_another_kind_are_refused(tmp_path: Path) -> None:
-    """Those of another extractor, or of another version of TVM; trees on them would end the search later."""
-    from fleet.metaschedule import FleetCostModel
-
-    path = records_file(tmp_path / "other.tar", [GOOD[:, 1:]] * COUNT, [1e-3] * COUNT)
-
-    with pytest.raises(RuntimeError, match="164 columns"):
-        FleetCostModel().load(str(path))
-
-
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", pickle.dumps([1, 2, 3])])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Whatever is in it, the answer is an error of the one who gave it."""
-    no_archive = tmp_path / "no.tar"
-    no_archive.write_bytes(content)
-
-    with pytest.raises(InvalidRequest):
-        read_groups(archive(tmp_path / "bad.tar", content))
-    with pytest.raises(InvalidRequest):
-        read_groups(no_archive)

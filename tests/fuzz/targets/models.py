@@ -7,7 +7,6 @@ import functools
 import io
 import json
 import struct
-import tarfile
 import zipfile
 import zlib
 
@@ -20,7 +19,6 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import ArtifactRefused, ConfigError, ImportFailed, InvalidRequest, LibraryError
 from fleet.library import Library
 from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, import_json
-from fleet.metaschedule.xgb_file import read_groups
 from fleet.models.importing.onnx_file import read_onnx
 from fleet.models.importing.program_file import one_function
 from fleet.models.importing.tflite_file import read_tflite
@@ -99,12 +97,6 @@ def _rows(content: bytes) -> None:
             unpack_rows(stores)
 
 
-def _xgb(content: bytes) -> None:
-    for archive in (content, _tar(content)):
-        with contextlib.suppress(InvalidRequest):
-            read_groups(written("model.tar", archive))
-
-
 def _database(content: bytes) -> None:
     workloads, _, records = content.partition(_BETWEEN)
     written(WORKLOAD_FILE, workloads)
@@ -133,25 +125,6 @@ def _tir(content: bytes) -> None:
 def _npz(**arrays: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
-    return file.getvalue()
-
-
-def _tar(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        member = tarfile.TarInfo("data.npy")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
-def _xgb_data() -> bytes:
-    features = np.ones((2, 4), np.float32)
-    rows = np.empty((2, 3), object)
-    for index in range(2):
-        rows[index] = [str(index), [features, features], np.array([1e-3, 1e10], np.float32)]
-    file = io.BytesIO()
-    np.save(file, rows, allow_pickle=True)
     return file.getvalue()
 
 
@@ -231,22 +204,6 @@ MODELS = [
     ),
     Target(name="model_snapshot", run=no_loop(_snapshot), seeds=_snapshot_headers, words=_JSON_WORDS, quick_inputs=100),
     Target(name="stored_features", run=no_loop(_rows), seeds=lambda: [struct.pack("<HH", 2, 3) + bytes(12)]),
-    Target(
-        name="xgb_file",
-        run=no_loop(_xgb),
-        seeds=lambda: [_xgb_data(), _tar(_xgb_data())],
-        words=(
-            b"cnumpy\nndarray\n",
-            b"cbuiltins\neval\n",
-            b"cos\nsystem\n",
-            b"R.",
-            b"(",
-            b"\x8c\x05numpy",
-            b"\x93",
-            b"b.",
-        ),
-        quick_inputs=100,
-    ),
     Target(
         name="metaschedule_database",
         close=_close_library,
