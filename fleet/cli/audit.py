@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import elapsed_text
 from fleet.cli import options
 from fleet.cli.tables import make_console
-from fleet.dashboard import formatting
 from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
 
 _WORDS = {
@@ -69,7 +69,7 @@ def deed_text(deed: AuditEntry) -> str:
         return f"{_WORDS.get(deed.action, deed.action)} {_plain(deed.subject)}".rstrip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         lease = json.loads(deed.subject)
-        held = formatting.duration(float(lease["held_sec"]))
+        held = elapsed_text(float(lease["held_sec"]))
         return f"held {lease['device']} for {held}, {lease['end']} {lease['purpose']}".rstrip()
     return f"held {deed.subject}"
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import size_text
 from fleet.cli import completion_values, options
 from fleet.cli.device_words import matching, own_labels
 from fleet.cli.groups import ListingGroup
@@ -197,7 +198,7 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
             Text(inventory.labels.get("arch", "-")),
             Text(inventory.device_model or "-"),
             str(inventory.core_count or "-"),
-            formatting.size(inventory.memory_bytes),
+            size_text(inventory.memory_bytes),
             *([Text(inventory.tvm_version or "-"), Text(device.address)] if is_wide else []),
             *([Text(own_labels(device) or "-")] if has_labels else []),
         )

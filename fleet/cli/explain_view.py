@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, duration, line, make_table
+from fleet.base.quantities import size_text, time_text
+from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, line, make_table
 from fleet.domain.roofline import Roofline
 from fleet.graph.concats import CopyReason
 from fleet.graph.explaining import Explanation, GraphStage, Program, Scheduled
@@ -80,7 +81,7 @@ def _stage_table(found: Explanation) -> Table:
             line(stage.name),
             str(sum(stage.operators.values())),
             str(stage.transposes),
-            _size(stage.moved_bytes),
+            size_text(stage.moved_bytes),
             _layouts(stage),
             line(stage.reason),
         )
@@ -100,9 +101,9 @@ def _program_table(found: Explanation, roofline: Roofline, width: int) -> Table:
             line(item.operator),
             str(item.calls),
             f"{item.flop * item.calls / 1e6:.4g}",
-            _size(item.moved_bytes * item.calls),
-            *([_size(item.constant_bytes * item.calls)] if has_room else []),
-            duration(sec),
+            size_text(item.moved_bytes * item.calls),
+            *([size_text(item.constant_bytes * item.calls)] if has_room else []),
+            time_text(sec),
             _bound(item, roofline) if sec else "-",
             line(" + ".join(item.fused)),
             *([line(item.name)] if is_wide else []),
@@ -123,7 +124,7 @@ def _footnotes(found: Explanation, roofline: Roofline) -> list[str]:
     total = f"{flop / 1e9:.4g} GFLOP in {sum(item.calls for item in found.programs)} calls"
     return [
         *concat_lines(found.scheduled),
-        f"{total}; estimate {duration(sum(known))}" if known else total,
+        f"{total}; estimate {time_text(sum(known))}" if known else total,
         f"limits: {roofline.source}",
         "estimate: data from memory, arithmetic at its peak; cached data is faster",
         "moved: bytes that calls read and write, weights included, without caches; of tables, only the rows read",
@@ -139,11 +140,3 @@ def _counted(operators: dict[str, int]) -> str:
 
 def _layouts(stage: GraphStage) -> str:
     return ", ".join(f"{count} {layout}" for layout, count in stage.convolution_layouts.items())
-
-
-def _size(size_bytes: int) -> str:
-    """Return a size in the unit that suits it."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.3g} {unit}"
-    return f"{size_bytes} B"

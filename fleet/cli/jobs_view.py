@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from fleet.base.quantities import time_text
 from fleet.cli.tables import (
     ROOMY_COLUMNS,
     WorkloadRow,
     clock_time,
-    duration,
     failure_notes,
     gflops,
     line,
@@ -116,7 +116,7 @@ def summary_view(summary: JobSummary, width: int) -> Iterator[RenderableType]:
         yield Text(line_of_text, style="dim")
     for run in summary.model_runs:
         parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
-        yield Text("model: " + ", ".join(f"{name} {duration(ms / 1e3)}" for name, ms in parts if ms is not None))
+        yield Text("model: " + ", ".join(f"{name} {time_text(ms / 1e3)}" for name, ms in parts if ms is not None))
 
 
 def _why_it_ended(job: Job) -> Iterator[str]:

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import age_text, elapsed_text
 from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console
 from fleet.dashboard import formatting
@@ -86,9 +87,9 @@ def _table(snapshot: Snapshot) -> Table:
             formatting.short_name(lease.name),
             formatting.short_name(lease.device_name),
             Text(lease.held_by),
-            formatting.age(lease.granted_at_sec, now_sec),
-            formatting.duration(lease.expires_at_sec - now_sec),
-            f"in {formatting.duration(lease.ends_at_sec - now_sec)}",
+            age_text(lease.granted_at_sec, now_sec),
+            elapsed_text(lease.expires_at_sec - now_sec),
+            f"in {elapsed_text(lease.ends_at_sec - now_sec)}",
             Text(lease.purpose),
         )
     return table

@@ -9,11 +9,11 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from fleet.base.quantities import time_text
 from fleet.cli.tables import (
     ROOMY_COLUMNS,
     WIDE_COLUMNS,
     clock_time,
-    duration,
     gflops,
     line,
     make_table,
@@ -119,11 +119,11 @@ def print_best(rows: Sequence[BestRow], console: Console) -> None:
             best_sec = row.record.median_sec
             table.add_row(
                 line(row.workload.operator),
-                duration(best_sec),
+                time_text(best_sec),
                 speed_up(row.untuned_sec, best_sec),
                 rate(gflops(row.workload.flop, best_sec)),
                 _known(row.record),
-                *([duration(row.untuned_sec), clock_time(row.record.created_at)] if has_room else []),
+                *([time_text(row.untuned_sec), clock_time(row.record.created_at)] if has_room else []),
                 *([line(row.workload.name)] if is_wide else []),
             )
         console.print(table)

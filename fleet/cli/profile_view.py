@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, duration, line, make_table, rate
+from fleet.base.quantities import size_text, time_text
+from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, line, make_table, rate
 from fleet.domain.roofline import Roofline
 from fleet.optimizer.profiling.profile import ModelProfile, ProfiledOperator, by_group
 
@@ -31,7 +32,7 @@ def render_profile(profile: ModelProfile, *, width: int = 80) -> RenderableType:
     parts: list[RenderableType] = [_title(profile), _operator_table(profile, width)]
     slower = [item for item in profile.operators if item.is_slower_in_place]
     if slower:
-        lost = duration(sum(item.lost_sec for item in slower))
+        lost = time_text(sum(item.lost_sec for item in slower))
         parts.append(
             Text(f"first: what is slower in the model than alone; as alone, it would save {lost}", style="dim")
         )
@@ -62,12 +63,12 @@ def _operator_table(profile: ModelProfile, width: int) -> Table:
         table.add_row(
             line(item.operator),
             str(item.count),
-            duration(item.in_place_sec),
-            *((duration(item.alone_sec), _ratio(item)) if shows_alone else ()),
+            time_text(item.in_place_sec),
+            *((time_text(item.alone_sec), _ratio(item)) if shows_alone else ()),
             *([f"{item.in_place_sec / profile.total_sec:.1%}"] if has_room else []),
             rate(item.gflops) or "-",
             f"{item.roofline_share:.0%}" if item.roofline_share is not None else "-",
-            *([_size(item.size_bytes), _bound(item)] if has_room else []),
+            *([size_text(item.size_bytes), _bound(item)] if has_room else []),
             *([line(item.name)] if is_wide else []),
         )
     return table
@@ -82,13 +83,6 @@ def _bound(item: ProfiledOperator) -> str:
     if item.least_sec is None:
         return "-"
     return "memory" if item.is_memory_bound else "arithmetic"
-
-
-def _size(size_bytes: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.3g} {unit}"
-    return f"{size_bytes} B" if size_bytes else "-"
 
 
 def _bars(operators: Sequence[ProfiledOperator], width: int) -> RenderableType:
@@ -113,24 +107,24 @@ def _bar(item: ProfiledOperator, columns_per_sec: float) -> Text:
     text = Text(f"{item.operator[:_LABEL_COLUMNS]:{_LABEL_COLUMNS}} ", no_wrap=True, overflow="crop")
     for (mark, style), length in ((_ROOF, roof), (_ALONE, whole - lost - roof), (_LOST, lost)):
         text.append(mark * length, style=style)
-    return text.append(f" {duration(item.in_place_sec)}")
+    return text.append(f" {time_text(item.in_place_sec)}")
 
 
 def _whole_table(profile: ModelProfile) -> Table:
     """Show what the model's time is made of."""
     table = make_table("whole model", "time", "calls", left=frozenset({"whole model"}))
     calls = sum(item.count for item in profile.operators)
-    table.add_row(line("operators in their place"), duration(profile.operators_sec), str(calls))
-    table.add_row(line("the Relax VM's own functions"), duration(profile.vm_sec), str(profile.vm_calls))
+    table.add_row(line("operators in their place"), time_text(profile.operators_sec), str(calls))
+    table.add_row(line("the Relax VM's own functions"), time_text(profile.vm_sec), str(profile.vm_calls))
     if profile.rest_sec > 0:
-        table.add_row(line("the rest"), duration(profile.rest_sec), "")
-    table.add_row(line("whole, as it runs"), Text(duration(profile.total_sec), style="bold"), "")
-    table.add_row(line("whole, while it is profiled"), duration(profile.instrumented_sec), "")
+        table.add_row(line("the rest"), time_text(profile.rest_sec), "")
+    table.add_row(line("whole, as it runs"), Text(time_text(profile.total_sec), style="bold"), "")
+    table.add_row(line("whole, while it is profiled"), time_text(profile.instrumented_sec), "")
     reference = profile.reference
     if reference is not None:
         nodes_sec = sum(node.median_sec for node in reference.nodes)
-        table.add_row(line("ONNX Runtime, nodes"), duration(nodes_sec), str(len(reference.nodes)))
-        table.add_row(line("ONNX Runtime, whole"), Text(duration(reference.median_sec), style="bold"), "")
+        table.add_row(line("ONNX Runtime, nodes"), time_text(nodes_sec), str(len(reference.nodes)))
+        table.add_row(line("ONNX Runtime, whole"), Text(time_text(reference.median_sec), style="bold"), "")
     return table
 
 
@@ -139,7 +133,7 @@ def _group_table(profile: ModelProfile) -> Table:
     table = make_table("operators", "ours", "ONNX Runtime", "ratio", left=frozenset({"operators"}))
     for group, ours_sec, theirs_sec in by_group(profile):
         ratio = f"{ours_sec / theirs_sec:.2f}x" if ours_sec and theirs_sec else "-"
-        table.add_row(line(group.value), duration(ours_sec or None), duration(theirs_sec or None), ratio)
+        table.add_row(line(group.value), time_text(ours_sec or None), time_text(theirs_sec or None), ratio)
     return table
 
 
@@ -150,5 +144,5 @@ def _footnotes(profile: ModelProfile) -> Iterator[str]:
 
 
 def _limits(roofline: Roofline) -> str:
-    rates = [f"{rate.bytes_per_sec / 1e9:.3g} GB/s in {_size(rate.size_bytes)}" for rate in roofline.memory]
+    rates = [f"{rate.bytes_per_sec / 1e9:.3g} GB/s in {size_text(rate.size_bytes)}" for rate in roofline.memory]
     return ", ".join([*([f"{roofline.flop_per_sec / 1e9:.4g} GFLOP/s"] if roofline.flop_per_sec else []), *rates])

@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import age_text
 from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console
-from fleet.dashboard import formatting
 from fleet.domain.leases import PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest
@@ -113,7 +113,7 @@ def _table(snapshot: Snapshot) -> Table:
             Text(each.asked_by),
             Text(each.selector),
             str(each.priority),
-            formatting.age(each.asked_at_sec, snapshot.taken_at_sec),
+            age_text(each.asked_at_sec, snapshot.taken_at_sec),
             Text(each.reason),
             Text(each.purpose),
         )

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from fleet.base.quantities import time_text
 from fleet.cli import options, stepping
 from fleet.cli.activity import working
 from fleet.cli.answers_view import answers_line
-from fleet.cli.tables import duration, make_console
+from fleet.cli.tables import make_console
 from fleet.dashboard.formatting import engine_name
 from fleet.domain.measuring import MOST_RUNS, Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
@@ -122,7 +123,7 @@ def _times(served: ServedShapes, *, names_shapes: bool) -> list[tuple[str, str]]
     measurement = served.measurement
     return [
         ("for", ", ".join(f"{spec.name}: {spec}" for spec in served.inputs) if names_shapes else ""),
-        ("median", f"{duration(measurement.median_sec)} of {len(measurement.run_secs)} repeats"),
+        ("median", f"{time_text(measurement.median_sec)} of {len(measurement.run_secs)} repeats"),
         ("spread", f"{spread(measurement.run_secs):.1%}"),
         ("disturbed by", "; ".join(found.text for found in disturbances_in(measurement.provenance))),
     ]

@@ -85,8 +85,8 @@ def workload_table(rows: Sequence[WorkloadRow], width: int) -> Table:
             f"{row.weight:g}",
             str(row.trials),
             *([str(row.trials_before or "")] if shows_earlier else []),
-            duration(row.untuned_sec),
-            duration(row.best_sec),
+            time_text(row.untuned_sec),
+            time_text(row.best_sec),
             speed_up(row.untuned_sec, row.best_sec) or "-",
             *([str(sum(row.errors.values()) or "")] if shows_failed else []),
             *([rate(row.gflops) or "-"] if has_room else []),
@@ -102,11 +102,6 @@ def failure_notes(rows: Sequence[WorkloadRow]) -> list[str]:
         for row in rows
         if row.errors
     ]
-
-
-def duration(sec: float | None) -> str:
-    """Return a time in four digits and the unit that suits it: "161 us"; "-" for none."""
-    return "-" if sec is None else time_text(sec)
 
 
 def speed_up(untuned_sec: float | None, best_sec: float | None) -> str:

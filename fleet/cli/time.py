@@ -9,9 +9,10 @@ import typer
 from rich.table import Table
 
 from fleet.artifacts.artifact import Artifact
+from fleet.base.quantities import time_text
 from fleet.cli import options, stepping
 from fleet.cli.activity import working
-from fleet.cli.tables import duration, make_console
+from fleet.cli.tables import make_console
 from fleet.client.device import Device
 from fleet.domain.measuring import MOST_RUNS, TIMING, Measurement, disturbances_in, spread
 
@@ -147,14 +148,14 @@ def _rows(device: Device, measurement: Measurement) -> list[tuple[str, str]]:
     simulated = ", simulated" if device.inventory.is_simulated else ""
     rows = [
         ("device", f"{device.name} ({device.inventory.device_model}{simulated})"),
-        ("median", f"{duration(measurement.median_sec)} of {len(run_secs)} repeats"),
+        ("median", f"{time_text(measurement.median_sec)} of {len(run_secs)} repeats"),
         ("cycles", ", ".join(map(str, measurement.run_cycles))),
-        ("min, max", f"{duration(min(run_secs))}, {duration(max(run_secs))}"),
+        ("min, max", f"{time_text(min(run_secs))}, {time_text(max(run_secs))}"),
         ("spread", f"{spread(run_secs):.1%}"),
         ("timed by", measurement.time_source),
-        ("waited for cores", duration(clocks.wait_sec)),
-        ("loading took", duration(clocks.load_sec)),
-        ("running took", duration(clocks.run_sec)),
+        ("waited for cores", time_text(clocks.wait_sec)),
+        ("loading took", time_text(clocks.load_sec)),
+        ("running took", time_text(clocks.run_sec)),
         ("temperature", _change(provenance, "temp_c", 1.0, "degC")),
         ("clock", _change(provenance, "freq_hz", 1e-9, "GHz")),
         ("power", _change(provenance, "power_w", 1.0, "W")),

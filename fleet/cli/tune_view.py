@@ -11,9 +11,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import time_text
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.stored import naming
-from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
+from fleet.cli.tables import WorkloadRow, failure_notes, workload_table
 from fleet.dashboard.formatting import engine_name
 from fleet.domain.jobs import trials_text
 from fleet.export.targets import target_of
@@ -68,8 +69,8 @@ def state_text(report: ProgressReport, progress: JobProgress) -> str:
     if progress.trials_total and progress.phase is Phase.SEARCH:
         parts.append(f"{trials_text(report.trials_done, progress.trials_asked)} trials")
     if untuned_sec := progress.total_sec(tuned=False):
-        best = duration(progress.total_sec(tuned=True))
-        parts.append(f"all operators {best}, untuned {duration(untuned_sec)}")
+        best = time_text(progress.total_sec(tuned=True))
+        parts.append(f"all operators {best}, untuned {time_text(untuned_sec)}")
     if progress.phase is Phase.SEARCH and (left := left_sec(report)) is not None:
         parts.append(f"about {left:.0f} s of search left")
     return "".join(f"; {part}" for part in parts)
@@ -212,10 +213,10 @@ def _model_table(model: ModelReport) -> Table:
     )
     for name, latency_ms, note in rows:
         if name == "untuned" and latency_ms is None and model.untuned_above_ms:
-            table.add_row(name, f"more than {duration(model.untuned_above_ms / 1e3)}", "1.0x", note)
+            table.add_row(name, f"more than {time_text(model.untuned_above_ms / 1e3)}", "1.0x", note)
             continue
         table.add_row(
-            name, duration(latency_ms / 1e3 if latency_ms else None), _against_untuned(model, latency_ms), note
+            name, time_text(latency_ms / 1e3 if latency_ms else None), _against_untuned(model, latency_ms), note
         )
     return table
 
@@ -262,7 +263,7 @@ def _check_line(model: ModelReport) -> Text:
 
 def _static_line(model: ModelReport) -> str:
     """Say why a tuned model has static schedules."""
-    alone = f" ({duration(model.alone_ms / 1e3)})" if model.alone_ms is not None else ""
+    alone = f" ({time_text(model.alone_ms / 1e3)})" if model.alone_ms is not None else ""
     return f"the schedules that are fastest alone make the model slower{alone}, so it keeps its static schedules"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fleet.dashboard import formatting
+from fleet.base.quantities import time_text
 from fleet.domain.devices import Telemetry
 
 SPAN_SEC = 3600.0
@@ -59,7 +59,7 @@ SERIES = (
     Series(
         title="reference kernel",
         reading=lambda sample: sample.reference_sec,
-        format=lambda value: formatting.latency(value * 1e6),
+        format=lambda value: time_text(value, digits=3),
         least_span=0.2,
     ),
 )

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from rich.text import Text
 
+from fleet.base.quantities import age_text, time_text
 from fleet.dashboard import formatting
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobState, JobStatus, share_done, trials_text
@@ -113,7 +114,7 @@ DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
     Column(title="holder", cell=lambda device, _: device.held_by or "-", key=lambda device: _text(device.held_by)),
     Column(
         title="held",
-        cell=lambda device, now_sec: formatting.age(device.granted_at_sec, now_sec),
+        cell=lambda device, now_sec: age_text(device.granted_at_sec, now_sec),
         key=lambda device: _since(device.granted_at_sec),
         is_number=True,
         from_width=60,
@@ -166,7 +167,7 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
     ),
     Column(
         title="waits",
-        cell=lambda request, now_sec: formatting.age(request.asked_at_sec, now_sec),
+        cell=lambda request, now_sec: age_text(request.asked_at_sec, now_sec),
         key=lambda request: _since(request.asked_at_sec),
         is_number=True,
         from_width=50,
@@ -232,7 +233,7 @@ JOB_COLUMNS: Sequence[Column[JobStatus]] = (
     ),
     Column(
         title="best",
-        cell=lambda job, _: formatting.latency(job.best_us),
+        cell=lambda job, _: time_text(job.best_us / 1e6 or None, digits=3),
         key=lambda job: _number(job.best_us or None),
         is_number=True,
         from_width=70,
@@ -246,7 +247,7 @@ JOB_COLUMNS: Sequence[Column[JobStatus]] = (
     ),
     Column(
         title="runs",
-        cell=lambda job, now_sec: formatting.age(job.started_at_sec, now_sec),
+        cell=lambda job, now_sec: age_text(job.started_at_sec, now_sec),
         key=lambda job: _since(job.started_at_sec),
         is_number=True,
         from_width=120,

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import age_text, elapsed_text, size_text, time_text
 from fleet.dashboard import formatting
 from fleet.dashboard.columns import JOB_STATES, STATES
 from fleet.dashboard.panes import by_name
@@ -25,7 +26,7 @@ _MOST_LISTED = 50
 def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = None) -> Table:
     """Return what is known about a device, but for its history."""
     inventory, telemetry = device.inventory, device.telemetry
-    holder = f"{device.held_by} ({device.lease_name}, for {formatting.age(device.granted_at_sec, now_sec)})"
+    holder = f"{device.held_by} ({device.lease_name}, for {age_text(device.granted_at_sec, now_sec)})"
     return _facts(
         {
             "name": device.name,
@@ -33,12 +34,12 @@ def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = N
             "holder": holder if device.lease_name else "-",
             **(_lease_facts(lease, now_sec) if lease else {}),
             "address": device.address,
-            "attached": f"{formatting.age(device.attached_at_sec, now_sec)} ago",
+            "attached": f"{age_text(device.attached_at_sec, now_sec)} ago",
             "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
             "model": inventory.device_model or "-",
             "target": inventory.target_json or "-",
             "cores": str(inventory.core_count or "-"),
-            "memory": formatting.size(inventory.memory_bytes),
+            "memory": size_text(inventory.memory_bytes),
             "tvm": inventory.tvm_version or "-",
             "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
             **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
@@ -59,7 +60,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
             "wants": request.selector,
             "place": "next" if request.position == 0 else f"{request.position} are served before it",
             "priority": str(request.priority),
-            "waits": formatting.age(request.asked_at_sec, now_sec),
+            "waits": age_text(request.asked_at_sec, now_sec),
             "why": request.reason or "-",
             "purpose": request.purpose or "-",
         }
@@ -75,10 +76,10 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
             "title": job.title or "-",
             "state": JOB_STATES[job.state].plain,
             "holder": job.held_by or "-",
-            "started": f"{formatting.age(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
+            "started": f"{age_text(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
             "trials": f"{trials_text(job.trials_done, job.trials_total)}, {job.trials_failed} failed, "
             f"{job.trials_repeated} repeated",
-            "latency": f"{formatting.latency(job.best_us)}, untuned {formatting.latency(job.untuned_us)}",
+            "latency": ", untuned ".join(time_text(us / 1e6 or None, digits=3) for us in (job.best_us, job.untuned_us)),
             "workloads": str(job.workload_count or "-"),
             "now": job.activity or "-",
             "why": job.decision or "-",
@@ -88,8 +89,8 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
 
 def _lease_facts(lease: Lease, now_sec: float) -> dict[str, str]:
     return {
-        "lease": f"renews within {formatting.duration(lease.expires_at_sec - now_sec)}, "
-        f"ends in {formatting.duration(lease.ends_at_sec - now_sec)} at the latest",
+        "lease": f"renews within {elapsed_text(lease.expires_at_sec - now_sec)}, "
+        f"ends in {elapsed_text(lease.ends_at_sec - now_sec)} at the latest",
         "purpose": lease.purpose or "-",
     }
 
@@ -103,7 +104,7 @@ def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> 
     table = Table(box=None, pad_edge=False, show_header=False)
     for device in would_do[:_MOST_LISTED]:
         is_held = device.state is DeviceState.LEASED
-        held = f"{device.held_by} for {formatting.age(device.granted_at_sec, now_sec)}" if is_held else device.reason
+        held = f"{device.held_by} for {age_text(device.granted_at_sec, now_sec)}" if is_held else device.reason
         table.add_row(Text(formatting.short_name(device.name)), STATES[device.state], Text(held))
     head = Text(f"{len(would_do)} of {len(snapshot.devices)} devices would do", "bold")
     hidden = len(would_do) - _MOST_LISTED
@@ -130,8 +131,6 @@ def _readings(telemetry: Telemetry) -> dict[str, str]:
         "battery": f"{telemetry.battery_percent:.0f} %" if telemetry.battery_percent is not None else "",
         "throttled": ", ".join(telemetry.throttle_reasons),
         "foreign processes": str(telemetry.foreign_processes) if telemetry.foreign_processes else "",
-        "reference kernel": formatting.latency(telemetry.reference_sec * 1e6)
-        if telemetry.reference_sec is not None
-        else "",
+        "reference kernel": time_text(telemetry.reference_sec, digits=3) if telemetry.reference_sec is not None else "",
     }
     return {key: text for key, text in known.items() if text}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from fleet.dashboard import formatting
+from fleet.base.quantities import age_text, elapsed_text
 from fleet.domain.devices import DeviceState
 from fleet.domain.snapshot import Snapshot
 
@@ -32,7 +32,7 @@ def head_line(snapshot: Snapshot, now_sec: float, address: str, *, width: int) -
     parts = [  # with the rank of each: the largest are left out first
         (0, f"tracker {address}".strip() if width >= _NARROW else address),
         (5, snapshot.tracker_version or "version ?"),
-        (3, f"up {formatting.age(snapshot.started_at_sec, now_sec)}"),
+        (3, f"up {age_text(snapshot.started_at_sec, now_sec)}"),
         (4, f"{snapshot.grant_count} grants"),
         (1, f"{busy}/{len(snapshot.devices)} leased"),
         (2, f"{snapshot.request_count} waiting"),
@@ -46,7 +46,7 @@ def head_line(snapshot: Snapshot, now_sec: float, address: str, *, width: int) -
 
 def away_line(address: str, since: str, away_sec: float) -> Text:
     """Return the line about a tracker that does not answer. `since`: the time of day."""
-    text = f"tracker {address} away since {since} ({formatting.duration(away_sec)}), trying again"
+    text = f"tracker {address} away since {since} ({elapsed_text(away_sec)}), trying again"
     return Text(text, "bold red", no_wrap=True, overflow="ellipsis")
 
 

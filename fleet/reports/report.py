@@ -12,9 +12,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.base.quantities import time_text
+from fleet.base.quantities import elapsed_text, time_text
 from fleet.base.text import sanitize
-from fleet.dashboard import formatting
 from fleet.errors import NotFound
 from fleet.library import Library, RecordKind
 from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Table, to_fragment, to_html, to_markdown
@@ -141,7 +140,7 @@ def _summary(figures: JobFigures) -> str:
     failed = f", {job.trials_failed} of them failed" if job.trials_failed else ""
     return (
         f"{job.name}, {job.state.value.lower()}{why}: {job.trials_done} trials{failed} in "
-        f"{formatting.duration(figures.lasted_sec)}, begun {job.started_at:%Y-%m-%d %H:%M} UTC by {job.holder}."
+        f"{elapsed_text(figures.lasted_sec)}, begun {job.started_at:%Y-%m-%d %H:%M} UTC by {job.holder}."
     )
 
 
@@ -168,7 +167,7 @@ def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
     if _finite(curve.by_time):
         title = f"{name} [{_unit(curve.by_time)[1]}]"
         values = {"best so far": _scaled(curve.by_time)}
-        panels.append(Panel(title=title, curves=values, lines={}, first="0", last=formatting.duration(lasted_sec)))
+        panels.append(Panel(title=title, curves=values, lines={}, first="0", last=elapsed_text(lasted_sec)))
     return panels
 
 

@@ -145,23 +145,6 @@ def test_a_jobs_bar_is_as_long_as_its_trials_or_its_time() -> None:
     assert " 37 " in timed
 
 
-@pytest.mark.parametrize(
-    ("sec", "expected"),
-    [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7500, "2 h 05 min"), (100_000, "1 d 3 h")],
-)
-def test_durations_read_easily(sec: float, expected: str) -> None:
-    """Durations have at most two units."""
-    assert expected == formatting.duration(sec)
-
-
-@pytest.mark.parametrize(
-    ("us", "expected"), [(0, "-"), (0.85, "0.85 us"), (12.34, "12.3 us"), (4560, "4.56 ms"), (1.2e6, "1.2 s")]
-)
-def test_latencies_read_easily(us: float, expected: str) -> None:
-    """Latencies have three digits and a fitting unit."""
-    assert expected == formatting.latency(us)
-
-
 def test_numbers_in_names_are_sorted_as_numbers() -> None:
     """ "pi-2" stands before "pi-10", as people count their boards."""
     names = ["pi-10", "pi-2", "pi-2-b", "box", "pi"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
+from fleet.base.quantities import time_text
 from fleet.optimizer.prioritizer.values import Done, Finish, Motive, Reason
-
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def sentence(reason: Reason) -> str:
@@ -17,11 +16,11 @@ def sentence(reason: Reason) -> str:
     if not math.isfinite(reason.gain_sec):
         return f"no candidate has run yet; takes about {price}"
     ahead = "this batch" if reason.horizon == 1 else f"{reason.horizon} batches"
-    gain = f"expected gain of {ahead}: {_time(reason.gain_sec)} +- {_time(reason.spread_sec)}"
+    gain, spread = (time_text(sec, digits=2) for sec in (reason.gain_sec, reason.spread_sec))
     times = f", called {reason.weight:g} times in the model" if reason.weight != 1 else ""
     priority = f", priority {reason.priority:g}" if reason.priority != 1 else ""
     turn = "fewest batches so far; " if reason.motive is Motive.EXPLORATION else ""
-    return f"{turn}{gain}{times}{priority}; each takes about {price}"
+    return f"{turn}expected gain of {ahead}: {gain} +- {spread}{times}{priority}; each takes about {price}"
 
 
 def finish_sentence(finish: Finish) -> str:
@@ -39,8 +38,3 @@ def finish_sentence(finish: Finish) -> str:
             return "the job's deadline is reached"
         case Done.NOTHING_TO_GAIN:
             return f"the next {finish.trials} trials are expected to gain {finish.expected_share:.2%} of its time"
-
-
-def _time(sec: float) -> str:
-    unit, name = next((pair for pair in _UNITS if sec >= pair[0]), _UNITS[-1])
-    return f"{sec / unit:.2g} {name}"
