@@ -42,7 +42,8 @@ from benchmarks.cost_data.timer import Timer, Times
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.building.build_candidate import BuildTask, build_candidate
-from fleet.cost_model.job_trees import LearnRecord, learn
+from fleet.cost_model.job_trees import learn
+from fleet.cost_model.observation import Observation
 from fleet.errors import BuildError, InvalidRequest
 
 _ROUNDS = (0.7, 0.3)
@@ -252,8 +253,8 @@ def _measured(
     ]
 
 
-def _lesson(program: Program, one: Measured) -> LearnRecord:
-    return LearnRecord(workload=program.shash, run_sec=one.times.best_sec, features=one.features)
+def _lesson(program: Program, one: Measured) -> Observation:
+    return Observation(workload=program.shash, run_sec=one.times.best_sec, features=one.features)
 
 
 def _spread(run_secs: Sequence[float]) -> float:

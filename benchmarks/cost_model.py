@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.processes import Process, python
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import best_of_top, ranked_right
-from fleet.cost_model.samples import Query, Sample
+from fleet.cost_model.samples import Query
 from fleet.cost_model.training import train_snapshot
 from fleet.reports.plot import Panel, svg_plots
 
@@ -111,10 +112,10 @@ def usable(group: Group) -> Group:
     )
 
 
-def samples_of(group: Group) -> list[Sample]:
+def samples_of(group: Group) -> list[Observation]:
     """Return a group as the cost model takes it."""
     return [
-        Sample(
+        Observation(
             workload=group.program.shash,
             run_sec=float(run_sec),
             features=features,

@@ -27,8 +27,9 @@ from benchmarks.cost_model import DATA
 from benchmarks.warm_start import Lab, built_candidates, in_turns
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
+from fleet.cost_model.observation import Observation
 from fleet.errors import BuildError
-from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.transfer import Seed
 
 _BATCH = 8
@@ -84,7 +85,8 @@ def _compare(lab: Lab, group: Group) -> dict[str, object] | None:
     None if both batches are the same.
     """
     static = _proposed(lab.pool, lab.program, is_static=True)
-    records = [SearchRecord(trace_json=trace, run_sec=1e-3) for trace in static]  # only its trace counts for the next
+    # Only its trace counts for the next.
+    records = [Observation(workload=lab.program.shash, trace_json=trace, run_sec=1e-3) for trace in static]
     alone = _proposed(lab.pool, lab.program, records)
     helped = _proposed(lab.pool, lab.program, records, lab.seeds) if lab.seeds else alone
     if set(helped) == set(alone):
@@ -110,7 +112,7 @@ def _compare(lab: Lab, group: Group) -> dict[str, object] | None:
 def _proposed(
     pool: BuildPool,
     program: Program,
-    records: Sequence[SearchRecord] = (),
+    records: Sequence[Observation] = (),
     seeds: Sequence[Seed] = (),
     *,
     is_static: bool = False,

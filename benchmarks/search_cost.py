@@ -22,10 +22,10 @@ from cross.targets.target import host_target_json
 from fleet.building import MODULES
 from fleet.building.metered import metered
 from fleet.cost_model.feature_codec import unpack_rows
-from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
-from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
@@ -81,8 +81,7 @@ def _workloads(target_json: str, *, is_quick: bool) -> list[Workload]:
 
 def _search(workload: Workload, target_json: str, wanted: int) -> tuple[float, str]:
     """Return what each candidate took [ms], in a worker that has not met the workload, and a digest of them all."""
-    records: list[SearchRecord] = []
-    lessons: list[LearnRecord] = []
+    records: list[Observation] = []
     digests: list[str] = []
     spent_sec = 0.0
     with BuildPool(1, target_json=target_json, modules=MODULES) as pool:
@@ -94,7 +93,6 @@ def _search(workload: Workload, target_json: str, wanted: int) -> tuple[float, s
                 is_guided=True,
                 count=_BATCH,
                 ahead=_BATCH,
-                lessons=tuple(lessons),
                 flop=workload.flop,
                 seed=len(digests),
             )
@@ -105,15 +103,16 @@ def _search(workload: Workload, target_json: str, wanted: int) -> tuple[float, s
                 break
             secs = [_made_up_sec(proposal.digest) for proposal in batch]
             digests += [proposal.digest for proposal in batch]
-            records += [
-                SearchRecord(trace_json=proposal.trace_json, run_sec=sec)
-                for proposal, sec in zip(batch, secs, strict=True)
-            ]
             traces = [proposal.trace_json for proposal in batch]
             programs = pool.submit(recall_programs, workload.mod_json, target_json, traces).result()
-            lessons += [
-                LearnRecord(workload=workload.shash, run_sec=sec, features=unpack_rows(program.stores))
-                for program, sec in zip(programs, secs, strict=True)
+            records += [
+                Observation(
+                    workload=workload.shash,
+                    trace_json=trace,
+                    run_sec=sec,
+                    features=unpack_rows(program.stores),
+                )
+                for trace, program, sec in zip(traces, programs, secs, strict=True)
             ]
     together = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:12]
     return spent_sec / max(1, len(digests)) * 1e3, together

@@ -45,9 +45,10 @@ from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
-from fleet.cost_model.job_trees import LearnRecord, learn
+from fleet.cost_model.job_trees import learn
+from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.errors import BuildError, InvalidRequest
-from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.transfer import Seed
 
 _SEEN = (
@@ -224,8 +225,7 @@ def _afresh(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
 def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list[Held]]:
     """Yield after each batch what it found better than everything before, the best last."""
     program = lab.program
-    records: list[SearchRecord] = []
-    lessons: list[LearnRecord] = []
+    records: list[Observation] = []
     best_sec, spent_sec, has_static = math.inf, 0.0, True
     while len(records) < trials:
         started = time.monotonic()
@@ -233,8 +233,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
             mod_json=program.mod_json,
             target_json=program.target_json,
             records=tuple(records),
-            model=learn(lessons),
-            lessons=tuple(lessons),
+            model=learn(records),
             seeds=lab.seeds if is_warm else (),
             count=min(_BATCH, trials - len(records)),
             is_static=not records and has_static,
@@ -254,11 +253,10 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
         found: list[Held] = []
         for trace, built in zip(traces, built_candidates(lab, traces), strict=True):
             run_sec = min(lab.timer(built.artifact, best_sec), default=math.inf) if built else math.inf
-            records.append(SearchRecord(trace_json=trace, run_sec=run_sec))
+            features = NO_FEATURES if built is None or built.features is None else built.features
+            records.append(Observation(workload=program.shash, trace_json=trace, run_sec=run_sec, features=features))
             if built is None:
                 continue
-            if built.features is not None:
-                lessons.append(LearnRecord(workload=program.shash, run_sec=run_sec, features=built.features))
             if run_sec < best_sec:
                 best_sec, now_sec = run_sec, spent_sec + time.monotonic() - started
                 held = Held(trials=len(records), wall_sec=now_sec, artifact=built.artifact, is_static=task.is_static)

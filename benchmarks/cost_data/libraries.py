@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from benchmarks import common
 from fleet.cost_model.feature_codec import FEATURE_VERSION
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_samples
 from fleet.cost_model.ranking import best_of_top, ranked_right
-from fleet.cost_model.samples import Group, Query, Sample, grouped
+from fleet.cost_model.samples import Group, Query, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import LEAST_SAMPLES, train_snapshot
 from fleet.library import Library
@@ -59,13 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _samples(path: Path) -> list[Sample]:
+def _samples(path: Path) -> list[Observation]:
     with Library.open(path) as library:
         found = usable_of(library.memory.samples(FEATURE_VERSION, limit=_MOST_SAMPLES))
     return [one.sample for one in found]
 
 
-def _unseen(samples: Sequence[Sample], seen: Sequence[Sample]) -> Iterator[Group]:
+def _unseen(samples: Sequence[Observation], seen: Sequence[Observation]) -> Iterator[Group]:
     known = {sample.workload for sample in seen}
     return (group for group in grouped(samples, least=LEAST_SAMPLES) if group.workload not in known)
 

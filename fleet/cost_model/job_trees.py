@@ -4,45 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fleet.cost_model.boosting import train
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.samples import DISTURBED_WEIGHT
 
 _MIN_RECORDS = 8
 """Below this the trees fit noise, and a random choice explores better."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnRecord:
-    """One measured candidate as the model sees it."""
-
-    workload: str
-    """Hash of the workload; times are compared within one workload only."""
-
-    run_sec: float
-    """Infinite when it failed."""
-
-    features: NDArray[np.float32]
-    """float32, shape [n_stores, n_features]."""
-
-    is_disturbed: bool = False
-    """Something else ran meanwhile."""
-
-
-def are_enough(records: Sequence[LearnRecord]) -> bool:
+def are_enough(records: Sequence[Observation]) -> bool:
     """Tell whether there are records enough to choose by."""
-    return sum(math.isfinite(record.run_sec) and len(record.features) > 0 for record in records) >= _MIN_RECORDS
+    return sum(math.isfinite(record.run_sec) and record.has_features for record in records) >= _MIN_RECORDS
 
 
-def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
+def learn(records: Sequence[Observation], *, seed: int = 0) -> bytes | None:
     """Return a snapshot for `propose`, or None while there are too few records."""
     if not are_enough(records):
         return None
-    usable = [record for record in records if len(record.features)]
+    usable = [record for record in records if record.has_features]
     best: dict[str, float] = {}
     for record in usable:
         best[record.workload] = min(best.get(record.workload, math.inf), record.run_sec)
@@ -51,7 +33,7 @@ def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
     return train([record.features for record in usable], scores, counts=counts, seed=seed)
 
 
-def _score(record: LearnRecord, best: dict[str, float]) -> float:
+def _score(record: Observation, best: dict[str, float]) -> float:
     if not math.isfinite(record.run_sec) or not math.isfinite(best[record.workload]) or record.run_sec <= 0:
         return 0.0
     return best[record.workload] / record.run_sec

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from fleet.cost_model import experts
 from fleet.cost_model.experts import Experts, Prepared, Vector
-from fleet.cost_model.pooling import Features, Reference, pooled
+from fleet.cost_model.observation import Features
+from fleet.cost_model.pooling import Reference, pooled
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Group
 

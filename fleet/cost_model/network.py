@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.pooling import Features
+from fleet.cost_model.observation import Features
 
 Array = NDArray[np.float32]
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from cross.targets.target import parse_target
-from fleet.cost_model.samples import Sample, grouped
+from fleet.cost_model.observation import Observation
+from fleet.cost_model.samples import grouped
 from fleet.cost_model.snapshot import Snapshot
 
 PATH = Path(__file__).with_name("prior_cpu.npz")
@@ -38,12 +39,12 @@ def _cpu() -> Snapshot:
     return Snapshot.of(PATH.read_bytes())
 
 
-def prior_samples() -> list[Sample]:
+def prior_samples() -> list[Observation]:
     """Return what the prior of processors was trained on: some 5,000 candidates, 10 MB."""
     return unpack_samples(SAMPLES_PATH.read_bytes())
 
 
-def pack_samples(samples: Sequence[Sample]) -> bytes:
+def pack_samples(samples: Sequence[Observation]) -> bytes:
     """Return samples as a compressed file of arrays and JSON; those that failed are left out."""
     groups = grouped(samples)
     facts = [
@@ -69,7 +70,7 @@ def pack_samples(samples: Sequence[Sample]) -> bytes:
     return file.getvalue()
 
 
-def unpack_samples(content: bytes) -> list[Sample]:
+def unpack_samples(content: bytes) -> list[Observation]:
     """Return the samples of `pack_samples`, features as half floats."""
     with np.load(io.BytesIO(content)) as file:
         arrays = {name: file[name] for name in file.files}
@@ -78,7 +79,7 @@ def unpack_samples(content: bytes) -> list[Sample]:
     facts = json.loads(arrays["facts"].tobytes())
     owners = [fact for fact in facts for _ in range(fact["count"])]
     return [
-        Sample(
+        Observation(
             workload=fact["workload"],
             run_sec=float(run_sec),
             features=rows,

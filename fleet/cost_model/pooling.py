@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Features = NDArray[np.float32]
-"""float32, shape [n_stores, n_features], as MetaSchedule's PerStoreFeature has them: mostly log2(x + 1)."""
+from fleet.cost_model.observation import Features
 
 Rows = NDArray[np.float32]
 """float32, shape [n_candidates, n_columns]."""

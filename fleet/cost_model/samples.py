@@ -1,4 +1,4 @@
-"""What a model is trained on and asked about."""
+"""Inputs of the cost model: queries, and usable observations in groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.pooling import Features
+from fleet.cost_model.observation import Features, Observation
 from fleet.errors import InvalidRequest
 
 _LONGEST_SEC = 3600.0
@@ -17,33 +17,6 @@ _LONGEST_SEC = 3600.0
 
 DISTURBED_WEIGHT = 0.25
 """What a time counts during which something else ran."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """A measured candidate."""
-
-    workload: str
-    """Hash of the workload. Times are compared within one workload on one device model only."""
-
-    run_sec: float
-    """Infinite when it failed."""
-
-    features: Features
-    """float32, shape [n_stores, n_features]."""
-
-    flop: float = 0.0
-    """Operations of the workload."""
-
-    device_model: str = ""
-    instruction_set: str = ""
-    """What device models share: "avx512 vnni", "neon"; see `fleet.cost_model.instruction_sets`."""
-
-    is_disturbed: bool = False
-    """Something else ran meanwhile: it counts a quarter."""
-
-    is_real: bool = True
-    """False: the time is a simulator's or an emulator's, and nothing is learnt from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +29,13 @@ class Query:
     flop: float = 0.0
     device_model: str = ""
     instruction_set: str = ""
-    known: Sequence[Sample] = ()
+    known: Sequence[Observation] = ()
     """What was measured of this workload on this device model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The usable samples of one workload on one device model."""
+    """The usable observations of one workload on one device model."""
 
     workload: str
     device_model: str
@@ -78,7 +51,7 @@ class Group:
         return len(self.features)
 
 
-def check(samples: Iterable[Sample]) -> None:
+def check(samples: Iterable[Observation]) -> None:
     """Refuse what no measurement can have given.
 
     Raises:
@@ -93,17 +66,17 @@ def check(samples: Iterable[Sample]) -> None:
             raise InvalidRequest(f"workload {sample.workload}: a negative time")
         if not np.isfinite(sample.features).all():
             raise InvalidRequest(f"workload {sample.workload}: features that are not finite")
-        if len(sample.features):
+        if sample.has_features:
             widths.add(sample.features.shape[1])
     if len(widths) > 1:
         raise InvalidRequest(f"features of several versions: {sorted(widths)} columns")
 
 
-def grouped(samples: Iterable[Sample], *, least: int = 1) -> list[Group]:
-    """Return real, successful samples by workload and device model, of which there are at least so many."""
-    found: dict[tuple[str, str], list[Sample]] = {}
+def grouped(samples: Iterable[Observation], *, least: int = 1) -> list[Group]:
+    """Return successful observations by workload and device model, of which there are at least so many."""
+    found: dict[tuple[str, str], list[Observation]] = {}
     for sample in samples:
-        if sample.is_real and math.isfinite(sample.run_sec) and len(sample.features):
+        if math.isfinite(sample.run_sec) and sample.has_features:
             found.setdefault((sample.workload, sample.device_model), []).append(sample)
     return [
         Group(

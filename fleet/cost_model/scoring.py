@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fleet.cost_model.boosting import BoostedTrees
 from fleet.cost_model.model import Frame
-from fleet.cost_model.pooling import Features
+from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.prediction import predict
-from fleet.cost_model.samples import Query, Sample
+from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.workload_trees import FEWEST, weight_of
 
@@ -42,7 +42,7 @@ class Ranker:
         frame: Sequence[Features] = (),
         device_model: str = "",
         instruction_set: str = "",
-        measured: Sequence[Sample] = (),
+        measured: Sequence[Observation] = (),
     ) -> None:
         """Combine models.
 
@@ -61,7 +61,7 @@ class Ranker:
         self._frame: Frame | None = None
         self._own_frame = (0.0, 1.0)
         self._device = device_model, instruction_set
-        usable = [one for one in measured if math.isfinite(one.run_sec) and len(one.features)]
+        usable = [one for one in measured if math.isfinite(one.run_sec) and one.has_features]
         self._measured = usable if len(usable) >= FEWEST else []
 
     @property

@@ -8,9 +8,10 @@ import numpy as np
 
 from fleet.cost_model import model as models
 from fleet.cost_model.model import CostModel
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.prediction import predict
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Group, Query, Sample, check, grouped
+from fleet.cost_model.samples import Group, Query, check, grouped
 from fleet.cost_model.snapshot import Snapshot, pack
 from fleet.errors import InvalidRequest
 
@@ -23,7 +24,7 @@ SURE = 1.64
 """Standard errors below zero at which a mean is taken for less, 95 %."""
 
 
-def train_snapshot(samples: Iterable[Sample], *, seed: int = 0) -> Snapshot:
+def train_snapshot(samples: Iterable[Observation], *, seed: int = 0) -> Snapshot:
     """Train on what was measured on real devices; anything else is left out.
 
     Raises:
@@ -47,7 +48,7 @@ def train_snapshot(samples: Iterable[Sample], *, seed: int = 0) -> Snapshot:
     return pack(model, metrics)
 
 
-def is_not_worse(candidate: Snapshot, current: Snapshot, holdout: Sequence[Sample], *, sure: float = SURE) -> bool:
+def is_not_worse(candidate: Snapshot, current: Snapshot, holdout: Sequence[Observation], *, sure: float = SURE) -> bool:
     """Tell whether a snapshot may replace another: a paired test on workloads that neither was trained on.
 
     Args:

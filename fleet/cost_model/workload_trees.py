@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.pooling import Features, pooled
+from fleet.cost_model.observation import Features
+from fleet.cost_model.pooling import pooled
 
 _PARAMETERS = {
     "objective": "reg:squarederror",

@@ -25,7 +25,8 @@ from tvm.s_tir.meta_schedule.utils import shash2hex
 
 from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kind, target_kinds
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.job_trees import LearnRecord, learn
+from fleet.cost_model.job_trees import learn
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
@@ -68,7 +69,7 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         self._snapshot = snapshot if stored is None else Snapshot.of(stored.content)
         self._kinds = None if stored is None else target_kinds(stored)
         self._extractor = PerStoreFeature()
-        self._lessons: list[LearnRecord] = []
+        self._lessons: list[Observation] = []
         self._own: bytes | None = None
         self._rankers: dict[str, Ranker] = {}
 
@@ -85,7 +86,7 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
             secs = [float(sec) for sec in result.run_secs or ()]
             run_sec = statistics.median(secs) if secs else math.inf
             if len(features):
-                self._lessons.append(LearnRecord(workload=workload, run_sec=run_sec, features=features))
+                self._lessons.append(Observation(workload=workload, run_sec=run_sec, features=features))
         self._learn()
 
     def save(self, path: str) -> None:

@@ -33,7 +33,7 @@ from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
+from fleet.optimizer.core.events import EndWanted, FeaturesRecalled, JobStarted, LimitsKnown, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
@@ -43,7 +43,7 @@ from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.patience import patiently
 from fleet.optimizer.profiling.run import why_unfit
-from fleet.optimizer.recall import choose_workloads, lessons_of, recall, traces_of
+from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
 from fleet.optimizer.report import ModelReport, TuneReport, report_decisions, report_progress, report_workloads
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
@@ -176,7 +176,7 @@ class JobRun:
         await loop.measure_static()
         await loop.measure_untuned()
         feed(core, WorkloadsChosen(self.options.top))
-        await self._recall_lessons(turns)
+        await self._recall_features(turns)
         await self._know_limits(loop, turns)
         await loop.take_up(await patiently(self._in_flight))
         await loop.run()
@@ -324,7 +324,7 @@ class JobRun:
             await asyncio.sleep(end.at_sec - time.monotonic())
             feed(self.core, EndWanted(end.why))
 
-    async def _recall_lessons(self, turns: Turns) -> None:
+    async def _recall_features(self, turns: Turns) -> None:
         """Have the cost model start with what was learnt."""
         known = [item for item in self.core.progress.workloads if item.trials_before]
         if not known:
@@ -332,10 +332,10 @@ class JobRun:
         feed(self.core, Said("recalling what was learnt before"))
         async with turns.building():
             found = await asyncio.gather(
-                *(lessons_of(self.builders, self.library, item, self._scope) for item in known)
+                *(with_features(self.builders, self.library, item, self._scope) for item in known)
             )
-        for item, lessons in zip(known, found, strict=True):
-            feed(self.core, LessonsRecalled(item.workload.shash, lessons))
+        for item, observations in zip(known, found, strict=True):
+            feed(self.core, FeaturesRecalled(item.workload.shash, observations))
 
     async def _publish(self, begun: Begun, ended: asyncio.Event) -> None:
         """Say every second how far the job is, and once more when it has ended."""

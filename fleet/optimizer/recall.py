@@ -5,12 +5,13 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from fleet.base.config import did_you_mean
 from fleet.building.pool import Pool
 from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
-from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.observation import Observation
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
 from fleet.domain.scope import RecordScope
@@ -21,7 +22,6 @@ from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.patience import patiently
 from fleet.optimizer.seeds import seeds_for
-from fleet.optimizer.tasks.propose import SearchRecord
 
 _RECALLED_FEATURES = 256
 """How many of a workload's newest candidates without stored features a job computes them for before it starts."""
@@ -62,7 +62,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
 
 def _records_of(
     library: Library, workload: Workload, scope: RecordScope, stored: Sequence[Record]
-) -> list[SearchRecord]:
+) -> list[Observation]:
     """Return one record for each candidate of a workload, with its program where that is stored."""
     secs = {record.trace_json: math.inf for record in stored}
     if not secs:
@@ -72,7 +72,8 @@ def _records_of(
     disturbed = {record.trace_json for record in timed if disturbances_in(record.provenance)}
     programs = library.memory.programs(workload.shash, scope, feature_version=FEATURE_VERSION)
     return [
-        SearchRecord(
+        Observation(
+            workload=workload.shash,
             trace_json=trace,
             run_sec=sec,
             is_disturbed=trace in disturbed,
@@ -113,10 +114,10 @@ def choose_workloads(workloads: Sequence[Workload], patterns: Sequence[str], tit
     return chosen
 
 
-async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope: RecordScope) -> list[LearnRecord]:
-    """Return what the cost model can learn from earlier candidates of a workload: those whose features are stored.
+async def with_features(pool: Pool, library: Library, item: WorkloadProgress, scope: RecordScope) -> list[Observation]:
+    """Return earlier candidates of a workload with their features, as far as these are stored.
 
-    Of a library from before these were, the newest candidates get theirs now.
+    In libraries that have no features, those of the newest candidates are computed now.
     """
     shash, memory = item.workload.shash, library.memory
     find = partial(memory.without_features, FEATURE_VERSION, workload=shash, within=scope, limit=_RECALLED_FEATURES)
@@ -126,13 +127,4 @@ async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope
         await patiently(partial(memory.add_programs, by_record))
     programs = await patiently(partial(memory.programs, shash, scope, feature_version=FEATURE_VERSION))
     known = [(record, programs.get(trace_digest(record.trace_json))) for record in item.records]
-    return [
-        LearnRecord(
-            workload=shash,
-            run_sec=record.run_sec,
-            features=unpack_rows(program.stores),
-            is_disturbed=record.is_disturbed,
-        )
-        for record, program in known
-        if program is not None
-    ]
+    return [replace(record, features=unpack_rows(program.stores)) for record, program in known if program is not None]

@@ -53,7 +53,7 @@ class Searcher:
         if self.shared is not None or has_prior(self._conditions.scope.target_json):
             return
         try:
-            learnt = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, metered, learn, effect.lessons)
+            learnt = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, metered, learn, effect.observations)
         except BuildError as error:
             yield LearningFailed(str(error))
         else:
@@ -71,7 +71,6 @@ class Searcher:
             is_guided=self._conditions.uses_model,
             count=effect.count,
             ahead=effect.ahead,
-            lessons=effect.lessons,
             flop=self._workload_of(effect.workload).flop,
             seed=effect.seed,
             known=effect.known,

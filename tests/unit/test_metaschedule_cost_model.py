@@ -14,8 +14,8 @@ import pytest
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json, make_target
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Sample
 from fleet.cost_model.training import train_snapshot
 from fleet.library import Library, NewSnapshot
 from fleet.optimizer.tasks.search_state import SearchState
@@ -101,11 +101,13 @@ def test_what_a_library_has_learnt_is_shared_by_one_argument(
     assert np.array_equal(found, alone) is not is_used
 
 
-def made_up(workload: int) -> list[Sample]:
+def made_up(workload: int) -> list[Observation]:
     """Return candidates with features as TVM's: more of the first column is slower."""
     random = np.random.default_rng(workload)
     rows = np.abs(random.normal(5, 2, (16, 2, 164))).astype(np.float32)
-    return [Sample(workload=f"w{workload}", run_sec=float(stores[0, 0]) * 1e-3, features=stores) for stores in rows]
+    return [
+        Observation(workload=f"w{workload}", run_sec=float(stores[0, 0]) * 1e-3, features=stores) for stores in rows
+    ]
 
 
 @pytest.mark.slow

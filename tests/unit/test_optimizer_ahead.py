@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
+from fleet.cost_model.observation import Observation
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.backlog import Ahead, Backlog
 from fleet.optimizer.core.planning import plan
 from fleet.optimizer.core.progress import WorkloadProgress
-from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, conditions, workload
 
-SPREAD_OUT = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
+SPREAD_OUT = [Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
 
 
 def begun(name: str) -> WorkloadProgress:

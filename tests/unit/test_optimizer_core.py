@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.backlog import Ahead
@@ -16,7 +17,6 @@ from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import BatchOutcome
 from fleet.optimizer.report import report_decisions
-from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, artifact, find, known, secs, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
@@ -78,7 +78,9 @@ def test_what_is_not_built_is_a_failed_trial() -> None:
 def test_a_batch_of_which_nothing_is_built_has_gained_nothing() -> None:
     """What it was expected to gain is not taken for what the next one was: from then on each was judged by the one
     before."""
-    records = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
+    records = [
+        Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)
+    ]
     job = Script(known(untuned_sec=1.0, records=records, trials_before=12))
     job.unbuildable = set("abcd")
     job.find(*"abcd")
@@ -125,7 +127,7 @@ def test_a_search_that_finds_nothing_closes_its_workload() -> None:
 
 def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
     """Also where it was a trial of an earlier job, whose record it replaces in the search."""
-    job = Script(known(trials_before=1, records=[SearchRecord(trace_json="s", run_sec=9.0)]))
+    job = Script(known(trials_before=1, records=[Observation(workload="w", trace_json="s", run_sec=9.0)]))
 
     job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
     job.run(ev.BatchWanted("w", ["s"]))
@@ -363,7 +365,9 @@ def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
 
 def test_no_batch_is_planned_past_the_deadline() -> None:
     """Shortly before it only what can be measured in time is looked at, and nothing from then on; it is said once."""
-    records = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
+    records = [
+        Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)
+    ]
     facts = {"untuned_sec": 1.0, "records": records, "trials_before": 12}
     calm, hurried = (Script(known(**facts), deadline_sec=end) for end in (1_000.0, 10.0))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.base.plain import to_plain
+from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.roofline import MemoryRate, Roofline
 from fleet.library import Library
@@ -15,7 +16,6 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.planning import least_sec
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.limits import keep_roofline, known_roofline
-from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, workload
 
 ROOFLINE = Roofline(flop_per_sec=1e9, memory=(MemoryRate(size_bytes=1 << 30, bytes_per_sec=1e9),), source="measured")
@@ -38,7 +38,7 @@ def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> N
     item = WorkloadProgress(
         workload=dataclasses.replace(workload(), flop=1e9),
         right={"t": best_sec},
-        records=[SearchRecord(trace_json="t", run_sec=best_sec)],
+        records=[Observation(workload="w", trace_json="t", run_sec=best_sec)],
     )
     job = Script(item)
 

@@ -14,6 +14,7 @@ from rich.spinner import Spinner
 
 from fleet.checking.weakness import Weakness
 from fleet.cli.tune_view import next_lines, render_progress, render_report
+from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
@@ -31,7 +32,6 @@ from fleet.optimizer.report import (
     report_progress,
     report_workload,
 )
-from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import conditions
 
 CONVOLUTION = (
@@ -74,7 +74,7 @@ def test_the_current_time_is_the_best_that_is_known() -> None:
 
 def test_few_trials_do_not_make_a_workload_dear() -> None:
     """Until a whole batch was measured, a trial counts as long as the others' do."""
-    records = [SearchRecord(trace_json="t", run_sec=1.0)]
+    records = [Observation(workload="w", trace_json="t", run_sec=1.0)]
     items = [
         progress("begun", trials=2, device_sec=60.0, right={"[]": 1.0}, records=records),
         progress("known", trials=16, device_sec=1.6, right={"[]": 1.0}, records=records),

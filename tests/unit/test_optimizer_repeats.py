@@ -74,7 +74,7 @@ def test_a_disturbed_time_teaches_less_until_there_is_a_calm_one() -> None:
     job.propose(*"abc")
 
     item = job.core.workload("w")
-    assert [False, True, False] == [lesson.is_disturbed for lesson in item.lessons]
+    assert [False, True, False] == [record.is_disturbed for record in item.records]
     assert {"a": False, "b": True, "c": False} == {record.trace_json: record.is_disturbed for record in item.records}
 
 

@@ -14,11 +14,12 @@ from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
 from fleet.checking.numerics import make_inputs
-from fleet.cost_model.job_trees import LearnRecord, learn
+from fleet.cost_model.job_trees import learn
+from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
-from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.propose import Proposal, ProposeTask, propose
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
 
@@ -63,9 +64,7 @@ def build_all(pool: BuildPool, workload: Workload, traces: list[str | None], out
     return [future.result() for future in [pool.submit(build_candidate, task) for task in tasks]]
 
 
-def propose_all(
-    pool: BuildPool, workload: Workload, records: list[SearchRecord], model: bytes | None
-) -> list[Proposal]:
+def propose_all(pool: BuildPool, workload: Workload, records: list[Observation], model: bytes | None) -> list[Proposal]:
     task = ProposeTask(
         mod_json=workload.mod_json,
         target_json=TARGET,
@@ -80,8 +79,8 @@ def propose_all(
 
 def test_the_second_round_learns_from_the_first(pool: BuildPool, workload: Workload, tmp_path: Path) -> None:
     """Sixteen different candidates of a real operator build and run, the last eight ranked by what the first taught."""
-    records: list[SearchRecord] = []
-    lessons: list[LearnRecord] = []
+    records: list[Observation] = []
+    lessons: list[Observation] = []
     model: bytes | None = None
     for round_number in range(2):
         proposals = propose_all(pool, workload, records, model)
@@ -93,8 +92,8 @@ def test_the_second_round_learns_from_the_first(pool: BuildPool, workload: Workl
         for proposal, candidate in zip(proposals, built, strict=True):
             assert candidate.features is not None
             run_sec = time_once(candidate.artifact)
-            records.append(SearchRecord(trace_json=proposal.trace_json, run_sec=run_sec))
-            lessons.append(LearnRecord(workload=workload.shash, run_sec=run_sec, features=candidate.features))
+            records.append(Observation(workload="w", trace_json=proposal.trace_json, run_sec=run_sec))
+            lessons.append(Observation(workload=workload.shash, run_sec=run_sec, features=candidate.features))
         model = pool.submit(learn, lessons).result()
         assert model is not None
 

@@ -17,7 +17,8 @@ from cross.targets.target import host_target_json
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.boosting import BoostedTrees
 from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program, program_in
-from fleet.cost_model.job_trees import LearnRecord, learn
+from fleet.cost_model.job_trees import learn
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
@@ -25,7 +26,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks import propose as proposing
 from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
-from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.propose import Proposal, ProposeTask, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.workloads.programs import matmul
@@ -102,14 +103,15 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
     kept = SearchState(workload.mod_json, TARGET)
     own = list(itertools.islice(kept.own_space(), 24))
     rows = kept.features_of(own, threads=1)
-    records = [SearchRecord(trace_json=each.trace_json, run_sec=1e-3 + 1e-5 * n) for n, each in enumerate(own)]
-    lessons = [LearnRecord(workload="w", run_sec=r.run_sec, features=f) for r, f in zip(records, rows, strict=True)]
+    records = [
+        Observation(workload="w", trace_json=each.trace_json, run_sec=1e-3 + 1e-5 * n, features=features)
+        for n, (each, features) in enumerate(zip(own, rows, strict=True))
+    ]
     task = ProposeTask(
         mod_json=workload.mod_json,
         target_json=TARGET,
         records=tuple(records),
         is_guided=True,
-        lessons=tuple(lessons),
         count=8,
         ahead=4,
         population=24,
@@ -138,7 +140,7 @@ class Knowing(SearchState):
 def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
     """Who goes on with a job, or takes a search over, has the programs' hashes from the library: the same proposals."""
     programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
-    records = [SearchRecord(trace_json=proposal.trace_json, run_sec=1e-3) for proposal in proposals]
+    records = [Observation(workload="w", trace_json=proposal.trace_json, run_sec=1e-3) for proposal in proposals]
     knowing = [replace(one, program=program_in(stored)) for one, stored in zip(records, programs, strict=True)]
     task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, records=tuple(records))
 
@@ -189,8 +191,10 @@ def test_schedules_check_their_arguments_again_after_the_own_space_was_made(work
 def test_measured_candidates_never_come_again(workload: Workload, proposals: list[Proposal]) -> None:
     """Round after round, neither what was measured, nor what failed, nor what is in flight is proposed again."""
     seen = {proposal.digest for proposal in proposals}
-    records = [SearchRecord(trace_json=proposals[0].trace_json, run_sec=math.inf)]
-    records += [SearchRecord(trace_json=p.trace_json, run_sec=1e-3 * n) for n, p in enumerate(proposals[1:4], 1)]
+    records = [Observation(workload="w", trace_json=proposals[0].trace_json, run_sec=math.inf)]
+    records += [
+        Observation(workload="w", trace_json=p.trace_json, run_sec=1e-3 * n) for n, p in enumerate(proposals[1:4], 1)
+    ]
     in_flight = frozenset(proposal.digest for proposal in proposals[4:])
     for seed in range(3):
         fresh = propose(
@@ -206,14 +210,14 @@ def test_measured_candidates_never_come_again(workload: Workload, proposals: lis
         assert fresh
         assert not seen & {proposal.digest for proposal in fresh}
         seen |= {proposal.digest for proposal in fresh}
-        records += [SearchRecord(trace_json=proposal.trace_json, run_sec=1e-3) for proposal in fresh]
+        records += [Observation(workload="w", trace_json=proposal.trace_json, run_sec=1e-3) for proposal in fresh]
 
 
 @pytest.mark.slow
 def test_exhausted_space_gives_fewer_then_none() -> None:
     """A program with hardly a choice ends the search instead of repeating itself."""
     small = copy_program(4)
-    records: tuple[SearchRecord, ...] = ()
+    records: tuple[Observation, ...] = ()
     counts = []
     for seed in range(6):
         found = propose(
@@ -222,7 +226,7 @@ def test_exhausted_space_gives_fewer_then_none() -> None:
             )
         )
         counts.append(len(found))
-        records += tuple(SearchRecord(trace_json=p.trace_json, run_sec=1e-6) for p in found)
+        records += tuple(Observation(workload="w", trace_json=p.trace_json, run_sec=1e-6) for p in found)
 
     assert 0 < counts[0] < 64
     assert counts[-1] == 0
@@ -266,14 +270,14 @@ def test_candidates_build_and_compute_the_same(workload: Workload, proposals: li
         assert (trace is None) == (built.features is None)
 
 
-def synthetic_records(count: int, seed: int = 0) -> list[LearnRecord]:
+def synthetic_records(count: int, seed: int = 0) -> list[Observation]:
     """Candidates whose time is known: a base and a term for each of two features, summed over their stores."""
     rng = np.random.default_rng(seed)
     records = []
     for _ in range(count):
         features = rng.random((int(rng.integers(1, 4)), 6)).astype("float32")
         run_sec = 1.0 + float(features[:, 0].sum()) * 4 + float(features[:, 3].sum())
-        records.append(LearnRecord(workload="w", run_sec=run_sec, features=features))
+        records.append(Observation(workload="w", run_sec=run_sec, features=features))
     return records
 
 
@@ -307,7 +311,7 @@ def test_disturbed_times_teach_less() -> None:
     odd = [replace(one, run_sec=calm[-1 - number].run_sec) for number, one in enumerate(calm)]
     best_sec = min(one.run_sec for one in calm)
 
-    def error(records: list[LearnRecord]) -> float:
+    def error(records: list[Observation]) -> float:
         snapshot = learn(records)
         assert snapshot is not None
         found = BoostedTrees(snapshot).score([one.features for one in calm])
@@ -320,7 +324,7 @@ def test_failures_rank_last() -> None:
     """What failed to run is learned as bad, not left out."""
     good = synthetic_records(60)
     bad = [
-        LearnRecord(workload="w", run_sec=math.inf, features=record.features + np.float32(10.0))
+        Observation(workload="w", run_sec=math.inf, features=record.features + np.float32(10.0))
         for record in synthetic_records(20, seed=2)
     ]
     snapshot = learn(good + bad)
@@ -335,7 +339,7 @@ def test_failures_rank_last() -> None:
 def test_workloads_are_compared_with_themselves_only() -> None:
     """A candidate of a slow workload is not bad for that: scores are relative to its own workload's best."""
     fast = synthetic_records(60)
-    slow = [LearnRecord(workload="slow", run_sec=r.run_sec * 1000, features=r.features) for r in fast]
+    slow = [Observation(workload="slow", run_sec=r.run_sec * 1000, features=r.features) for r in fast]
     snapshot = learn(fast + slow)
     assert snapshot is not None
 
@@ -346,9 +350,9 @@ def test_workloads_are_compared_with_themselves_only() -> None:
 
 @pytest.mark.parametrize(
     "records",
-    [[], synthetic_records(7), [LearnRecord(workload="w", run_sec=math.inf, features=np.ones((1, 6), "float32"))] * 20],
+    [[], synthetic_records(7), [Observation(workload="w", run_sec=math.inf, features=np.ones((1, 6), "float32"))] * 20],
 )
-def test_too_little_gives_no_model(records: list[LearnRecord]) -> None:
+def test_too_little_gives_no_model(records: list[Observation]) -> None:
     """A handful of records, or failures alone, teach nothing."""
     assert learn(records) is None
 
@@ -370,7 +374,7 @@ def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, propo
     strange = json.loads(proposals[0].trace_json)
     strange[0][0][2] = ["no such block", "main"]
     traces = ["[[], []]", json.dumps(strange), "nonsense", proposals[0].trace_json]
-    records = tuple(SearchRecord(trace_json=trace, run_sec=1e-3) for trace in traces[1:])
+    records = tuple(Observation(workload="w", trace_json=trace, run_sec=1e-3) for trace in traces[1:])
 
     found = propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2, seed=3, records=records))
     recalled = recall_programs(workload.mod_json, TARGET, traces)

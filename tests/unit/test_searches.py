@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from cross.targets.target import host_target_json
+from fleet.cost_model.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.evolution import has_decisions
-from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.optimizer.tasks.searches import GRID_MOST, Search
 from fleet.workloads.programs import matmul
@@ -42,8 +43,10 @@ def task_of(workload: Workload, search: Search, **facts: object) -> ProposeTask:
     return replace(task, **facts)  # type: ignore[arg-type]
 
 
-def records_of(candidates: list[Made]) -> tuple[SearchRecord, ...]:
-    return tuple(SearchRecord(trace_json=one.trace_json, run_sec=1.0, program=one.program) for one in candidates)
+def records_of(candidates: list[Made]) -> tuple[Observation, ...]:
+    return tuple(
+        Observation(workload="w", trace_json=one.trace_json, run_sec=1.0, program=one.program) for one in candidates
+    )
 
 
 @pytest.mark.slow

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.cost_model.observation import Features
 from fleet.optimizer.prioritizer.values import LogSecs
-
-Features = NDArray[np.float32]
-"""For the cost model: float32, shape [n_stores, n_features]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

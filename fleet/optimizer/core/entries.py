@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
+from fleet.cost_model.observation import Features
 from fleet.domain.measuring import Measurement, Trial
-from fleet.optimizer.core.backlog import Features
 from fleet.spaces.packing import Packing
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
 from fleet.checking.weakness import Weakness
-from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.observation import Features, Observation
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.proving import Proof
 from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.backlog import Ahead, Features
+from fleet.optimizer.core.backlog import Ahead
 from fleet.optimizer.core.progress import Phase, WorkloadProgress
-from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.tasks.transfer import Seed
 from fleet.spaces.packing import Packing
 
@@ -73,11 +72,12 @@ class LimitsKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class LessonsRecalled:
+class FeaturesRecalled:
     """Features of earlier candidates were computed again."""
 
     workload: str
-    lessons: Sequence[LearnRecord]
+    observations: Sequence[Observation]
+    """With features, the same traces as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ Event = (
     | JobStarted
     | WorkloadsChosen
     | LimitsKnown
-    | LessonsRecalled
+    | FeaturesRecalled
     | RoundWanted
     | AheadWanted
     | EndWanted
@@ -358,7 +358,7 @@ Event = (
 class Learn:
     """To the pool: fit the cost model. The next Propose uses it."""
 
-    lessons: Sequence[LearnRecord]
+    observations: Sequence[Observation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +368,7 @@ class Propose:
     workload: str
     count: int
     seed: int
-    records: tuple[SearchRecord, ...]
+    records: tuple[Observation, ...]
     known: frozenset[str]
     """Digests that are under way."""
 
@@ -383,9 +383,6 @@ class Propose:
 
     ahead: int = 0
     """So many more are wanted for later, as far as the search looks at them anyway."""
-
-    lessons: tuple[LearnRecord, ...] = field(default=(), compare=False)
-    """What was measured of the workload, the newest last: for predictions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.checking.weakness import Weakness
-from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.observation import Observation
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.workload import Workload
 from fleet.optimizer.core.backlog import Backlog
 from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
-from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.tasks.transfer import Seed
 
 _KEPT_DECISIONS = 8
@@ -87,11 +86,12 @@ class WorkloadProgress:
     closed_because: str = ""
     """Why it gets no more trials: enough, or nothing new to try."""
 
-    records: list[SearchRecord] = field(default_factory=list)
+    records: list[Observation] = field(default_factory=list)
+    """Candidates of this and earlier jobs, the newest last; with features where these are known."""
+
     seeds: tuple[Seed, ...] = ()
     """What was best elsewhere: its first batch begins with those that fit."""
 
-    lessons: list[LearnRecord] = field(default_factory=list)
     replayed: list[str] = field(default_factory=list)
     """Traces of other devices for a replay, the fastest first; empty for other searches."""
 

@@ -6,14 +6,13 @@ import math
 from dataclasses import replace
 
 from fleet.base.quantities import time_text
-from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
 from fleet.domain.proving import Proof
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Candidate, CandidateStage, Purpose
 from fleet.optimizer.core.ledger import BASELINE, Ledger
 from fleet.optimizer.core.progress import UNTUNED_BOUND, WorkloadProgress
-from fleet.optimizer.tasks.propose import SearchRecord
 
 
 class Recording(Ledger):
@@ -78,24 +77,16 @@ class Recording(Ledger):
             self.progress.first_trial_sec = stored.at_sec
         # A static schedule may be an earlier trial's.
         item.records = [record for record in item.records if record.trace_json != candidate.trace_json]
-        is_disturbed = bool(measurement.disturbances)
         item.records.append(
-            SearchRecord(
+            Observation(
+                workload=candidate.workload,
                 trace_json=candidate.trace_json,
                 run_sec=measurement.median_sec,
-                is_disturbed=is_disturbed,
+                features=NO_FEATURES if candidate.features is None else candidate.features,
                 program=candidate.program,
+                is_disturbed=bool(measurement.disturbances),
             )
         )
-        if candidate.features is not None:
-            item.lessons.append(
-                LearnRecord(
-                    workload=candidate.workload,
-                    run_sec=measurement.median_sec,
-                    features=candidate.features,
-                    is_disturbed=is_disturbed,
-                )
-            )
         if candidate.artifact is None:
             del self.candidates[candidate.workload, candidate.digest]
 
@@ -156,8 +147,4 @@ def retime(item: WorkloadProgress, candidate: Candidate, run_sec: float, *, is_d
         if record.trace_json == candidate.trace_json
         else record
         for record in item.records
-    ]
-    item.lessons = [
-        replace(lesson, run_sec=run_sec, is_disturbed=is_disturbed) if lesson.features is candidate.features else lesson
-        for lesson in item.lessons
     ]

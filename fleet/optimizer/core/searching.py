@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fleet.base.quantities import count_text
+from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import Measurement
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.backlog import Backlog
@@ -25,15 +27,15 @@ from fleet.optimizer.core.recording import Recording
 from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
 from fleet.optimizer.prioritizer.values import Done, ProposedBatch
 
-_LESSONS = 2_000
+_LEARNT_FROM = 2_000
 """How many of the newest measured candidates the cost model learns from."""
 
 _BATCHES_AHEAD = {True: 1, False: 3}
 """Batches that are searched after the next one, where device and builders share cores or do not: to look further ahead
 costs device seconds in the first case, and saves them in the second (benchmarks/prioritizer)."""
 
-_OWN_LESSONS = 64
-"""How many of a workload's own say what to expect of its next candidates."""
+_KEPT_FEATURES = 64
+"""Number of the newest candidates of a workload whose features predict the next ones."""
 
 
 class Searching(Recording):
@@ -42,15 +44,16 @@ class Searching(Recording):
     def __init__(self, progress: JobProgress) -> None:
         super().__init__(progress)
         self._searches = 0
-        self._lessons_learnt = 0
+        self._learnt_from = 0
 
     def _know_limits(self, event: ev.LimitsKnown) -> None:
         for item in self.progress.workloads:
             item.least_sec = least_sec(item.workload, event.roofline)
             item.floor_sec = floor_sec(item.workload, event.roofline)
 
-    def _recall(self, event: ev.LessonsRecalled) -> None:
-        self.workload(event.workload).lessons.extend(event.lessons)
+    def _recall(self, event: ev.FeaturesRecalled) -> None:
+        item, found = self.workload(event.workload), {one.trace_json: one for one in event.observations}
+        item.records = [found.get(record.trace_json, record) for record in item.records]
 
     def _begin_search(self, event: ev.SearchBegun) -> None:
         for item in self.progress.workloads:
@@ -97,21 +100,20 @@ class Searching(Recording):
 
     def _search(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
         self._say(f"searching {item.workload.operator}: {sentence(batch.reason)}", Phase.SEARCH)
-        lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
-        if self.conditions.uses_model and len(lessons) > self._lessons_learnt:
-            self._lessons_learnt = len(lessons)
-            self._effects.append(ev.Learn(lessons[-_LESSONS:]))
+        learnable = [one for other in self.progress.workloads for one in other.records if one.has_features]
+        if self.conditions.uses_model and len(learnable) > self._learnt_from:
+            self._learnt_from = len(learnable)
+            self._effects.append(ev.Learn(learnable[-_LEARNT_FROM:]))
         self._effects.append(
             ev.Propose(
                 workload=item.workload.shash,
                 count=min(self.conditions.batch_size, self._trials_left()),
                 seed=self.conditions.seed + self._searches,
-                records=tuple(item.records),
+                records=_without_old_features(item.records),
                 known=frozenset(item.under_way | item.taken),
                 replayed=tuple(item.replayed),
                 seeds=item.seeds,
                 ahead=self._how_far_ahead(item),
-                lessons=tuple(item.lessons[-_OWN_LESSONS:]),
             )
         )
         item.is_searched = True
@@ -247,3 +249,10 @@ class Searching(Recording):
 
     def _build_baseline(self, event: ev.BaselineBuilt) -> None:
         self.baselines[event.workload] = event.artifact
+
+
+def _without_old_features(records: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return records for a search: only the newest go through the pool with their features."""
+    learnable = [record for record in records if record.has_features]
+    old = {record.trace_json for record in learnable[:-_KEPT_FEATURES]}
+    return tuple(replace(record, features=NO_FEATURES) if record.trace_json in old else record for record in records)

@@ -30,7 +30,7 @@ class JobCore(Judging):
             ev.JobStarted: self._start,
             ev.WorkloadsChosen: self._choose_workloads,
             ev.LimitsKnown: self._know_limits,
-            ev.LessonsRecalled: self._recall,
+            ev.FeaturesRecalled: self._recall,
             ev.RoundWanted: self._begin_round,
             ev.AheadWanted: self._search_ahead,
             ev.EndWanted: self._end_search,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from cross.targets.target import make_target
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
+from fleet.cost_model.observation import Features
 from fleet.cost_model.scoring import Ranker
-from fleet.optimizer.tasks.search_state import Features
 from fleet.spaces.recurrent import is_recurrence
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.job_trees import LearnRecord
+from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.prediction import predict
-from fleet.cost_model.samples import Query, Sample
+from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
-from fleet.optimizer.tasks.search_state import Features
 
 LogSecs = NDArray[np.float32]
 """Natural logarithms of times [s], shape [n_members]."""
@@ -23,7 +23,7 @@ _FEWEST = 4
 def expected_of(
     found: Sequence[Features | None],
     known: Snapshot | None,
-    lessons: Sequence[LearnRecord],
+    observed: Sequence[Observation],
     *,
     flop: float,
     device_model: str,
@@ -34,31 +34,19 @@ def expected_of(
     Args:
         found: features of candidates.
         known: what all workloads know.
-        lessons: what was measured of the workload on this device model.
+        observed: candidates of the workload on this device model, whose times are known.
         flop: operations of the workload.
     """
     has_features = [one is not None and len(one) > 0 for one in found]
-    samples = [
-        Sample(
-            workload=lesson.workload,
-            run_sec=lesson.run_sec,
-            features=lesson.features,
-            flop=flop,
-            device_model=device_model,
-            instruction_set=instruction_set,
-            is_disturbed=lesson.is_disturbed,
-        )
-        for lesson in lessons
-        if np.isfinite(lesson.run_sec) and len(lesson.features)
-    ]
-    if known is None or len(samples) < _FEWEST or not any(has_features):
+    usable = [one for one in observed if math.isfinite(one.run_sec) and one.has_features]
+    if known is None or len(usable) < _FEWEST or not any(has_features):
         return [None] * len(found)
     query = Query(
         features=[one for one in found if one is not None and len(one)],
         flop=flop,
         device_model=device_model,
         instruction_set=instruction_set,
-        known=samples,
+        known=usable,
     )
     columns = iter(predict(known.model, query).members.T)
     return [next(columns) if is_known else None for is_known in has_features]

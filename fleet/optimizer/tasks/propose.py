@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.job_trees import LearnRecord, are_enough
+from fleet.cost_model.job_trees import are_enough
+from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.packaged_model import prior_for
-from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
-from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
+from fleet.optimizer.tasks.search_state import Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
 from fleet.optimizer.tasks.transfer import Misfit, Seed, adapted
 
@@ -56,21 +56,6 @@ program take 5 ms, of a Winograd convolution's 50."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRecord:
-    """A measured candidate of the workload."""
-
-    trace_json: str
-    run_sec: float
-    """Infinite if it failed: then it is neither proposed again nor used as a parent."""
-
-    is_disturbed: bool = False
-    """Something else ran meanwhile."""
-
-    program: int | None = None
-    """Hash of its scheduled program; None: not known, so its trace is replayed, which takes 12 to 33 ms."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeTask:
     """One round of search."""
 
@@ -79,7 +64,10 @@ class ProposeTask:
     device_model: str = ""
     """What the shared model knows of this very hardware counts."""
 
-    records: tuple[SearchRecord, ...] = ()
+    records: tuple[Observation, ...] = ()
+    """Measured candidates of the workload, the newest last. Together with the shared model, those with features say
+    what to expect of proposals."""
+
     model: bytes | None = None
     """What `learn` made of the job's own records; None: there are too few, or what all workloads know scores."""
 
@@ -100,9 +88,6 @@ class ProposeTask:
 
     ahead: int = 0
     """So many more for later, as far as the search has looked at them anyway."""
-
-    lessons: tuple[LearnRecord, ...] = ()
-    """What was measured of the workload: says together with the shared model what to expect of proposals."""
 
     flop: float = 0.0
     """Operations of the workload."""
@@ -272,7 +257,7 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]
     expected = expected_of(
         [candidate.features for candidate in candidates],
         _shared(task),
-        task.lessons,
+        task.records,
         flop=task.flop,
         device_model=task.device_model,
         instruction_set=instruction_set_of(task.target_json),
@@ -302,7 +287,7 @@ def _is_guided(task: ProposeTask) -> bool:
     """Tell whether a model chooses: the job's own, or what all workloads know together with enough of its records."""
     if task.model is not None:
         return True
-    return task.is_guided and are_enough(task.lessons) and _shared(task) is not None
+    return task.is_guided and are_enough(task.records) and _shared(task) is not None
 
 
 def _shared(task: ProposeTask) -> Snapshot | None:
@@ -319,16 +304,7 @@ def _ranker(task: ProposeTask) -> Ranker:
         records=len(task.records),
         device_model=task.device_model,
         instruction_set=instruction_set_of(task.target_json),
-        measured=[
-            Sample(
-                workload=one.workload,
-                run_sec=one.run_sec,
-                features=one.features,
-                device_model=task.device_model,
-                is_disturbed=one.is_disturbed,
-            )
-            for one in (task.lessons if _is_guided(task) else ())
-        ],
+        measured=task.records if _is_guided(task) else (),
     )
 
 

@@ -14,11 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
+from fleet.cost_model.observation import Features
 from fleet.domain.keys import trace_digest
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.fast_schedule_calls import unchecked_arguments
@@ -28,9 +26,6 @@ from fleet.workloads.workload import module_of
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
-
-Features = NDArray[np.float32]
-"""float32, shape [n_stores, n_features]."""
 
 _MOST_STATES = 64
 """Workloads that a process keeps; the state of one with a hundred candidates takes 1 MB."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
 from fleet.cost_model.instruction_sets import instruction_set_of
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import has_prior, prior_samples
-from fleet.cost_model.samples import Sample, check, grouped
+from fleet.cost_model.samples import check, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import LEAST_SAMPLES, SURE, is_not_worse, train_snapshot
 from fleet.errors import ConfigError, InvalidRequest
@@ -66,7 +67,7 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
 def _is_not_worse(
     candidate: Snapshot,
     current: bytes | None,
-    packaged: Sequence[Sample],
+    packaged: Sequence[Observation],
     learnt: Sequence[Usable],
     held_out: Sequence[Usable],
 ) -> bool:
@@ -115,7 +116,7 @@ class Usable:
     """A sample that may be learnt from."""
 
     target_key: str
-    sample: Sample
+    sample: Observation
 
 
 def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
@@ -123,7 +124,7 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
     found: list[Usable] = []
     for stored in samples:
         with contextlib.suppress(InvalidRequest):
-            sample = Sample(
+            sample = Observation(
                 workload=stored.workload,
                 run_sec=stored.run_sec,
                 features=unpack_rows(stored.stores),
@@ -133,13 +134,13 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
                 is_disturbed=stored.is_disturbed,
             )
             check([sample])
-            if len(sample.features):  # else its schedule does not apply any more
+            if sample.has_features:  # else its schedule does not apply any more
                 found.append(Usable(stored.target_key, sample))
     widths = Counter(_width(one) for one in found)
     return [one for one in found if _width(one) == widths.most_common(1)[0][0]]
 
 
-def _packaged(usable: Sequence[Usable]) -> list[Sample]:
+def _packaged(usable: Sequence[Usable]) -> list[Observation]:
     """Return what the package's model was trained on, if the library has measured on what that is for."""
     if not any(_has_prior(key) for key in {one.target_key for one in usable}):
         return []

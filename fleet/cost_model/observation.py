@@ -1,0 +1,47 @@
+"""An observation: one measured candidate, as searches and the cost model know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Features = NDArray[np.float32]
+"""float32, shape [n_stores, n_features], as MetaSchedule's PerStoreFeature has them: mostly log2(x + 1)."""
+
+NO_FEATURES: Features = np.zeros((0, 0), np.float32)
+"""Features of a candidate for which they are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One measured candidate."""
+
+    workload: str
+    """Hash of the workload. Times are compared within one workload on one device model only."""
+
+    run_sec: float
+    """Infinite if it failed: then it is neither proposed again nor used as a parent."""
+
+    trace_json: str = ""
+    """Empty if only its features count."""
+
+    features: Features = field(default_factory=lambda: NO_FEATURES, compare=False, repr=False)
+    program: int | None = None
+    """Hash of its scheduled program; None: not known, so its trace is replayed, which takes 12 to 33 ms."""
+
+    is_disturbed: bool = False
+    """Something else ran meanwhile: its time counts a quarter."""
+
+    flop: float = 0.0
+    """Operations of the workload. This and the device count only where observations of several jobs are learnt from."""
+
+    device_model: str = ""
+    instruction_set: str = ""
+    """Shared by device models: "avx512 vnni", "neon"; see `fleet.cost_model.instruction_sets`."""
+
+    @property
+    def has_features(self) -> bool:
+        """True if the model can learn from it: its features are known, and its program stores something."""
+        return len(self.features) > 0
