@@ -29,8 +29,8 @@ from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.cost_model.observation import Observation
 from fleet.errors import BuildError
+from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.optimizer.tasks.transfer import Seed
 
 _BATCH = 8
 _TIMEOUT_SEC = 300.0

@@ -48,8 +48,8 @@ from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_cand
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.errors import BuildError, InvalidRequest
+from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.optimizer.tasks.transfer import Seed
 
 _SEEN = (
     ("segformer", "matmul 1024x32x128"),

@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks.cost_data.dataset import Group, Program, load
 from fleet.domain.workload import Workload
 from fleet.library import StoredWorkload
+from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.seeds import nearest
-from fleet.optimizer.tasks.transfer import Seed
 from fleet.workloads.workload import argument_specs, module_of
 
 _OF_EACH, _CLOSE = 2, 1.1

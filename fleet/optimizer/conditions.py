@@ -6,12 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cross.build.cache import BuildCache
-from fleet.building.build_candidate import BuildTask
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
-from fleet.domain.workload import Workload
-from fleet.optimizer.tasks.searches import Search
+from fleet.optimizer.search_terms import Search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +45,6 @@ class Conditions:
     evaluator: Evaluator
     trial_timeout_sec: float
     artifact_dir: Path
-    cache: BuildCache | None = None
-    """Where built libraries are kept beyond the job."""
-
     started_at: float
     """time.monotonic() at the start of the process [s]."""
 
@@ -66,15 +60,4 @@ class Conditions:
             flush_bytes=asked.flush_bytes,
             flush_cache=asked.flush_cache,
             f_preproc=asked.f_preproc,
-        )
-
-    def build_task(self, workload: Workload, trace_json: str | None, *, wants_features: bool = True) -> BuildTask:
-        """Describe the build of one candidate, or of the unscheduled program when `trace_json` is None."""
-        return BuildTask(
-            mod_json=workload.mod_json,
-            target_json=self.scope.target_json,
-            trace_json=trace_json,
-            out_dir=str(self.artifact_dir),
-            wants_features=wants_features,
-            cache=self.cache,
         )

@@ -45,8 +45,8 @@ from fleet.optimizer.patience import patiently
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
 from fleet.optimizer.report import ModelReport, TuneReport, report_decisions, report_progress, report_workloads
+from fleet.optimizer.search_terms import Search
 from fleet.optimizer.strategies import strategy_of
-from fleet.optimizer.tasks.searches import Search
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
 
@@ -149,6 +149,7 @@ class JobRun:
             library=self.library,
             turns=turns,
             gives_back=self.gives_back,
+            cache=self.cache,
         )
         following = asyncio.create_task(self._follow(loop), name="follow snapshots")
         try:
@@ -289,7 +290,6 @@ class JobRun:
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
             artifact_dir=self.artifact_dir,
-            cache=self.cache,
             started_at=self.started_at,
         )
 

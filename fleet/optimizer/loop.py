@@ -18,6 +18,7 @@ from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from cross.build.cache import BuildCache
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import count_text
 from fleet.base.tasks import stopped, together
@@ -75,12 +76,14 @@ class TuningLoop:
         library: Library,
         turns: Turns,
         gives_back: bool = False,
+        cache: BuildCache | None = None,
     ) -> None:
         """Measure nothing yet.
 
         Args:
             others: more devices of the same model, for batches of other workloads at the same time.
             gives_back: end the lease whenever nothing is left to measure for the moment.
+            cache: built libraries that outlive the job.
         """
         self._core = core
         self._gives_back = gives_back
@@ -90,7 +93,7 @@ class TuningLoop:
         self._is_next_built: Callable[[], bool] = lambda: False
         self._applied_one_by_one: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._recorder = Recorder(library, core.conditions)
-        self._searcher = Searcher(pool, core.conditions, self._workload_of)
+        self._searcher = Searcher(pool, core.conditions, self._workload_of, cache)
         self._baselines: dict[str, Artifact] = {}
         self._lanes = [self._lane_of(each) for each in (device, *others)]
         self._checker = self._lanes[0].checker

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from fleet.building.build_candidate import build_candidate
+from cross.build.cache import BuildCache
+from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.metered import metered
 from fleet.building.pool import Pool, run_within
 from fleet.cost_model.job_trees import learn
@@ -39,10 +40,22 @@ _BASELINE_TIMEOUT_SEC = 600.0
 class Searcher:
     """Runs a job's tasks in the pool. Keeps the newest cost model."""
 
-    def __init__(self, pool: Pool, conditions: Conditions, workload_of: Callable[[str], Workload]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        conditions: Conditions,
+        workload_of: Callable[[str], Workload],
+        cache: BuildCache | None = None,
+    ) -> None:
+        """Run nothing yet.
+
+        Args:
+            cache: built libraries that outlive the job.
+        """
         self._pool = pool
         self._conditions = conditions
         self._workload_of = workload_of
+        self._cache = cache
         self._snapshot: bytes | None = None
         self.shared: bytes | None = None
         """Snapshot of what all workloads of the library know, once there is one."""
@@ -110,7 +123,7 @@ class Searcher:
 
     async def build_baseline(self, shash: str) -> BaselineBuilt:
         """Build an unscheduled program."""
-        task = self._conditions.build_task(self._workload_of(shash), None)
+        task = self._task(shash, None)
         built = await run_within(self._pool, _BASELINE_TIMEOUT_SEC, build_candidate, task)
         return BaselineBuilt(shash, built.artifact)
 
@@ -120,7 +133,7 @@ class Searcher:
         return built if isinstance(built, Built) else None
 
     async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
-        task = self._conditions.build_task(self._workload_of(shash), trace_json, wants_features=wants_features)
+        task = self._task(shash, trace_json, wants_features=wants_features)
         try:
             metered_build = await asyncio.wrap_future(self._pool.submit(metered, build_candidate, task))
         except (BuildError, InvalidRequest) as error:
@@ -135,4 +148,15 @@ class Searcher:
             built.packings,
             built.program,
             builder_sec=metered_build.builder_sec,
+        )
+
+    def _task(self, shash: str, trace_json: str | None, *, wants_features: bool = True) -> BuildTask:
+        """Describe the build of a candidate, or of the unscheduled program if `trace_json` is None."""
+        return BuildTask(
+            mod_json=self._workload_of(shash).mod_json,
+            target_json=self._conditions.scope.target_json,
+            trace_json=trace_json,
+            out_dir=str(self._conditions.artifact_dir),
+            wants_features=wants_features,
+            cache=self._cache,
         )

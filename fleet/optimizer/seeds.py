@@ -12,7 +12,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.library import Library, StoredWorkload
-from fleet.optimizer.tasks.transfer import Seed
+from fleet.optimizer.search_terms import Seed
 
 _NEIGHBOURS = 3
 _OF_EACH = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleet.base.config import did_you_mean
 from fleet.errors import InvalidRequest
-from fleet.optimizer.tasks.searches import Search
+from fleet.optimizer.search_terms import Search
 
 DEFAULT = "evolutionary"
 

@@ -19,10 +19,11 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.optimizer.recall import recall
+from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.optimizer.tasks.transfer import Misfit, Seed, adapted, fitted_tiles
+from fleet.optimizer.tasks.transfer import Misfit, adapted, fitted_tiles
 from fleet.spaces.likeness import choice_of
 from fleet.spaces.space import space_of, static_schedule
 from fleet.spaces.tiles import Order, Tile

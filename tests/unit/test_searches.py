@@ -12,10 +12,11 @@ from cross.targets.target import host_target_json
 from fleet.cost_model.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
+from fleet.optimizer.search_terms import Search
 from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.search_state import Made, SearchState
-from fleet.optimizer.tasks.searches import GRID_MOST, Search
+from fleet.optimizer.tasks.searches import GRID_MOST
 from fleet.workloads.programs import matmul
 
 TARGET = host_target_json()

@@ -19,7 +19,7 @@ from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.backlog import Ahead
 from fleet.optimizer.core.progress import Phase, WorkloadProgress
-from fleet.optimizer.tasks.transfer import Seed
+from fleet.optimizer.search_terms import Seed
 from fleet.spaces.packing import Packing
 
 

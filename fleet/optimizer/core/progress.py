@@ -18,7 +18,7 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.workload import Workload
 from fleet.optimizer.core.backlog import Backlog
 from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
-from fleet.optimizer.tasks.transfer import Seed
+from fleet.optimizer.search_terms import Seed
 
 _KEPT_DECISIONS = 8
 

@@ -24,11 +24,12 @@ from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
+from fleet.optimizer.search_terms import Search, Seed
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
 from fleet.optimizer.tasks.search_state import Made, SearchState, state_of
-from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
-from fleet.optimizer.tasks.transfer import Misfit, Seed, adapted
+from fleet.optimizer.tasks.searches import replay_traces, search_grid, search_randomly
+from fleet.optimizer.tasks.transfer import Misfit, adapted
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,15 +19,6 @@ GRID_MOST = 10_000
 
 _DRAWN_FROM = 8
 """Batches of untried schedules of a workload's own space that a batch is drawn from."""
-
-
-class Search(enum.StrEnum):
-    """How candidates are found."""
-
-    EVOLUTIONARY = "evolutionary"
-    RANDOM = "random"
-    GRID = "grid"
-    REPLAY = "replay"
 
 
 class Fresh(Protocol):

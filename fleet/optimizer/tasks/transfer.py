@@ -11,12 +11,12 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cross.targets.target import make_target
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
+from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.likeness import choice_of, nearest
@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 
 _MOST_GROWN = 2
 """A tile becomes less than so many times as large: what fits the registers may not fit them then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
-    """A schedule that was good for another workload, or for this one on another device."""
-
-    mod_json: str
-    """What it was made for."""
-
-    trace_json: str
 
 
 class Misfit(enum.StrEnum):
