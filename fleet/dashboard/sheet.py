@@ -61,13 +61,13 @@ class Sheet:
 
 
 def make_sheet(
-    pane: Pane[T], things: Sequence[T], choice: Choice, now_sec: float, *, width: int, total: int, address: str
+    pane: Pane[T], things: Sequence[T], choice: Choice, now_sec: float, *, width: int, total: int = 0, address: str = ""
 ) -> Sheet:
     """Return what a pane shows.
 
     Args:
         width: of the pane [columns of the terminal].
-        total: how many things there are, should `things` be only the first of them.
+        total: the number shown in the header, larger than that of `things` if they are only the first; 0 for none.
         address: the tracker's, for advice.
     """
     rows = arrange(pane, things, choice)
