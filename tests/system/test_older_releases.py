@@ -1,7 +1,7 @@
-"""What was released before goes on with what is here: older agents, older clients, today's tracker, and each other.
+"""Tracker, agents and clients of a kept release work together with those of today, in every combination.
 
 The releases are archives in `tests/golden/releases`, made by `scripts/keep_release.py` from commits of this repository.
-They run with today's dependencies: what is compared is what they say to each other.
+They run with today's dependencies: only the protocol between them is compared.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RELEASES = sorted((Path(__file__).parent.parent / "golden/releases").glob("*.tar
 _FIRST_ON_THE_PATH = "import sys\nsys.path.insert(0, {folder!r})\n"
 """As sitecustomize: where a package is installed to be edited, its own folder may come before PYTHONPATH."""
 
-_AGENT = """
+_OLDER = """
 import runpy, device_agents, fleet
 assert device_agents.__file__.startswith({folder!r}) and fleet.__file__.startswith({folder!r}), fleet.__file__
-runpy.run_module("device_agents", run_name="__main__", alter_sys=True)
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 
 _CLIENT = """
@@ -64,7 +64,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Today's tracker, with an agent of a release and one of today."""
+    """A tracker, of a release or of today, with an agent of each."""
 
     fleet: Fleet
     code: Path
@@ -91,22 +91,30 @@ class Bench:
         return found
 
 
-@pytest.fixture(scope="module", params=RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((path, tracker), id=f"{path.name.removesuffix('.tar.xz')}-{tracker}_tracker")
+        for path in RELEASES
+        for tracker in ("newer", "older")
+    ],
+)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    release, tracker = request.param
     folder = tmp_path_factory.mktemp("release")
     code = folder / "code"
-    with tarfile.open(request.param) as archive:
+    with tarfile.open(release) as archive:
         archive.extractall(code)  # noqa: S202 ours; Debian 12 has a Python without `filter`
     (code / "sitecustomize.py").write_text(_FIRST_ON_THE_PATH.format(folder=str(code)))
     (folder / "artifact").write_bytes(b"latency_us:120")
-    servers = [_tracker(folder)]
+    servers = [_server(folder, "fleet.tracker", tracker, "--no-discovery")]
     try:
         servers[0].start()
-        for name, words, around in (
-            ("older", ["-c", _AGENT.format(folder=str(code))], ("env", "--chdir", str(folder), f"PYTHONPATH={code}")),
-            ("newer", ["-m", "device_agents"], ()),
-        ):
-            servers.append(_agent(folder, servers[0].address, name, words, around))
+        for name in ("older", "newer"):
+            config = folder / f"{name}.yaml"
+            config.write_text(f"devices:\n- {{driver: simulated, name: {name}, time_scale: 0}}\n")
+            words = ("--tracker", servers[0].address, "--config", str(config))
+            servers.append(_server(folder, "device_agents", name, *words))
             servers[-1].start()
         fleet = Fleet(servers[0], servers[1])
         eventually_sync(lambda: _available(fleet) == {"devices/older", "devices/newer"}, 30.0)
@@ -117,16 +125,13 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 server.stop()
 
 
-def _tracker(folder: Path) -> Server:
-    words = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(folder / "tracker")]
-    return Server(words, "tracker", folder / "tracker.log")
-
-
-def _agent(folder: Path, tracker: str, name: str, words: list[str], around: tuple[str, ...]) -> Server:
-    config = folder / f"{name}.yaml"
-    config.write_text(f"devices:\n- {{driver: simulated, name: {name}, time_scale: 0}}\n")
-    words = [*words, "--tracker", tracker, "--config", str(config), "--state-dir", str(folder / name)]
-    return Server(words, "agent", folder / f"{name}.log", around)
+def _server(folder: Path, module: str, age: str, *words: str) -> Server:
+    """Return a tracker or an agent, with the code of the release if it is "older"."""
+    code, name = str(folder / "code"), f"{module}-{age}"
+    run = ("-c", _OLDER.format(folder=code, module=module)) if age == "older" else ("-m", module)
+    around = ("env", "--chdir", str(folder), f"PYTHONPATH={code}") if age == "older" else ()
+    ready = "tracker" if module == "fleet.tracker" else "agent"
+    return Server([*run, *words, "--state-dir", str(folder / name)], ready, folder / f"{name}.log", around)
 
 
 def _available(fleet: Fleet) -> set[str]:
@@ -140,7 +145,9 @@ def test_there_is_a_release_to_compare_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "is_older"), [("older", False), ("newer", True), ("older", True)], ids=["agent", "client", "both"]
+    ("agent", "is_older"),
+    [("older", False), ("newer", True), ("older", True), ("newer", False)],
+    ids=["older_agent", "older_client", "both_older", "both_newer"],
 )
 def test_a_release_and_today_work_together(bench: Bench, agent: str, is_older: bool) -> None:
     """A lease is granted, a candidate uploaded and timed, and the lease given back: without that no client ends."""
@@ -150,7 +157,7 @@ def test_a_release_and_today_work_together(bench: Bench, agent: str, is_older: b
     assert found == {"device": f"devices/{agent}", "errors": [], "was_held": True}
 
 
-def test_an_older_agent_comes_back_after_its_trackers_death(bench: Bench) -> None:
+def test_agents_come_back_after_their_trackers_death(bench: Bench) -> None:
     """The tracker is killed and started again; the agents attach by themselves, and an older client is served."""
     bench.fleet.tracker.kill()
     bench.fleet.tracker.start()
