@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from fleet.dashboard.app import FleetApp
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import NotFound
 
@@ -74,14 +74,14 @@ LAB = Snapshot(
         PendingRequest(
             request_id="1",
             holder="dora@ci",
-            selector="kind=raspberry_pi,rack=3",
+            terms=LeaseTerms(selector="kind=raspberry_pi,rack=3"),
             asked_at_sec=_NOW_SEC - 40,
             reason="pi4-1 and pi4-2 are held by ann@desk for 10 min",
         ),
         PendingRequest(
             request_id="2",
             holder="bob@lab",
-            selector="name=zynq-1",
+            terms=LeaseTerms(selector="name=zynq-1"),
             asked_at_sec=_NOW_SEC - 12,
             position=1,
             reason="zynq-1 is held by cy@lab for 1 h 06 min",

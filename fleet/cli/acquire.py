@@ -10,7 +10,7 @@ import typer
 
 from fleet.cli import completion_values, options
 from fleet.cli.holding import check_command, run_holding
-from fleet.domain.leases import PendingRequest, make_wish
+from fleet.domain.leases import PendingRequest, make_terms
 
 app = typer.Typer(add_completion=False)
 
@@ -77,7 +77,7 @@ def acquire(
     console = options.stderr()
     tell = options.waiting_printer(selector)
     has_waited = False
-    wish = make_wish(
+    terms = make_terms(
         selector,
         prefer=prefer,
         priority=priority,
@@ -97,7 +97,7 @@ def acquire(
         address = options.tracker_address(ctx, tracker)
         async with (
             options.connected(address, connect_timeout_sec=connect_timeout) as client,
-            client.acquire(wish, on_queued=on_queued) as device,
+            client.acquire(terms, on_queued=on_queued) as device,
         ):
             if has_waited:
                 console.print(f"got {device.name}")

@@ -88,7 +88,7 @@ def cancel(
     if options.wants_json(ctx, json_output):
         options.print_json({"requests": [request_json(done)]})
         return
-    options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.selector}")
+    options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.terms.selector}")
 
 
 def _whole(beginning: str, known: list[str]) -> str:
@@ -111,10 +111,10 @@ def _table(snapshot: Snapshot) -> Table:
         table.add_row(
             Text(each.request_id[:_SHOWN_ID_CHARS]),
             Text(each.asked_by),
-            Text(each.selector),
-            str(each.priority),
+            Text(each.terms.selector),
+            str(each.terms.priority),
             age_text(each.asked_at_sec, snapshot.taken_at_sec),
             Text(each.reason),
-            Text(each.purpose),
+            Text(each.terms.purpose),
         )
     return table

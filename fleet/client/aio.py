@@ -31,7 +31,7 @@ from fleet.client.stream import TrackerStream
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, PendingRequest, make_wish
+from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms
 from fleet.domain.selectors import labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
@@ -153,7 +153,7 @@ class Fleet:
             await calls.close()
 
     def acquire(
-        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
+        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
     ) -> contextlib.AbstractAsyncContextManager[Device]:
         """Wait for a device and hold it until the block ends.
 
@@ -161,7 +161,8 @@ class Fleet:
             selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.domain.selectors`.
             on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves;
                 by the client's event loop, so it has to return soon.
-            terms: priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer; see `fleet.domain.leases.LeaseTerms`.
+            keywords: priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid; see
+                `fleet.domain.leases.LeaseTerms`.
 
         Raises:
             InvalidRequest: no selector.
@@ -169,18 +170,18 @@ class Fleet:
             KeyRevoked: this account is no member of the fleet any more; its leases have ended.
             WaitTimeout: none came free in time.
         """
-        return self._acquired(make_wish(selector, **terms), on_queued)
+        return self._acquired(make_terms(selector, **keywords), on_queued)
 
     async def acquire_device(
-        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
+        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
     ) -> Device:
         """Like `acquire`, without a block: give the device back by its `release()`."""
         stream = self._open_stream()
         if stream.fatal is not None:
             raise stream.fatal
         table = stream.table
-        wish = make_wish(selector, **terms)
-        held = await self._answer(table.ask(wish, on_queued), wish.wait_timeout_sec)
+        terms = make_terms(selector, **keywords)
+        held = await self._answer(table.ask(terms, on_queued), terms.wait_timeout_sec)
         self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
         device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
         self._devices.add(device)
@@ -333,8 +334,8 @@ class Fleet:
             await calls.close()
 
     @contextlib.asynccontextmanager
-    async def _acquired(self, wish: LeaseWish, on_queued: OnQueued | None) -> AsyncGenerator[Device, None]:
-        device = await self.acquire_device(wish, on_queued=on_queued)
+    async def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None) -> AsyncGenerator[Device, None]:
+        device = await self.acquire_device(terms, on_queued=on_queued)
         try:
             yield device
         finally:
@@ -351,7 +352,7 @@ class Fleet:
         except TimeoutError:
             where = waiting.last.reason if waiting.last is not None else "the tracker is away"
             raise WaitTimeout(
-                f"no device for {str(waiting.wish.selector)!r} within {wait_timeout_sec:g} s; {where}"
+                f"no device for {waiting.terms.selector!r} within {wait_timeout_sec:g} s; {where}"
             ) from None
         finally:
             table.leave(waiting.request_id)

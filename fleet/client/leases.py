@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fleet.base.clock import Clock
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease, LeaseEnd, LeaseWish, PendingRequest
+from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest
 from fleet.errors import Cancelled, DeviceClosed, FleetError, LeaseExpired, LeaseRevoked
 from fleet.wire.tokens import read_claims
 
@@ -26,7 +26,7 @@ class Acquire:
     """Ask for a device."""
 
     request_id: str
-    wish: LeaseWish
+    terms: LeaseTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Waiting:
     """A request that has no answer yet."""
 
     request_id: str
-    wish: LeaseWish
+    terms: LeaseTerms
     answer: asyncio.Future[HeldLease]
     on_queued: OnQueued | None = None
     last: PendingRequest | None = None
@@ -147,12 +147,12 @@ class LeaseTable:
     releasing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     """Leases given back whose end the tracker has not confirmed, by name."""
 
-    def ask(self, wish: LeaseWish, on_queued: OnQueued | None = None) -> Waiting:
+    def ask(self, terms: LeaseTerms, on_queued: OnQueued | None = None) -> Waiting:
         """Ask for a device; the answer arrives in the returned request's future."""
         answer: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(request_id=uuid.uuid4().hex, wish=wish, answer=answer, on_queued=on_queued)
+        waiting = Waiting(request_id=uuid.uuid4().hex, terms=terms, answer=answer, on_queued=on_queued)
         self.waiting[waiting.request_id] = waiting
-        self.send(Acquire(waiting.request_id, wish))
+        self.send(Acquire(waiting.request_id, terms))
         return waiting
 
     def leave(self, request_id: str) -> None:
@@ -167,7 +167,7 @@ class LeaseTable:
             self.leave(request_id)
             if not waiting.answer.done():
                 waiting.answer.set_exception(
-                    Cancelled(f"the client was closed while it waited for {str(waiting.wish.selector)!r}")
+                    Cancelled(f"the client was closed while it waited for {waiting.terms.selector!r}")
                 )
 
     def fail(self, error: FleetError) -> None:
@@ -204,7 +204,7 @@ class LeaseTable:
 
     def reopen(self) -> list[ClientEvent]:
         """Return what a new stream has to start with: waiting requests, renewals, and releases not yet confirmed."""
-        asks = (Acquire(waiting.request_id, waiting.wish) for waiting in self.waiting.values())
+        asks = (Acquire(waiting.request_id, waiting.terms) for waiting in self.waiting.values())
         return [*map(Renew, self.held), *map(Release, self.releasing), *asks]
 
     def release_strays(self, names: list[str]) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.trial_queue import QueuedTrial, TrialQueue, queued_batch
-from fleet.domain.leases import LeaseWish
+from fleet.domain.leases import LeaseTerms, make_terms
 from fleet.domain.measuring import ABSURD_SEC, ErrorKind, Measurement, Trial
 from fleet.domain.proving import Proof, ProofArgument
 from fleet.domain.selectors import Condition, Selector
@@ -86,7 +86,7 @@ class SteadyDevice:
     def __init__(
         self,
         client: Fleet,
-        wish: LeaseWish,
+        terms: LeaseTerms,
         *,
         stays_alike: bool = True,
         ahead: int = _SENT_AHEAD,
@@ -109,7 +109,7 @@ class SteadyDevice:
         """
         self._aside = aside
         self._client = client
-        self._wish = wish
+        self._terms = terms
         self._stays_alike = stays_alike
         self._ahead = ahead
         self._pauses_sec = tuple(pauses_sec)
@@ -168,7 +168,7 @@ class SteadyDevice:
 
     def bid(self, worth: float) -> None:
         """Say what a second of the device is worth now; the next request for a lease tells the tracker."""
-        self._wish = replace(self._wish, bid=worth)
+        self._terms = make_terms(self._terms, bid=worth)
 
     async def give_back(self) -> None:
         """End the lease, if there is one. The next measurement acquires another."""
@@ -300,11 +300,11 @@ class SteadyDevice:
             with self._waiting():
                 async with self._aside():
                     self._device = await self._stack.enter_async_context(
-                        self._client.acquire(self._wish, on_queued=self._on_queued)
+                        self._client.acquire(self._terms, on_queued=self._on_queued)
                     )
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
-                self._wish = replace(self._wish, selector=self._wish.selector & alike(self._device))
+                self._terms = self._terms.within(alike(self._device))
         if time.monotonic() - self._answered_at > _A_MOMENT_SEC:
             await self._device.open()
             self._answered_at = time.monotonic()

@@ -34,7 +34,7 @@ from fleet.errors import (
 )
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import device_from_proto
-from fleet.wire.leases import lease_end_from_proto, lease_from_proto, request_from_proto, wish_to_proto
+from fleet.wire.leases import acquire_to_proto, lease_end_from_proto, lease_from_proto, request_from_proto
 from fleet.wire.rpc import from_rpc_error, read_next
 from fleet.wire.snapshots import job_to_proto
 from fleet.wire.stubs import LeaseServiceStub
@@ -256,8 +256,8 @@ class TrackerStream:
 
 def _message(event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent:
     match event:
-        case Acquire(request_id, wish):
-            return lease_service_pb2.ClientEvent(acquire=wish_to_proto(request_id, wish))
+        case Acquire(request_id, terms):
+            return lease_service_pb2.ClientEvent(acquire=acquire_to_proto(request_id, terms))
         case Cancel(request_id):
             return lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id=request_id))
         case Renew(lease_name):

@@ -21,7 +21,7 @@ from fleet.client.leases import OnQueued
 from fleet.client.sync_device import Device as Device
 from fleet.client.sync_device import RemoteModule as RemoteModule
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import LeaseTerms, LeaseWish, make_wish
+from fleet.domain.leases import LeaseKeywords, LeaseTerms, make_terms
 from fleet.domain.snapshot import Snapshot
 
 
@@ -115,15 +115,15 @@ class Fleet(Blocking[aio.Fleet]):
 
     @documented_as(aio.Fleet.acquire)
     def acquire(
-        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
+        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
     ) -> contextlib.AbstractContextManager[Device]:
-        return self._acquired(make_wish(selector, **terms), on_queued)
+        return self._acquired(make_terms(selector, **keywords), on_queued)
 
     @documented_as(aio.Fleet.acquire_device)
     def acquire_device(
-        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
+        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
     ) -> Device:
-        request = self._inner.acquire_device(selector, on_queued=on_queued, **terms)
+        request = self._inner.acquire_device(selector, on_queued=on_queued, **keywords)
         return Device(self._thread.run(request), self._thread)
 
     devices = blocking(aio.Fleet.devices)
@@ -144,8 +144,8 @@ class Fleet(Blocking[aio.Fleet]):
     reset_epochs = blocking(aio.Fleet.reset_epochs)
 
     @contextlib.contextmanager
-    def _acquired(self, wish: LeaseWish, on_queued: OnQueued | None) -> Iterator[Device]:
-        device = self.acquire_device(wish, on_queued=on_queued)
+    def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None) -> Iterator[Device]:
+        device = self.acquire_device(terms, on_queued=on_queued)
         try:
             yield device
         finally:

@@ -55,7 +55,7 @@ def action_for_request(request: PendingRequest) -> CancelRequest:
     """Return what can be done about a request: end the wait."""
     return CancelRequest(
         request_id=request.request_id,
-        question=f"Take the request of {request.asked_by or 'somebody'} for {request.selector} out of the queue? "
+        question=f"Take the request of {request.asked_by or 'somebody'} for {request.terms.selector} out of the queue? "
         "Whoever waits for it is told.",
     )
 

@@ -157,11 +157,13 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
         key=lambda request: _number(request.position),
     ),
     Column(title="holder", cell=lambda request, _: request.asked_by, key=lambda request: _text(request.asked_by)),
-    Column(title="wants", cell=lambda request, _: request.selector, key=lambda request: _text(request.selector)),
+    Column(
+        title="wants", cell=lambda request, _: request.terms.selector, key=lambda request: _text(request.terms.selector)
+    ),
     Column(
         title="priority",
-        cell=lambda request, _: str(request.priority),
-        key=lambda request: _number(request.priority),
+        cell=lambda request, _: str(request.terms.priority),
+        key=lambda request: _number(request.terms.priority),
         is_number=True,
         from_width=100,
     ),

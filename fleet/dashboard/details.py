@@ -57,12 +57,12 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
         {
             "request": request.request_id,
             "holder": request.asked_by,
-            "wants": request.selector,
+            "wants": request.terms.selector,
             "place": "next" if request.position == 0 else f"{request.position} are served before it",
-            "priority": str(request.priority),
+            "priority": str(request.terms.priority),
             "waits": age_text(request.asked_at_sec, now_sec),
             "why": request.reason or "-",
-            "purpose": request.purpose or "-",
+            "purpose": request.terms.purpose or "-",
         }
     )
     return Group(facts, Text(), _candidates(request, snapshot, now_sec))
@@ -97,7 +97,7 @@ def _lease_facts(lease: Lease, now_sec: float) -> dict[str, str]:
 
 def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:
     try:
-        selector = parse_selector(request.selector)
+        selector = parse_selector(request.terms.selector)
     except InvalidRequest:  # a newer tracker's language
         return Text()
     would_do = by_name([device for device in snapshot.devices if selector.matches(labels_of(device))])

@@ -81,10 +81,10 @@ def _device_labels(device: DeviceStatus) -> dict[str, str]:
 def _request_labels(request: PendingRequest) -> dict[str, str]:
     """Who waits, and the kind that it waits for."""
     try:
-        kind = parse_selector(request.selector).kind
+        kind = parse_selector(request.terms.selector).kind
     except InvalidRequest:  # a newer tracker's language
         kind = None
-    return {"holder": request.holder, "purpose": request.purpose, **({"kind": kind} if kind else {})}
+    return {"holder": request.holder, "purpose": request.terms.purpose, **({"kind": kind} if kind else {})}
 
 
 def _job_labels(job: JobStatus) -> dict[str, str]:

@@ -62,73 +62,74 @@ class LeaseEnd(enum.StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-class _PlainTerms(TypedDict, total=False):
-    priority: int
-    """Larger goes first; 0 when left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """The terms of a lease, as a client requests them: the keywords of `Fleet.acquire`.
 
-    ttl_sec: float
-    """The lease ends this long after its holder was last heard of; 30 s when left out."""
+    One value from the client through the wire, the tracker and its journal to those who watch the queue.
+    """
 
-    max_sec: float | None
+    selector: str
+    """Which devices will do, see `fleet.domain.selectors`; canonical once it was checked."""
+
+    priority: int = 0
+    """Larger goes first."""
+
+    ttl_sec: float = 30.0
+    """The lease ends this long after its holder was last heard of."""
+
+    max_sec: float | None = None
     """The lease ends after this, renewed or not; None: the tracker's maximum."""
 
-    wait_timeout_sec: float | None
+    wait_timeout_sec: float | None = None
     """Give up after this wait; None: wait for ever."""
 
-    purpose: str
+    purpose: str = ""
     """Why, for people."""
 
-
-class LeaseTerms(_PlainTerms, total=False):
-    """The keywords of `Fleet.acquire`: everything a request may say beside the selector."""
-
-    prefer: str
+    prefer: str = ""
     """Among free devices that will do, take one that also matches this selector, if there is one:
     "bitstream=sha256:...". It never makes anybody wait."""
 
-    bid: float
-    """Worth of a second of the device, >= 0, default 0. It orders the requests of one key only."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseWish:
-    """What a client asks the tracker for; the fields are those of `LeaseTerms`, read and checked."""
-
-    selector: Selector
-    priority: int = 0
-    ttl_sec: float = 30.0
-    max_sec: float | None = None
-    wait_timeout_sec: float | None = None
-    purpose: str = ""
-    prefer: Selector | None = None
     bid: float = 0.0
+    """Worth of a second of the device, >= 0. It orders the requests of one key only."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.bid < math.inf:
-            raise InvalidRequest(f"the bid of a request is a number of at least zero, not {self.bid}")
-        for name, sec in (("ttl_sec", self.ttl_sec), ("max_sec", self.max_sec)):
-            if sec is not None and not 0 < sec <= LONGEST_SEC:
-                raise InvalidRequest(f"{name}={sec:g}: a lease lasts longer than 0 and at most {LONGEST_SEC} s")
-        if self.wait_timeout_sec is not None and not 0 <= self.wait_timeout_sec <= LONGEST_SEC:
-            raise InvalidRequest(f"wait_timeout_sec={self.wait_timeout_sec:g}: a wait takes 0 to {LONGEST_SEC} s")
-        if abs(self.priority) > MOST_PRIORITY:
-            raise InvalidRequest(f"priority={self.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
+    def within(self, selector: Selector) -> LeaseTerms:
+        """Return the same terms for those of its devices that also match a selector."""
+        return replace(self, selector=str(parse_selector(self.selector) & selector))
 
 
-def make_wish(selector: str | LeaseWish, **terms: Unpack[LeaseTerms]) -> LeaseWish:
-    """Make a wish from what a caller asks for. Terms given beside a wish replace its own.
+class LeaseKeywords(TypedDict, total=False):
+    """The fields of `LeaseTerms` beside the selector, for the types of `acquire`."""
+
+    priority: int
+    ttl_sec: float
+    max_sec: float | None
+    wait_timeout_sec: float | None
+    purpose: str
+    prefer: str
+    bid: float
+
+
+def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) -> LeaseTerms:
+    """Return checked terms from the arguments of a caller. Keywords beside terms replace their values.
 
     Raises:
-        InvalidRequest: the selector is malformed, or a length of time or the priority is out of bounds.
+        InvalidRequest: a selector is malformed, or a length of time, the priority or the bid is out of bounds.
     """
-    wish = selector if isinstance(selector, LeaseWish) else LeaseWish(selector=parse_selector(selector))
-    prefer, bid = terms.pop("prefer", None), terms.pop("bid", None)
-    if prefer is not None:
-        wish = replace(wish, prefer=parse_selector(prefer) if prefer else None)
-    if bid is not None:
-        wish = replace(wish, bid=bid)
-    plain: _PlainTerms = terms
-    return replace(wish, **plain)
+    terms = selector if isinstance(selector, LeaseTerms) else LeaseTerms(selector=selector)
+    terms = replace(terms, **keywords)
+    if not 0 <= terms.bid < math.inf:
+        raise InvalidRequest(f"the bid of a request is a number of at least zero, not {terms.bid}")
+    for name, sec in (("ttl_sec", terms.ttl_sec), ("max_sec", terms.max_sec)):
+        if sec is not None and not 0 < sec <= LONGEST_SEC:
+            raise InvalidRequest(f"{name}={sec:g}: a lease lasts longer than 0 and at most {LONGEST_SEC} s")
+    if terms.wait_timeout_sec is not None and not 0 <= terms.wait_timeout_sec <= LONGEST_SEC:
+        raise InvalidRequest(f"wait_timeout_sec={terms.wait_timeout_sec:g}: a wait takes 0 to {LONGEST_SEC} s")
+    if abs(terms.priority) > MOST_PRIORITY:
+        raise InvalidRequest(f"priority={terms.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
+    prefer = str(parse_selector(terms.prefer)) if terms.prefer else ""
+    return replace(terms, selector=str(parse_selector(terms.selector)), prefer=prefer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +138,7 @@ class PendingRequest:
 
     request_id: str
     holder: str = ""
-    selector: str = ""
-    priority: int = 0
+    terms: LeaseTerms = LeaseTerms(selector="")
     asked_at_sec: float = 0.0
     position: int = 0
     """Number of requests that are served before this one."""
@@ -146,7 +146,6 @@ class PendingRequest:
     reason: str = ""
     """Why it waits, in a sentence."""
 
-    purpose: str = ""
     holder_note: str = ""
     """Name chosen by the client; empty if it equals the certificate's name."""
 
@@ -156,5 +155,5 @@ class PendingRequest:
         return holder_text(self.holder, self.holder_note)
 
     def __repr__(self) -> str:
-        said = sanitize(f"for {self.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
+        said = sanitize(f"for {self.terms.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
         return f"<PendingRequest {said}>"

@@ -20,7 +20,7 @@ import fleet.aio
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.client.trial_queue import QueuedTrial, TrialQueue
-from fleet.domain.leases import LeaseWish
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import DeviceClosed, FleetError
 
@@ -40,7 +40,7 @@ class LanePlan:
     """Which devices to lease, and for how long."""
 
     address: str | None
-    wish: LeaseWish
+    terms: LeaseTerms
     devices: int = 1
     """Most leases held at once."""
 
@@ -134,7 +134,7 @@ class Lanes:
         while True:
             await queue.wait()
             async with (
-                SteadyDevice(client, self._plan.wish, stays_alike=False, ahead=ahead) as device,
+                SteadyDevice(client, self._plan.terms, stays_alike=False, ahead=ahead) as device,
                 aclosing(device.drain(queue)) as results,
             ):
                 async for queued, measurement in results:

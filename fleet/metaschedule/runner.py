@@ -17,7 +17,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, PyRunnerFuture, RunnerInput, RunnerResult
 
 from fleet.artifacts.artifact import Artifact
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
 from fleet.errors import DeviceClosed
 from fleet.metaschedule.lanes import LanePlan, Lanes
@@ -68,7 +68,7 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
         self.timeout_sec = timeout_sec
         plan = LanePlan(
             address=address,
-            wish=make_wish(selector, priority=priority, wait_timeout_sec=wait_timeout_sec, purpose="MetaSchedule"),
+            terms=make_terms(selector, priority=priority, wait_timeout_sec=wait_timeout_sec, purpose="MetaSchedule"),
             devices=max_workers,
             idle_sec=idle_sec,
             connect_timeout_sec=connect_timeout_sec,

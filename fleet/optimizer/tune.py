@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from fleet.building.pool import Builders, run_within
 from fleet.building.turns import Cores, Turns, stepped_aside
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
-from fleet.domain.leases import PendingRequest, make_wish
+from fleet.domain.leases import PendingRequest, make_terms
 from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.domain.workload import Workload
@@ -255,16 +255,15 @@ class OpenJob:
             place = f"{pending.position} before us" if pending.position else "next in the queue"
             self._say(f"waiting for a device, {place}: {pending.reason}")
 
-        wish = make_wish(
+        terms = make_terms(
             options.selector,
             priority=options.priority,
             wait_timeout_sec=options.wait_timeout_sec,
             purpose=f"tune {options.model.name}",
         )
-        wish = replace(wish, selector=wish.selector & within)
         return SteadyDevice(
             client,
-            wish,
+            terms.within(within),
             courier=self.shop.courier,
             notice=self.core.progress.notice,
             on_queued=on_queued,

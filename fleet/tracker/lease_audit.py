@@ -45,7 +45,7 @@ class LeaseAudit:
             "device": lease.device_name,
             "held_sec": round(now_sec - lease.granted_at_sec, 3),
             "end": ended.end.name.lower(),
-            "purpose": lease.purpose,
+            "purpose": lease.terms.purpose,
         }
         self._audit.write(
             AuditEntry(

@@ -262,17 +262,17 @@ class LeaseServicer:
     async def _take(self, client_id: str, message: lease_service_pb2.OpenLeasesRequest, outbox: ClientOutbox) -> None:
         if len(message.events) > _MOST_EVENTS:
             raise InvalidRequest(f"{len(message.events)} events in one message; send at most {_MOST_EVENTS}")
-        for count, wish in enumerate(message.events):
+        for count, event in enumerate(message.events):
             if outbox.is_closed:
                 return  # a newer stream replaced this one: ignore what it still says
             if count % _TURN_EVENTS == 0:
                 await asyncio.sleep(0)
                 await outbox.wait_drained()
-            if wish.HasField("job"):
-                if wish.job.ByteSize() <= _MAX_JOB_BYTES:
-                    self._show_job(client_id, wish.job)
-            elif event := client_event(client_id, wish):
-                self._engine.submit(event)
+            if event.HasField("job"):
+                if event.job.ByteSize() <= _MAX_JOB_BYTES:
+                    self._show_job(client_id, event.job)
+            elif (applied := client_event(client_id, event)) is not None:
+                self._engine.submit(applied)
 
     def _show_job(self, client_id: str, job: job_pb2.Job) -> None:
         sanitize_message(job)

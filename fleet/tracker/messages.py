@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from fleet.domain.devices import holder_text
+from fleet.domain.leases import PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.epochs import nonce_of
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.state import TrackerState
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
-from fleet.wire.leases import LEASE_ENDS
-from fleet.wire.times import duration_sec, timestamp
+from fleet.wire import leases
+from fleet.wire.leases import LEASE_ENDS, terms_from_proto
+from fleet.wire.times import timestamp
 from fleet.wire.tokens import sign_claims
 
 _LOOKED_AT = 8
@@ -39,7 +41,7 @@ def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
         granted_at=timestamp(lease.granted_at_sec),
         expires_at=timestamp(lease.expires_at_sec),
         ends_at=timestamp(lease.ends_at_sec),
-        purpose=lease.purpose,
+        purpose=lease.terms.purpose,
         holder_note=lease.note,
     )
 
@@ -89,16 +91,16 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
 
 
 def request_to_proto(state: TrackerState, request: RequestEntry, position: int) -> lease_pb2.PendingRequest:
-    return lease_pb2.PendingRequest(
-        request_id=request.request_id,
-        holder=request.holder,
-        selector=request.selector,
-        priority=request.priority,
-        asked_at=timestamp(request.asked_at_sec),
-        position=position,
-        reason=waiting_reason(state, request.selector),
-        purpose=request.purpose,
-        holder_note=request.note,
+    return leases.request_to_proto(
+        PendingRequest(
+            request_id=request.request_id,
+            holder=request.holder,
+            terms=request.terms,
+            asked_at_sec=request.asked_at_sec,
+            position=position,
+            reason=waiting_reason(state, request.terms.selector),
+            holder_note=request.note,
+        )
     )
 
 
@@ -154,22 +156,11 @@ def effect_to_proto(
 
 
 def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.Event | None:
-    """Return what a client asks for as an event; None for a job, and for events that only newer clients know."""
+    """Convert a client's event; None for a job, and for events that only newer clients know."""
     match message.WhichOneof("kind"):
         case "acquire":
             acquire = message.acquire
-            return ev.Acquire(
-                client_id,
-                acquire.request_id,
-                acquire.selector,
-                acquire.priority,
-                duration_sec(acquire.ttl),
-                duration_sec(acquire.max_duration),
-                duration_sec(acquire.wait_timeout),
-                acquire.purpose,
-                acquire.prefer,
-                acquire.bid,
-            )
+            return ev.Acquire(client_id, acquire.request_id, terms=terms_from_proto(acquire))
         case "cancel":
             return ev.Cancel(client_id, message.cancel.request_id)
         case "renew":

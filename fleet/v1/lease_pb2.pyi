@@ -61,7 +61,7 @@ class Token(_message.Message):
     def __init__(self, claims: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingRequest(_message.Message):
-    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note")
+    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note", "terms")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class PendingRequest(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     holder: str
     selector: str
@@ -80,7 +81,8 @@ class PendingRequest(_message.Message):
     reason: str
     purpose: str
     holder_note: str
-    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ...) -> None: ...
+    terms: Acquire
+    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ...) -> None: ...
 
 class Acquire(_message.Message):
     __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid")

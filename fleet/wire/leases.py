@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.base.text import sendable
-from fleet.domain.leases import Lease, LeaseEnd, LeaseWish, PendingRequest
+from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest
 from fleet.v1 import lease_pb2, lease_service_pb2
-from fleet.wire.times import optional_duration, timestamp, timestamp_sec
+from fleet.wire.times import duration_sec, optional_duration, timestamp, timestamp_sec
 
 LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.RELEASED: lease_service_pb2.LEASE_END_RELEASED,
@@ -52,43 +52,64 @@ def lease_end_from_proto(value: int) -> LeaseEnd:
     return _ENDS_BY_NUMBER.get(value, LeaseEnd.UNKNOWN)
 
 
-def wish_to_proto(request_id: str, wish: LeaseWish) -> lease_pb2.Acquire:
-    return lease_pb2.Acquire(
-        request_id=request_id,
-        selector=str(wish.selector),
-        priority=wish.priority,
-        ttl=optional_duration(wish.ttl_sec),
-        max_duration=optional_duration(wish.max_sec),
-        wait_timeout=optional_duration(wish.wait_timeout_sec),
-        purpose=sendable(wish.purpose),
-        prefer=str(wish.prefer) if wish.prefer is not None else "",
-        bid=wish.bid,
+def acquire_to_proto(request_id: str, terms: LeaseTerms) -> lease_pb2.Acquire:
+    message = _terms_to_proto(terms)
+    message.request_id = request_id
+    return message
+
+
+def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
+    """Read terms, unchecked. A length that is unset or zero is 0 for the ttl and None for the others."""
+    return LeaseTerms(
+        selector=message.selector,
+        priority=message.priority,
+        ttl_sec=duration_sec(message.ttl),
+        max_sec=duration_sec(message.max_duration) or None,
+        wait_timeout_sec=duration_sec(message.wait_timeout) or None,
+        purpose=message.purpose,
+        prefer=message.prefer,
+        bid=message.bid,
     )
 
 
 def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
+    terms = _terms_to_proto(request.terms)
     return lease_pb2.PendingRequest(
         request_id=request.request_id,
         holder=request.holder,
-        selector=request.selector,
-        priority=request.priority,
+        selector=terms.selector,
+        priority=terms.priority,
         asked_at=timestamp(request.asked_at_sec),
         position=request.position,
         reason=request.reason,
-        purpose=request.purpose,
+        purpose=terms.purpose,
         holder_note=request.holder_note,
+        terms=terms,
     )
 
 
 def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
+    """Read a waiting request. Older trackers send a few of its terms, as fields of its own."""
+    older = LeaseTerms(selector=message.selector, priority=message.priority, purpose=message.purpose)
     return PendingRequest(
         request_id=message.request_id,
         holder=message.holder,
-        selector=message.selector,
-        priority=message.priority,
+        terms=terms_from_proto(message.terms) if message.HasField("terms") else older,
         asked_at_sec=timestamp_sec(message.asked_at),
         position=message.position,
         reason=message.reason,
-        purpose=message.purpose,
         holder_note=message.holder_note,
+    )
+
+
+def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
+    return lease_pb2.Acquire(
+        selector=terms.selector,
+        priority=terms.priority,
+        ttl=optional_duration(terms.ttl_sec),
+        max_duration=optional_duration(terms.max_sec),
+        wait_timeout=optional_duration(terms.wait_timeout_sec),
+        purpose=sendable(terms.purpose),
+        prefer=terms.prefer,
+        bid=terms.bid,
     )

@@ -12,7 +12,7 @@ import fleet.aio
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.client.steady import SteadyDevice
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Measurement, Trial
 from fleet.testing import SimulatedAgent, serve_tracker
 from fleet.v1 import measurement_pb2, session_service_pb2
@@ -85,7 +85,7 @@ async def seated(
         fleet.aio.connect(tracker.address) as client,
         SteadyDevice(
             client,
-            make_wish("simulated", purpose="test"),
+            make_terms("simulated", purpose="test"),
             pauses_sec=pauses_sec,
             notice=notices.append,
         ) as seat,

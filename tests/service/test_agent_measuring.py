@@ -20,7 +20,7 @@ from device_agents.config import make_drivers, parse_config
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain import measuring
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
@@ -222,8 +222,8 @@ async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Pa
     notices: list[str] = []
     async with serve_tracker() as tracker:
         agent = Agent(config, make_drivers(config), Home(tracker=tracker.address, state_dir=tmp_path / "agent"))
-        wish = make_wish("cpu", purpose="test")
-        async with agent, fleet.aio.connect(tracker.address) as client, SteadyDevice(client, wish) as device:
+        terms = make_terms("cpu", purpose="test")
+        async with agent, fleet.aio.connect(tracker.address) as client, SteadyDevice(client, terms) as device:
             assert await agent.wait_attached(60.0)
             with busy_processor() as hog:
 

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fleet.cli.main import app
+from fleet.domain.leases import LeaseTerms
 from fleet.errors import ConfigError, JournalDamaged
 from fleet.testing import serve_tracker
 from fleet.tracker import fsck
@@ -41,8 +42,7 @@ def device(number: int, *, is_leased: bool) -> DeviceEntry:
         client_id=f"client-{number}",
         request_id="r",
         holder="me@here",
-        purpose="x" * (number % 50),
-        ttl_sec=30.0,
+        terms=LeaseTerms(selector="kind=cpu", purpose="x" * (number % 50)),
         granted_at_sec=NOW,
         expires_at_sec=NOW + 30,
         ends_at_sec=NOW + 86400,
@@ -64,13 +64,9 @@ def waiting(number: int) -> RequestEntry:
         client_id=f"client-{number}",
         request_id="r",
         holder="me@here",
-        selector="cpu",
-        priority=0,
-        ttl_sec=30.0,
-        max_duration_sec=100.0,
+        terms=LeaseTerms(selector="kind=cpu", max_sec=100.0, purpose="p"),
         deadline_sec=None,
         asked_at_sec=NOW,
-        purpose="p",
         order=(NOW, number),
     )
 

@@ -21,7 +21,7 @@ from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.domain.keys import trace_digest
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
@@ -243,8 +243,8 @@ async def test_two_devices_measure_two_workloads_at_the_same_time(tmp_path: Path
             serve_tracker() as tracker,
             SimulatedAgent(tracker.address, names, address=agent.address),
             fleet.aio.connect(tracker.address) as client,
-            SteadyDevice(client, make_wish("simulated")) as first,
-            SteadyDevice(client, make_wish("simulated")) as second,
+            SteadyDevice(client, make_terms("simulated")) as first,
+            SteadyDevice(client, make_terms("simulated")) as second,
         ):
             items = [WorkloadProgress(workload=item) for item in workloads]
             core.apply(JobStarted(conditions(tmp_path, job_name), 100, items))
@@ -378,8 +378,8 @@ async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_
             SimulatedAgent(tracker.address, ["devices/left"], address=left.address),
             contextlib.AsyncExitStack() as agent_of_gone,
             fleet.aio.connect(tracker.address) as client,
-            SteadyDevice(client, make_wish("simulated", prefer="name=gone"), stays_alike=False) as first,
-            SteadyDevice(client, make_wish("simulated", prefer="name=left"), stays_alike=False) as second,
+            SteadyDevice(client, make_terms("simulated", prefer="name=gone"), stays_alike=False) as first,
+            SteadyDevice(client, make_terms("simulated", prefer="name=left"), stays_alike=False) as second,
         ):
             agent = SimulatedAgent(tracker.address, ["devices/gone"], agent_id="gone", address=gone.address)
             await agent_of_gone.enter_async_context(agent)

@@ -14,7 +14,7 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import ErrorKind, Trial
 from fleet.errors import DeviceClosed
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
@@ -51,7 +51,7 @@ async def test_a_run_of_errors_stops_the_batch_until_the_agent_finds_the_device_
         async with (
             agent,
             fleet.aio.connect(tracker.address) as client,
-            SteadyDevice(client, make_wish("simulated", purpose="test")) as device,
+            SteadyDevice(client, make_terms("simulated", purpose="test")) as device,
         ):
             assert await agent.wait_attached(60.0)
             measurer = Measurer(device)

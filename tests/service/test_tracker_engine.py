@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from fleet.domain.leases import LeaseTerms
 from fleet.testing import FakeClock, Ledger, eventually
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.state import TrackerState
@@ -30,7 +31,7 @@ class Bench:
         await self.engine.ask(ev.ClientConnected("alice", "alice@here"))
 
     async def grant(self, ttl_sec: float) -> str:
-        (effect,) = await self.engine.ask(ev.Acquire("alice", "r", "cpu", ttl_sec=ttl_sec))
+        (effect,) = await self.engine.ask(ev.Acquire("alice", "r", LeaseTerms(selector="cpu", ttl_sec=ttl_sec)))
         assert isinstance(effect, ev.Granted)
         return effect.lease.name
 
@@ -51,7 +52,7 @@ async def test_a_turn_leaves_room_for_others() -> None:
     await bench.start()
     seen_by_others: list[int] = []
     for number in range(1_000):
-        bench.engine.submit(ev.Acquire("alice", f"r{number}", "cpu"))
+        bench.engine.submit(ev.Acquire("alice", f"r{number}", LeaseTerms(selector="cpu")))
 
     def look() -> None:
         seen_by_others.append(len(bench.effects))
@@ -71,8 +72,8 @@ async def test_turns_wait_for_a_busy_journal_and_the_loop_does_not() -> None:
     await bench.start()
     bench.ledger.is_busy = True
 
-    first = asyncio.create_task(bench.engine.ask(ev.Acquire("alice", "r1", "cpu")))
-    second = asyncio.create_task(bench.engine.ask(ev.Acquire("alice", "r2", "cpu")))
+    first = asyncio.create_task(bench.engine.ask(ev.Acquire("alice", "r1", LeaseTerms(selector="cpu"))))
+    second = asyncio.create_task(bench.engine.ask(ev.Acquire("alice", "r2", LeaseTerms(selector="cpu"))))
     other = asyncio.create_task(asyncio.to_thread(str))
     await eventually(other.done)
     assert [False, False] == [first.done(), second.done()]

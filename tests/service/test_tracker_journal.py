@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fleet.domain.leases import LeaseTerms
 from fleet.errors import ConfigError, DiskFull
 from fleet.testing import Ledger
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
@@ -26,6 +27,10 @@ from tests.full_disk import full_disk
 NOW = 1_000_000.0
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 SEC = st.floats(0, 4e9)
+HELD_TERMS = st.builds(LeaseTerms, selector=st.just(""), ttl_sec=SEC, purpose=TEXT)
+TERMS = st.builds(
+    LeaseTerms, selector=TEXT, priority=st.integers(-100, 100), ttl_sec=SEC, max_sec=st.none() | SEC, purpose=TEXT
+)
 
 
 def contents(durable: Durable) -> object:
@@ -36,9 +41,9 @@ def contents(durable: Durable) -> object:
 
 @st.composite
 def leases(draw: st.DrawFn, device_name: str, epoch: int) -> LeaseEntry:
-    texts = {name: draw(TEXT) for name in ("name", "client_id", "request_id", "holder", "purpose")}
-    times = {f"{name}_sec": draw(SEC) for name in ("ttl", "granted_at", "expires_at", "ends_at")}
-    return LeaseEntry(device_name=device_name, epoch=epoch, **texts, **times)
+    texts = {name: draw(TEXT) for name in ("name", "client_id", "request_id", "holder")}
+    times = {f"{name}_sec": draw(SEC) for name in ("granted_at", "expires_at", "ends_at")}
+    return LeaseEntry(device_name=device_name, epoch=epoch, terms=draw(HELD_TERMS), **texts, **times)
 
 
 @st.composite
@@ -64,13 +69,9 @@ def requests(draw: st.DrawFn) -> RequestEntry:
         client_id=draw(st.sampled_from(["a", "b"])),
         request_id=draw(st.sampled_from(["1", "2"])),
         holder=draw(TEXT),
-        selector=draw(TEXT),
-        priority=draw(st.integers(-100, 100)),
-        ttl_sec=draw(SEC),
-        max_duration_sec=draw(SEC),
+        terms=draw(TERMS),
         deadline_sec=draw(st.none() | SEC),
         asked_at_sec=draw(SEC),
-        purpose=draw(TEXT),
         order=(draw(st.floats(-1e12, 1e12)), draw(st.integers(0, 2**40))),
     )
 

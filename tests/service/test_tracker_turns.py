@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
+from fleet.domain.leases import LeaseTerms
 from fleet.testing import FakeClock, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import LeaseEntry
@@ -76,7 +77,7 @@ class Watched:
         """Have two devices lent, and one given back."""
         for _ in range(2):
             self.count += 1
-            effects = self.apply(ev.Acquire("alice", f"r{self.count}", "cpu"))
+            effects = self.apply(ev.Acquire("alice", f"r{self.count}", LeaseTerms(selector="cpu")))
             self.held += [effect.lease for effect in effects if isinstance(effect, ev.Granted)]
         self.apply(ev.Release("alice", self.held.pop(0).name))
         self.view.forget(self.state.take_changes())

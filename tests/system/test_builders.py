@@ -26,7 +26,7 @@ from fleet.building.cluster.pool import DaskPool
 from fleet.cli.json_schema.of_jobs import Builders
 from fleet.cli.main import app
 from fleet.client.steady import SteadyDevice
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import BuildError, BuildersUnavailable, ErrorKind
 from fleet.library import Library, Record, RecordKind
@@ -147,7 +147,7 @@ async def test_what_is_built_goes_from_its_builder_to_the_agent(
     with running_fleet(tmp_path, "devices: [{driver: simulated}]") as fleet:
         async with aio.connect(fleet.address) as client:
             one, two = [await _build(pool, size, tmp_path) for size in (16, 24)]
-            async with SteadyDevice(client, make_wish("simulated"), courier=ClusterCourier(pool)) as device:
+            async with SteadyDevice(client, make_terms("simulated"), courier=ClusterCourier(pool)) as device:
                 first = await _measure(device, one)
                 lost = next(each for each in cluster.builders if _listens(each, two.builder))
                 lost.kill()

@@ -14,7 +14,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.building.turns import Turns
 from fleet.cli.build import BuildOrder, run_build
 from fleet.client.steady import SteadyDevice
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
@@ -48,7 +48,7 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
     async with (
         LocalFleet() as local,
         aio.connect(local.address) as client,
-        SteadyDevice(client, make_wish("cpu", purpose="test")) as steady,
+        SteadyDevice(client, make_terms("cpu", purpose="test")) as steady,
     ):
         inventory = (await steady.device()).inventory
         scope = RecordScope(

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from fleet.artifacts.artifact import Artifact
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.errors import DeviceClosed
 from fleet.metaschedule.lanes import LanePlan, Lanes
@@ -61,7 +61,7 @@ def start_agent(stack: ExitStack, tmp_path: Path, tracker: str) -> StartAgent:
 @pytest.fixture
 def lanes_on(stack: ExitStack, tracker: str) -> Callable[..., Lanes]:
     def make(**settings: Any) -> Lanes:
-        lanes = Lanes(LanePlan(address=tracker, wish=make_wish("simulated"), **settings))
+        lanes = Lanes(LanePlan(address=tracker, terms=make_terms("simulated"), **settings))
         stack.callback(lanes.close)
         return lanes
 

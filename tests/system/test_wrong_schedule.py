@@ -15,7 +15,7 @@ from fleet import aio
 from fleet.building.build_candidate import BuildTask
 from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import make_terms
 from fleet.domain.measuring import ErrorKind, Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
@@ -86,7 +86,7 @@ async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) ->
         async with (
             LocalFleet() as local,
             aio.connect(local.address) as client,
-            SteadyDevice(client, make_wish("cpu", purpose="test")) as steady,
+            SteadyDevice(client, make_terms("cpu", purpose="test")) as steady,
         ):
             device = await steady.device()
             job = library.start_job(title="test", trials_total=8)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleet.client.leases import Acquire, ClientEvent, LeaseTable, Release, Renew, Waiting
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease, LeaseEnd, make_wish
+from fleet.domain.leases import Lease, LeaseEnd, make_terms
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import DeviceClosed, LeaseExpired, LeaseRevoked, NoMatchingDevice
 from fleet.testing import FakeClock
@@ -43,7 +43,7 @@ class Recorder:
         return [type(event).__name__ for event in self.said]
 
     def ask(self) -> Waiting:
-        return self.table.ask(make_wish("cpu"))
+        return self.table.ask(make_terms("cpu"))
 
     def grant(self, request_id: str, name: str = "leases/1") -> None:
         # The tracker's clock is an hour off: it must not matter.
@@ -62,7 +62,7 @@ async def test_a_new_stream_repeats_what_still_matters() -> None:
 
     events = table.table.reopen()
 
-    assert events == [Renew("leases/1"), Release("leases/2"), Acquire(third.request_id, third.wish)]
+    assert events == [Renew("leases/1"), Release("leases/2"), Acquire(third.request_id, third.terms)]
 
 
 async def test_a_grant_that_nobody_waits_for_is_given_back() -> None:

@@ -17,7 +17,7 @@ from fleet.dashboard.plain_signs import PlainSigns
 from fleet.dashboard.selection import action_for, details_of
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
-from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from tests.unit.test_dashboard_view import NOW_SEC, busy_fleet
 
@@ -63,7 +63,9 @@ def test_a_devices_details_are_state_facts_and_holder() -> None:
 
 def test_a_requests_details_are_the_devices_that_would_do() -> None:
     """With who has them, in the order in which people count."""
-    wanted = PendingRequest(request_id="r", holder="bob@lab", selector="cpu", position=2, reason="all are held")
+    wanted = PendingRequest(
+        request_id="r", holder="bob@lab", terms=LeaseTerms(selector="cpu"), position=2, reason="all are held"
+    )
     names = ("pi-10", "pi-9")
     devices = tuple(replace(HELD, name=f"devices/{name}") for name in names)
     other = DeviceStatus(name="devices/gpu", inventory=Inventory(kind="cuda"))
@@ -80,10 +82,10 @@ def test_a_requests_details_are_the_devices_that_would_do() -> None:
 def test_the_devices_of_a_request_may_be_many() -> None:
     """They are counted, not all listed; a selector of a newer tracker is shown as it is."""
     many = tuple(DeviceStatus(name=f"devices/pi-{at}", inventory=Inventory(kind="cpu")) for at in range(60))
-    wanted = PendingRequest(request_id="r", selector="cpu")
+    wanted = PendingRequest(request_id="r", terms=LeaseTerms(selector="cpu"))
     assert "and 10 more" in text_of(details_of(wanted, Snapshot(devices=many), NOW_SEC))
 
-    unreadable = replace(wanted, selector="words of a newer tracker")
+    unreadable = replace(wanted, terms=LeaseTerms(selector="words of a newer tracker"))
     assert "words of a newer tracker" in text_of(details_of(unreadable, Snapshot(devices=many), NOW_SEC))
 
 
@@ -113,7 +115,7 @@ def test_what_can_be_done_is_asked_about_by_name() -> None:
     assert isinstance(revoke, Revoke)
     assert revoke.lease_name == "leases/7"
     assert "Take pi4-03 from ann@desk?" in revoke.question
-    cancel = action_for(PendingRequest(request_id="r7", holder="bob@lab", selector="kind=cpu"))
+    cancel = action_for(PendingRequest(request_id="r7", holder="bob@lab", terms=LeaseTerms(selector="kind=cpu")))
     assert isinstance(cancel, CancelRequest)
     assert cancel.request_id == "r7"
     assert "the request of bob@lab for kind=cpu" in cancel.question

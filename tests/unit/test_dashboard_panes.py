@@ -14,7 +14,7 @@ from fleet.dashboard.selection import PANES, find, make_sheets
 from fleet.dashboard.sheet import Sheet, make_sheet
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
-from fleet.domain.leases import PendingRequest
+from fleet.domain.leases import LeaseTerms, PendingRequest
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
 from tests.unit.test_dashboard_view import NOW_SEC, busy_fleet
@@ -90,8 +90,8 @@ def test_a_filter_is_a_selector() -> None:
 def test_queue_and_jobs_are_filtered_by_what_they_are() -> None:
     """By who waits and for which kind; by a job's title, holder and state."""
     requests = [
-        PendingRequest(request_id="1", holder="ann@desk", selector="kind=cpu,arch=x86_64"),
-        PendingRequest(request_id="2", holder="bob@lab", selector="words of a newer tracker"),
+        PendingRequest(request_id="1", holder="ann@desk", terms=LeaseTerms(selector="kind=cpu,arch=x86_64")),
+        PendingRequest(request_id="2", holder="bob@lab", terms=LeaseTerms(selector="words of a newer tracker")),
     ]
     jobs = [
         JobStatus(name="jobs/1", title="bert.onnx", state=JobState.RUNNING),

@@ -12,7 +12,7 @@ from fleet.dashboard import formatting
 from fleet.dashboard.view import render
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
-from fleet.domain.leases import PendingRequest
+from fleet.domain.leases import LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 
 NOW_SEC = 1_700_000_000.0
@@ -46,13 +46,14 @@ def busy_fleet() -> Snapshot:
             PendingRequest(
                 request_id="r",
                 holder="bob@lab",
-                selector="kind=cpu,arch=x86_64",
-                priority=5,
+                terms=LeaseTerms(selector="kind=cpu,arch=x86_64", priority=5),
                 position=0,
                 asked_at_sec=NOW_SEC - 12,
                 reason="devices/lab1-cpu is held by ann@desk for 75 s",
             ),
-            PendingRequest(request_id="r", holder="cy@lab", selector="cpu", position=1, asked_at_sec=NOW_SEC - 3),
+            PendingRequest(
+                request_id="r", holder="cy@lab", terms=LeaseTerms(selector="cpu"), position=1, asked_at_sec=NOW_SEC - 3
+            ),
         ),
         jobs=(
             JobStatus(

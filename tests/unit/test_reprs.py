@@ -10,7 +10,7 @@ import pytest
 
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory
 from fleet.domain.jobs import JobState, JobStatus
-from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
 from fleet.domain.measuring import Measurement
 from fleet.domain.scope import RecordScope
 from fleet.domain.snapshot import Snapshot
@@ -36,7 +36,13 @@ DRIFT = {"disturbances": [{"kind": "REFERENCE_DRIFT", "text": "slower"}]}
         ),
         (LEASE, "<Lease leases/7 on devices/pi4, epoch 12, held by ann@desk>"),
         (
-            PendingRequest(request_id="1", selector="kind=cpu", holder="bob", position=2, reason="devices/pi4 is held"),
+            PendingRequest(
+                request_id="1",
+                terms=LeaseTerms(selector="kind=cpu"),
+                holder="bob",
+                position=2,
+                reason="devices/pi4 is held",
+            ),
             "<PendingRequest for kind=cpu by bob, 2 before it: devices/pi4 is held>",
         ),
         (

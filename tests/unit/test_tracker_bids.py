@@ -6,16 +6,13 @@ import math
 
 import pytest
 
-from fleet.domain.leases import make_wish
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels
 from fleet.errors import InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.invariants import validate
 from fleet.tracker.core.records import Durable
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.messages import client_event
-from fleet.v1 import lease_service_pb2
-from fleet.wire.leases import wish_to_proto
 
 BOARD = "devices/a"
 
@@ -45,9 +42,13 @@ def next_holder(state: TrackerState) -> str:
 def test_a_higher_bid_takes_ones_own_turn_and_gives_its_place_for_it() -> None:
     """Alice's second process goes first in the place of her first, which goes after Bob, as her second would have."""
     state = TrackerState(boot=1)
-    fed(state, *joined(), ev.Acquire("bob1", "0", "cpu"))
-    fed(state, ev.Acquire("alice1", "1", "cpu", bid=1.0), ev.Acquire("bob1", "2", "cpu", bid=9.0))
-    fed(state, ev.Acquire("alice2", "3", "cpu", bid=2.0))
+    fed(state, *joined(), ev.Acquire("bob1", "0", LeaseTerms(selector="cpu")))
+    fed(
+        state,
+        ev.Acquire("alice1", "1", LeaseTerms(selector="cpu", bid=1.0)),
+        ev.Acquire("bob1", "2", LeaseTerms(selector="cpu", bid=9.0)),
+    )
+    fed(state, ev.Acquire("alice2", "3", LeaseTerms(selector="cpu", bid=2.0)))
 
     assert ["alice2", "bob1", "alice1"] == [next_holder(state) for _ in range(3)]
 
@@ -55,38 +56,35 @@ def test_a_higher_bid_takes_ones_own_turn_and_gives_its_place_for_it() -> None:
 def test_places_that_changed_outlast_a_restart_and_bids_are_said_again() -> None:
     """The journal keeps places; a bid comes back with its request."""
     state = TrackerState(boot=1)
-    fed(state, *joined(), ev.Acquire("bob1", "0", "cpu"))
-    fed(state, ev.Acquire("alice1", "1", "cpu"), ev.Acquire("bob1", "2", "cpu"))
-    fed(state, ev.Acquire("alice1", "3", "cpu", bid=1.0), ev.Acquire("alice2", "4", "cpu", bid=2.0))
+    fed(state, *joined(), ev.Acquire("bob1", "0", LeaseTerms(selector="cpu")))
+    fed(
+        state,
+        ev.Acquire("alice1", "1", LeaseTerms(selector="cpu")),
+        ev.Acquire("bob1", "2", LeaseTerms(selector="cpu")),
+    )
+    fed(
+        state,
+        ev.Acquire("alice1", "3", LeaseTerms(selector="cpu", bid=1.0)),
+        ev.Acquire("alice2", "4", LeaseTerms(selector="cpu", bid=2.0)),
+    )
     assert next_holder(state) == "alice2"
     waiting = [request for request in state.changes.requests.values() if request is not None]
 
     again = TrackerState.restore(Durable(boot=2, devices=list(state.devices.values()), requests=waiting), 1_000.0)
     fed(again, *joined())
     for client, request_id, bid in (("bob1", "2", 0.0), ("alice1", "1", 0.0), ("alice1", "3", 5.0)):
-        fed(again, ev.Acquire(client, request_id, "cpu", bid=bid))
+        fed(again, ev.Acquire(client, request_id, LeaseTerms(selector="cpu", bid=bid)))
 
     assert ["bob1", "alice1", "alice1"] == [next_holder(again) for _ in range(3)]
 
 
 @pytest.mark.parametrize("bid", [-1.0, math.nan, math.inf])
 def test_what_cannot_be_compared_is_no_bid(bid: float) -> None:
-    """It is refused where it is made, and by the tracker."""
+    """The tracker refuses it."""
     state = TrackerState(boot=1)
     fed(state, *joined())
 
-    (effect,) = fed(state, ev.Acquire("alice1", "1", "cpu", bid=bid))
+    (effect,) = fed(state, ev.Acquire("alice1", "1", LeaseTerms(selector="cpu", bid=bid)))
 
     assert isinstance(effect, ev.Refused)
     assert effect.error_class is InvalidRequest
-    with pytest.raises(InvalidRequest, match="bid"):
-        make_wish("cpu", bid=bid)
-
-
-def test_a_bid_travels_with_the_request() -> None:
-    """From the wish over the wire into the tracker's event; without one it is zero."""
-    for wish, bid in ((make_wish("cpu", bid=2.5), 2.5), (make_wish("cpu"), 0.0)):
-        message = lease_service_pb2.ClientEvent(acquire=wish_to_proto("1", wish))
-        event = client_event("c", message)
-        assert isinstance(event, ev.Acquire)
-        assert event.bid == bid

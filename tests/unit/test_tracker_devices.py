@@ -158,7 +158,7 @@ def test_leased_device_that_its_agent_no_longer_offers_goes_offline(bench: Bench
 
     assert not bench.state.devices["devices/a"].is_attached
     assert lease is bench.state.leases[lease.name]
-    bench.tick(lease.ttl_sec + 1)
+    bench.tick(lease.terms.ttl_sec + 1)
     bench.tick(24 * 3600 + 1)
     assert ["devices/b"] == list(bench.state.devices)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.domain.leases import LeaseTerms
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.invariants import validate
@@ -43,10 +44,10 @@ def state_with(formerly: Sequence[ev.OfferedDevice], held: int, waiting: Sequenc
     state.apply(ev.AgentAttached("agent", "host:1", tuple(formerly)), T0)
     state.apply(ev.ClientConnected("alice", "alice@host"), T0)
     for number in range(held):
-        state.apply(ev.Acquire("alice", f"held{number}", "cpu"), T0)
+        state.apply(ev.Acquire("alice", f"held{number}", LeaseTerms(selector="cpu")), T0)
     state.apply(ev.AgentDetached("agent"), T0)
     for number, selector in enumerate(waiting):
-        state.apply(ev.Acquire("alice", f"r{number}", selector), T0)
+        state.apply(ev.Acquire("alice", f"r{number}", LeaseTerms(selector=selector)), T0)
     return state
 
 
@@ -119,7 +120,7 @@ def test_a_stream_that_ends_between_two_parts_leaves_no_device(
     ledger.open(T0)
     state.apply(ev.AgentAttached("other", "host:2", (offer("busy"),)), T0)
     for number in range(waiting + 1):
-        state.apply(ev.Acquire("alice", f"r{number}", "cpu"), T0)
+        state.apply(ev.Acquire("alice", f"r{number}", LeaseTerms(selector="cpu")), T0)
     parts = portions(devices, size)
     effects = []
     for part in parts[:heard]:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import Cancelled, WaitTimeout
 from fleet.testing import Ledger
@@ -46,9 +47,7 @@ def comparable(durable: Durable) -> object:
         )
         for device in durable.devices
     }
-    return devices, {
-        request.key: dataclasses.astuple(dataclasses.replace(request, preferred="")) for request in durable.requests
-    }
+    return devices, {request.key: dataclasses.astuple(request) for request in durable.requests}
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -155,7 +154,7 @@ class TrackerMachine(RuleBasedStateMachine):
         selector=st.sampled_from(SELECTORS),
         priority=st.sampled_from([0, 0, 1, -1, 5, 1000]),
         ttl_sec=st.sampled_from([0.0, 1.0, 5.0, 1000.0]),
-        max_duration_sec=st.sampled_from([0.0, 8.0]),
+        max_sec=st.sampled_from([None, 0.0, 8.0]),
         wait_timeout_sec=st.sampled_from([0.0, 0.0, 2.0]),
         repeats=st.booleans(),
         prefer=st.sampled_from(PREFERENCES),
@@ -166,7 +165,7 @@ class TrackerMachine(RuleBasedStateMachine):
         selector: str,
         priority: int,
         ttl_sec: float,
-        max_duration_sec: float,
+        max_sec: float | None,
         wait_timeout_sec: float,
         repeats: bool,
         prefer: str,
@@ -176,7 +175,17 @@ class TrackerMachine(RuleBasedStateMachine):
         labels_by_name = {name: self.state.devices[name].labels for name in self.state.queue.free_devices()}
         effects = self.apply(
             ev.Acquire(
-                client, request_id, selector, priority, ttl_sec, max_duration_sec, wait_timeout_sec, "test", prefer
+                client,
+                request_id,
+                LeaseTerms(
+                    selector=selector,
+                    priority=priority,
+                    ttl_sec=ttl_sec,
+                    max_sec=max_sec,
+                    wait_timeout_sec=wait_timeout_sec,
+                    purpose="test",
+                    prefer=prefer,
+                ),
             )
         )
         for effect in effects:
@@ -225,7 +234,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.apply(ev.ClientConnected(CLIENTS[0], "someone@here"))
         self.waiting = {key for key in self.waiting if key[0] != CLIENTS[0]}
         self.request_count += 1
-        effects = self.state.apply(ev.Acquire(CLIENTS[0], f"r{self.request_count}", "*"), self.now)
+        effects = self.state.apply(ev.Acquire(CLIENTS[0], f"r{self.request_count}", LeaseTerms(selector="*")), self.now)
         grants = tuple(effect.lease for effect in effects if isinstance(effect, ev.Granted))
         for effect in effects:
             if not isinstance(effect, ev.Granted):

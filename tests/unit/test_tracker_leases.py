@@ -20,7 +20,7 @@ def test_renewal_extends_to_the_maximum_and_no_further(bench: Bench) -> None:
     """expires_at = min(now + ttl, ends_at), and at ends_at the lease is over."""
     bench.attach("a")
     bench.connect("alice")
-    lease = bench.grant("alice", "r1", ttl_sec=10.0, max_duration_sec=15.0).lease
+    lease = bench.grant("alice", "r1", ttl_sec=10.0, max_sec=15.0).lease
     bench.now += 8
 
     (renewed,) = bench.apply(ev.Renew("alice", lease.name))
@@ -52,7 +52,7 @@ def test_ttl_is_bounded(bench: Bench, asked_sec: float, expected_sec: float) -> 
     bench.attach("a")
     bench.connect("alice")
 
-    assert bench.grant("alice", "r1", ttl_sec=asked_sec).lease.ttl_sec == expected_sec
+    assert bench.grant("alice", "r1", ttl_sec=asked_sec).lease.terms.ttl_sec == expected_sec
 
 
 def test_release_is_idempotent_and_remembers_why(bench: Bench) -> None:

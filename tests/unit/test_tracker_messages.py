@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import TokenSigner, TokenVerifier
 from fleet.tracker.core import events as ev
@@ -37,7 +38,7 @@ def test_every_lease_end_has_its_word_on_the_wire() -> None:
 def test_grant_says_lease_device_and_proof() -> None:
     """All that a client needs to go to the device."""
     state, signer = make_state(), TokenSigner(Ed25519PrivateKey.generate())
-    (effect,) = state.apply(ev.Acquire("c", "r1", "cpu", purpose="tune"), T0)
+    (effect,) = state.apply(ev.Acquire("c", "r1", LeaseTerms(selector="cpu", purpose="tune")), T0)
     assert isinstance(effect, ev.Granted)
 
     granted = effect_to_proto(effect, state, signer).granted
@@ -56,7 +57,7 @@ def test_states_of_a_device() -> None:
     device = state.devices["devices/a"]
     seen = [device_state(device)]
     for event in (
-        ev.Acquire("c", "r1", "cpu"),
+        ev.Acquire("c", "r1", LeaseTerms(selector="cpu")),
         ev.DeviceReported("agent", "devices/a", False, "hot"),
         ev.AgentDetached("agent"),
     ):
@@ -70,7 +71,7 @@ def test_states_of_a_device() -> None:
 def test_reason_names_what_stands_in_the_way() -> None:
     """Held by whom and how long; faulted why; offline; the journal."""
     state = make_state()
-    state.apply(ev.Acquire("c", "r1", "cpu"), T0)
+    state.apply(ev.Acquire("c", "r1", LeaseTerms(selector="cpu")), T0)
     state.apply(ev.Tick(), T0 + 12)
     reasons = [waiting_reason(state, "kind=cpu")]
     (lease,) = state.leases.values()
@@ -90,12 +91,12 @@ def test_reason_names_what_stands_in_the_way() -> None:
     ]
 
 
-def test_wishes_of_a_client_are_read() -> None:
-    """Each kind becomes its event; a job and an unknown wish become none."""
+def test_events_of_a_client_are_read() -> None:
+    """Each kind becomes its event; a job and an unknown event become none."""
     acquire = lease_pb2.Acquire(
         request_id="r", selector="cpu", priority=2, ttl=duration(3), max_duration=duration(4), wait_timeout=duration(5)
     )
-    wishes = [
+    events = [
         lease_service_pb2.ClientEvent(acquire=acquire),
         lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id="r")),
         lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name="leases/1")),
@@ -103,8 +104,8 @@ def test_wishes_of_a_client_are_read() -> None:
         lease_service_pb2.ClientEvent(),
     ]
 
-    assert [client_event("c", wish) for wish in wishes] == [
-        ev.Acquire("c", "r", "cpu", 2, 3.0, 4.0, 5.0, ""),
+    assert [client_event("c", event) for event in events] == [
+        ev.Acquire("c", "r", LeaseTerms(selector="cpu", priority=2, ttl_sec=3.0, max_sec=4.0, wait_timeout_sec=5.0)),
         ev.Cancel("c", "r"),
         ev.Renew("c", "leases/1"),
         ev.Release("c", "leases/1"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import InvalidRequest
 from fleet.tracker.core import events as ev
@@ -32,7 +33,7 @@ class Bench:
         return effects
 
     def acquire(self, request_id: str, selector: str = "zynq", prefer: str = "") -> ev.Effect:
-        (effect,) = self.apply(ev.Acquire("alice", request_id, selector, prefer=prefer))
+        (effect,) = self.apply(ev.Acquire("alice", request_id, LeaseTerms(selector=selector, prefer=prefer)))
         return effect
 
     def granted_to(self, request_id: str, selector: str = "zynq", prefer: str = "") -> str:
@@ -166,7 +167,7 @@ def test_a_preference_that_comes_again_is_bounded_like_the_first(bench: Bench) -
 
     assert isinstance(bench.acquire("r3", prefer=huge), ev.Queued)
     (request,) = bench.state.clients["alice"].requests.values()
-    assert request.preferred == ""
+    assert request.terms.prefer == ""
 
 
 def test_a_preference_that_is_too_long_is_refused(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.tracker.core.queue import BID_REACH_SEC, Queue
 from fleet.tracker.core.records import RequestEntry
@@ -37,15 +38,10 @@ def make_request(
         request_id=str(number),
         holder="anybody@here",
         user=user,
-        selector=selector,
-        priority=priority,
-        ttl_sec=30.0,
-        max_duration_sec=30.0,
+        terms=LeaseTerms(selector=selector, priority=priority, bid=bid),
         deadline_sec=None,
         asked_at_sec=asked_sec,
-        purpose="",
         order=(asked_sec - 60.0 * priority, number),
-        bid=bid,
     )
 
 
@@ -99,17 +95,17 @@ def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[Req
     ordered = sorted(requests, key=lambda request: request.order)
     assert list(queue.first(100)) == ordered
     for name, own in labels.items():
-        fitting = [request for request in ordered if parse_selector(request.selector).matches(own)]
+        fitting = [request for request in ordered if parse_selector(request.terms.selector).matches(own)]
         first = queue.next_for(name)
         assert first is (fitting[0] if fitting else None)
         assert first is None or queue.highest_bid(first, name) is _highest_bid(fitting)
     for request in requests:
-        mine = {name for name, own in labels.items() if parse_selector(request.selector).matches(own)}
+        mine = {name for name, own in labels.items() if parse_selector(request.terms.selector).matches(own)}
         rivals = [
             other
             for other in ordered[: ordered.index(request)]
-            if other.selector == request.selector
-            or any(parse_selector(other.selector).matches(labels[name]) for name in mine)
+            if other.terms.selector == request.terms.selector
+            or any(parse_selector(other.terms.selector).matches(labels[name]) for name in mine)
         ]
         assert queue.position(request) == len(rivals)
 
@@ -120,10 +116,10 @@ def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
     rivals = [
         other
         for other in fitting
-        if (other.user, other.priority) == (first.user, first.priority)
+        if (other.user, other.terms.priority) == (first.user, first.terms.priority)
         and other.order[0] - first.due_sec <= BID_REACH_SEC
     ]
-    return max(rivals, key=lambda other: other.bid)
+    return max(rivals, key=lambda other: other.terms.bid)
 
 
 def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
@@ -162,7 +158,7 @@ def test_bids_change_places_of_one_users_requests_only(asked: list[tuple[str, in
 
     served, plain = _served(requests), _served(without)
 
-    turns = [[(request.user, request.priority) for request in order] for order in (served, plain)]
+    turns = [[(request.user, request.terms.priority) for request in order] for order in (served, plain)]
     assert turns[0] == turns[1]
     for place, request in enumerate(served):
         assert sum(other.due_sec <= request.due_sec + BID_REACH_SEC for other in plain) > place

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
@@ -40,7 +41,7 @@ class Bench:
             self.apply(ev.ClientConnected(client, f"{client}@host"))
 
     def acquire(self, client: str, request_id: str, selector: str = "cpu", **options: float) -> list[ev.Effect]:
-        return self.apply(ev.Acquire(client, request_id, selector, **options))  # type: ignore[arg-type]
+        return self.apply(ev.Acquire(client, request_id, LeaseTerms(selector=selector, **options)))  # type: ignore[arg-type]
 
     def grant(self, client: str, request_id: str, selector: str = "cpu", **options: float) -> ev.Granted:
         (effect,) = self.acquire(client, request_id, selector, **options)

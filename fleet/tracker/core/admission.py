@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fleet.base.text import sanitize
+from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest, NotAllowed
 from fleet.tracker.core.events import Acquire
@@ -35,26 +37,39 @@ def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, 
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
     if len(event.request_id) > _MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(_TOO_MUCH)
-    selector = checked_selector(event.selector)
-    _check_priority(event.priority, client, limits)
-    ttl_sec = event.ttl_sec if event.ttl_sec > 0 else limits.default_ttl_sec
-    duration_sec = event.max_duration_sec if event.max_duration_sec > 0 else limits.max_duration_sec
+    terms = admit_terms(event.terms, client, limits)
+    wait_sec = terms.wait_timeout_sec
     return RequestEntry(
         client_id=event.client_id,
         request_id=event.request_id,
         holder=client.holder,
-        selector=selector,
-        priority=event.priority,
-        ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
-        max_duration_sec=min(duration_sec, limits.max_duration_sec),
-        deadline_sec=now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
+        terms=terms,
+        deadline_sec=now + wait_sec if wait_sec is not None and wait_sec > 0 else None,
         asked_at_sec=now,
-        purpose=sanitize(event.purpose, MAX_SHOWN_CHARS),
-        order=(now - event.priority * limits.aging_sec, arrival),
-        preferred=preferred_selector(event.selector, event.prefer),
-        bid=checked_bid(event.bid),
+        order=(now - terms.priority * limits.aging_sec, arrival),
         user=client.user,
         note=client.note,
+    )
+
+
+def admit_terms(terms: LeaseTerms, client: ClientEntry, limits: TrackerLimits) -> LeaseTerms:
+    """Return a client's terms, canonical and within the tracker's limits.
+
+    Raises:
+        NotAllowed, InvalidRequest: see `make_request`.
+    """
+    selector = checked_selector(terms.selector)
+    _check_priority(terms.priority, client, limits)
+    ttl_sec = terms.ttl_sec if terms.ttl_sec > 0 else limits.default_ttl_sec
+    max_sec = None if terms.max_sec is None or terms.max_sec <= 0 else min(terms.max_sec, limits.max_duration_sec)
+    return replace(
+        terms,
+        selector=selector,
+        ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
+        max_sec=max_sec,
+        purpose=sanitize(terms.purpose, MAX_SHOWN_CHARS),
+        prefer=checked_preference(terms.prefer),
+        bid=checked_bid(terms.bid),
     )
 
 
@@ -91,15 +106,20 @@ def checked_bid(bid: float) -> float:
     return bid
 
 
-def preferred_selector(selector: str, prefer: str) -> str:
-    """Return the selector of those devices that do and are preferred, canonical; empty without a preference.
+def checked_preference(prefer: str) -> str:
+    """Return the selector of preferred devices, canonical; empty without a preference.
 
     Raises:
-        InvalidRequest: one of the two is malformed, or the preference, which may come again alone, is too long.
+        InvalidRequest: it is malformed or too long.
     """
     if len(prefer) > _MAX_SELECTOR_CHARS:
         raise InvalidRequest(_TOO_MUCH)
-    return str(parse_selector(selector) & parse_selector(prefer)) if prefer else ""
+    return str(parse_selector(prefer)) if prefer else ""
+
+
+def preferred_selector(terms: LeaseTerms) -> str:
+    """Return the selector of those devices that will do and are preferred; empty without a preference."""
+    return str(parse_selector(terms.selector) & parse_selector(terms.prefer)) if terms.prefer else ""
 
 
 def no_match_message(selector: str, devices: Mapping[str, DeviceEntry]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fleet.domain.leases import LeaseTerms
 from fleet.errors import FleetError
 from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry
 
@@ -90,14 +91,8 @@ class Acquire:
 
     client_id: str
     request_id: str
-    selector: str
-    priority: int = 0
-    ttl_sec: float = 0.0
-    max_duration_sec: float = 0.0
-    wait_timeout_sec: float = 0.0
-    purpose: str = ""
-    prefer: str = ""
-    bid: float = 0.0
+    terms: LeaseTerms
+    """As the client states them, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _validate_requests(state: TrackerState) -> None:
     waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
     users: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for client in state.clients.values():
-        users[client.user].update(state.queue.general(request.selector) for request in client.requests.values())
+        users[client.user].update(state.queue.general(request.terms.selector) for request in client.requests.values())
     found = {user: counts for user, counts in users.items() if counts}
     _require(found == state.waiting_by_user, "requests of each user are counted")
     parked = Counter[str]()
@@ -52,7 +52,7 @@ def _validate_requests(state: TrackerState) -> None:
     for request in queued:
         is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
         _require(not is_late, f"request {request.request_id} is within its deadline")
-        is_first = state.queue.first_free(request.selector) is None
+        is_first = state.queue.first_free(request.terms.selector) is None
         _require(is_first or bool(state.journal_trouble), f"request {request.request_id} waits for a reason")
 
 

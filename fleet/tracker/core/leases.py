@@ -47,7 +47,8 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
     tables.last_epoch += 1
     tables.grant_count += 1
     epoch = max(tables.last_epoch, device.epoch + 1)
-    ends_at_sec = now_sec + request.max_duration_sec
+    terms = request.terms
+    ends_at_sec = now_sec + (terms.max_sec or tables.limits.max_duration_sec)
     lease = LeaseEntry(
         name=f"leases/{tables.nonce}-{tables.grant_count}",
         device_name=device.name,
@@ -55,10 +56,9 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
         client_id=request.client_id,
         request_id=request.request_id,
         holder=request.holder,
-        purpose=request.purpose,
-        ttl_sec=request.ttl_sec,
+        terms=terms,
         granted_at_sec=now_sec,
-        expires_at_sec=min(now_sec + request.ttl_sec, ends_at_sec),
+        expires_at_sec=min(now_sec + terms.ttl_sec, ends_at_sec),
         ends_at_sec=ends_at_sec,
         note=request.note,
     )
@@ -76,7 +76,7 @@ def renew(tables: Tables, event: ev.Renew) -> None:
     if lease is None or lease.client_id != event.client_id:
         _tell_end(tables, event.client_id, event.lease_name)
         return
-    lease.expires_at_sec = max(lease.expires_at_sec, min(tables.now_sec + lease.ttl_sec, lease.ends_at_sec))
+    lease.expires_at_sec = max(lease.expires_at_sec, min(tables.now_sec + lease.terms.ttl_sec, lease.ends_at_sec))
     tables.changes.leases[lease.device_name] = tables.devices[lease.device_name]
     tables.effects.append(ev.Renewed(event.client_id, lease))
 
@@ -109,7 +109,7 @@ def expire(tables: Tables, name: str) -> None:
         tables.timers.set(("lease", name), lease.expires_at_sec, partial(expire, tables, name))
         return
     at_most = lease.expires_at_sec >= lease.ends_at_sec
-    why = "it reached its maximum length" if at_most else f"not renewed within its ttl of {lease.ttl_sec:g} s"
+    why = "it reached its maximum length" if at_most else f"not renewed within its ttl of {lease.terms.ttl_sec:g} s"
     end_and_serve(tables, lease, LeaseEnd.EXPIRED, f"{lease.name} expired: {why}")
 
 

@@ -195,13 +195,13 @@ class Queue:
 
     def push(self, request: RequestEntry) -> None:
         """Let a request wait."""
-        group = self._group(request.selector)
-        self._idle_like(group).take_out(request.selector)
+        group = self._group(request.terms.selector)
+        self._idle_like(group).take_out(request.terms.selector)
         group.waiting.add(request.order)
         self._all.add(request.order)
         self._requests[request.order] = request
-        if request.bid:
-            self._bids.setdefault(_bidder(request), SortedList()).add((-request.bid, request.order))
+        if request.terms.bid:
+            self._bids.setdefault(_bidder(request), SortedList()).add((-request.terms.bid, request.order))
 
     def discard(self, request: RequestEntry) -> None:
         """Let a request wait no more."""
@@ -209,10 +209,10 @@ class Queue:
             return
         self._all.remove(request.order)
         self._discard_bid(request)
-        group = self._groups[request.selector]
+        group = self._groups[request.terms.selector]
         group.waiting.remove(request.order)
         if not group.waiting:
-            self._retire(request.selector)
+            self._retire(request.terms.selector)
 
     def discard_many(self, requests: Collection[RequestEntry]) -> None:
         """Let requests wait no more; faster than one by one where they are most of all that wait."""
@@ -225,7 +225,7 @@ class Queue:
             if request.order in gone:
                 self._discard_bid(request)
         self._all = SortedList(order for order in self._all if order not in gone)
-        for selector in dict.fromkeys(request.selector for request in requests):
+        for selector in dict.fromkeys(request.terms.selector for request in requests):
             group = self._groups[selector]
             group.waiting = SortedList(order for order in group.waiting if order not in gone)
             if not group.waiting:
@@ -243,9 +243,9 @@ class Queue:
         """Return the request to serve in a request's turn: itself, or one of the same user with a higher bid."""
         latest_sec = first.due_sec + BID_REACH_SEC
         for negative, order in islice(self._bids.get(_bidder(first), ()), _MAX_BIDS):
-            if -negative <= first.bid:
+            if -negative <= first.terms.bid:
                 break
-            if order[0] <= latest_sec and device_name in self._groups[self._requests[order].selector].devices:
+            if order[0] <= latest_sec and device_name in self._groups[self._requests[order].terms.selector].devices:
                 return self._requests[order]
         return first
 
@@ -260,7 +260,7 @@ class Queue:
 
         Where very many selectors compete, all requests are counted, so the number may be too large, never too small.
         """
-        group = self._group(request.selector)
+        group = self._group(request.terms.selector)
         overlapping = self._overlapping(group)
         if len(overlapping) > _MAX_OVERLAPS:
             return int(self._all.bisect_left(request.order))
@@ -272,10 +272,10 @@ class Queue:
         return (self._requests[order] for order in islice(self._all, limit))
 
     def _discard_bid(self, request: RequestEntry) -> None:
-        if not request.bid:
+        if not request.terms.bid:
             return
         bids = self._bids[_bidder(request)]
-        bids.remove((-request.bid, request.order))
+        bids.remove((-request.terms.bid, request.order))
         if not bids:
             del self._bids[_bidder(request)]
 
@@ -373,7 +373,7 @@ class Queue:
             _require(set(group.devices) == matching, f"devices of {text}")
             free = [name for name in self.free_devices() if name in matching]
             _require(list(group.free) == free, f"free devices of {text}")
-            waiting = sorted(order for order, request in self._requests.items() if request.selector == text)
+            waiting = sorted(order for order, request in self._requests.items() if request.terms.selector == text)
             _require(list(group.waiting) == waiting, f"requests of {text}")
             is_idle = text in self._idle_like(group).texts
             _require(bool(group.waiting) is not is_idle, f"idleness of {text}")
@@ -386,12 +386,12 @@ class Queue:
             expected = {group for group in self._groups.values() if name in group.devices}
             _require(set(self._groups_of(name)) == expected, f"groups of {name}")
         _require(list(self._all) == sorted(self._requests), "order of all requests")
-        bids = sorted((-request.bid, order) for order, request in self._requests.items() if request.bid)
+        bids = sorted((-request.terms.bid, order) for order, request in self._requests.items() if request.terms.bid)
         _require(sorted(bid for own in self._bids.values() for bid in own) == bids, "bids")
 
 
 def _bidder(request: RequestEntry) -> tuple[str, int]:
-    return request.user, request.priority
+    return request.user, request.terms.priority
 
 
 def _exact_name(selector: Selector) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.domain.leases import LeaseEnd as LeaseEnd
+from fleet.domain.leases import LeaseTerms
 
 BOOT_SHIFT = 20
 """A start's epochs count from `boot << BOOT_SHIFT`, and boot is the clock in milliseconds. A million grants later they
@@ -81,8 +82,7 @@ class LeaseEntry:
     client_id: str
     request_id: str
     holder: str
-    purpose: str
-    ttl_sec: float
+    terms: LeaseTerms
     granted_at_sec: float
     expires_at_sec: float
     ends_at_sec: float
@@ -141,24 +141,13 @@ class RequestEntry:
     client_id: str
     request_id: str
     holder: str
-    selector: str
-    """Canonical text."""
-    priority: int
-    ttl_sec: float
-    max_duration_sec: float
+    terms: LeaseTerms
+    """Within the tracker's limits."""
     deadline_sec: float | None
     asked_at_sec: float
-    purpose: str
     order: tuple[float, int]
     """Order of service: time of the request shifted by priority, then number of arrival. A request that is
     overtaken by a higher bid of its user gets the other's order."""
-    preferred: str = ""
-    """Canonical selector of the devices that it would rather have; a part of `selector`. Empty: any.
-
-    The journal does not keep it: the client says it again when it repeats the request after a restart.
-    """
-    bid: float = 0.0
-    """Worth of the request as claimed by its client, >= 0. Orders the requests of one user. Not in the journal."""
     user: str = ""
     """Key of the client. Bids only count among its requests. Not in the journal: it comes with the client's stream."""
     note: str = ""

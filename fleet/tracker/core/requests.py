@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, NotAllowed, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
-from fleet.tracker.core.admission import checked_bid, make_request, no_match_message, preferred_selector
+from fleet.tracker.core.admission import (
+    checked_bid,
+    checked_preference,
+    make_request,
+    no_match_message,
+    preferred_selector,
+)
 from fleet.tracker.core.records import ClientEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
 
@@ -51,8 +58,8 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
         _refuse_late(tables, parked)
         return
     with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
-        parked.preferred = preferred_selector(parked.selector, event.prefer)
-        parked.bid = checked_bid(event.bid)
+        prefer, bid = checked_preference(event.terms.prefer), checked_bid(event.terms.bid)
+        parked.terms = replace(parked.terms, prefer=prefer, bid=bid)
     parked.holder, parked.note, parked.user = client.holder, client.note, client.user
     _serve_or_wait(tables, client, parked)
 
@@ -64,8 +71,8 @@ def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     except (InvalidRequest, NotAllowed) as error:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
-    if not tables.queue.is_known(request.selector):
-        message = no_match_message(event.selector, tables.devices)
+    if not tables.queue.is_known(request.terms.selector):
+        message = no_match_message(event.terms.selector, tables.devices)
         tables.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
         return
     _serve_or_wait(tables, client, request)
@@ -75,7 +82,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     if tables.journal_trouble:
         tables.refuse(client.client_id, request.request_id, DiskFull, tables.journal_trouble)
         return
-    name = tables.queue.first_free(request.selector, request.preferred)
+    name = tables.queue.first_free(request.terms.selector, preferred_selector(request.terms))
     if name is not None:
         leases.grant(tables, tables.devices[name], request)
         return
@@ -103,7 +110,7 @@ def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str
         return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
     if of_all >= limits.max_waiting:
         return f"{of_all} requests wait already; try again later"
-    if (general := tables.queue.general(request.selector)) and general not in counts:
+    if (general := tables.queue.general(request.terms.selector)) and general not in counts:
         own = len(counts.keys() - {""})
         if own >= limits.max_selectors_per_user:
             return f"{client.holder} waits with {own} different selectors already; use one of them, or cancel some"
@@ -123,5 +130,5 @@ def _end_wait(tables: Tables, key: tuple[str, str]) -> None:
 
 def _refuse_late(tables: Tables, request: RequestEntry) -> None:
     waited_sec = tables.now_sec - request.asked_at_sec
-    message = f"no device matching {request.selector!r} became free within {waited_sec:.3g} s"
+    message = f"no device matching {request.terms.selector!r} became free within {waited_sec:.3g} s"
     tables.refuse(request.client_id, request.request_id, WaitTimeout, message)

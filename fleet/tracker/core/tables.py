@@ -117,7 +117,7 @@ class Tables:
         """Note that requests of a client wait (`more` is 1), or, while the queue still has them, that they end (-1)."""
         counts = self.waiting_by_user.setdefault(client.user, Counter())
         for request in requests:
-            general = self.queue.general(request.selector)
+            general = self.queue.general(request.terms.selector)
             counts[general] += more
             if not counts[general]:
                 del counts[general]

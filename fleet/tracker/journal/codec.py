@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
+from fleet.domain.leases import LeaseTerms
 from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry
 
 Row: TypeAlias = tuple[str, str, int]
@@ -99,8 +100,8 @@ def _lease_content(device: DeviceEntry) -> str:
     if lease is None:
         return f"[{device.epoch}]"
     texts = f"{_quote(lease.name)},{_quote(lease.client_id)},{_quote(lease.request_id)},{_quote(lease.holder)}"
-    times = f"{lease.ttl_sec!r},{lease.granted_at_sec!r},{lease.expires_at_sec!r},{lease.ends_at_sec!r}"
-    return f"[{device.epoch},{lease.epoch},{texts},{_quote(lease.purpose)},{times}]"
+    times = f"{lease.terms.ttl_sec!r},{lease.granted_at_sec!r},{lease.expires_at_sec!r},{lease.ends_at_sec!r}"
+    return f"[{device.epoch},{lease.epoch},{texts},{_quote(lease.terms.purpose)},{times}]"
 
 
 def _lease(device_name: str, content: str) -> tuple[int, LeaseEntry | None]:
@@ -116,8 +117,7 @@ def _lease(device_name: str, content: str) -> tuple[int, LeaseEntry | None]:
         client_id=client_id,
         request_id=request_id,
         holder=holder,
-        purpose=purpose,
-        ttl_sec=ttl_sec,
+        terms=LeaseTerms(selector="", purpose=purpose, ttl_sec=ttl_sec),
         granted_at_sec=granted_at_sec,
         expires_at_sec=expires_at_sec,
         ends_at_sec=ends_at_sec,
@@ -129,13 +129,13 @@ def _request_content(request: RequestEntry) -> str:
     return _encode(
         (
             request.holder,
-            request.selector,
-            request.priority,
-            request.ttl_sec,
-            request.max_duration_sec,
+            request.terms.selector,
+            request.terms.priority,
+            request.terms.ttl_sec,
+            request.terms.max_sec,
             request.deadline_sec,
             request.asked_at_sec,
-            request.purpose,
+            request.terms.purpose,
             *request.order,
         )
     )
@@ -143,20 +143,14 @@ def _request_content(request: RequestEntry) -> str:
 
 def _request(key: str, content: str) -> RequestEntry:
     client_id, request_id = json.loads(key)
-    holder, selector, priority, ttl_sec, max_duration_sec, deadline_sec, asked_at_sec, purpose, *order = json.loads(
-        content
-    )
+    holder, selector, priority, ttl_sec, max_sec, deadline_sec, asked_at_sec, purpose, *order = json.loads(content)
     due_sec, arrival = order
     return RequestEntry(
         client_id=client_id,
         request_id=request_id,
         holder=holder,
-        selector=selector,
-        priority=priority,
-        ttl_sec=ttl_sec,
-        max_duration_sec=max_duration_sec,
+        terms=LeaseTerms(selector=selector, priority=priority, ttl_sec=ttl_sec, max_sec=max_sec, purpose=purpose),
         deadline_sec=deadline_sec,
         asked_at_sec=asked_at_sec,
-        purpose=purpose,
         order=(due_sec, arrival),
     )

@@ -7,6 +7,7 @@ import functools
 
 from device_agents.serving.epochs import EpochLedger
 from device_agents.workers import ledger
+from fleet.domain.leases import LeaseTerms
 from fleet.errors import ConfigError
 from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.journal.checking import read_journal
@@ -57,8 +58,7 @@ def _changes() -> Changes:
         client_id="c",
         request_id="r",
         holder="me@here",
-        purpose="p",
-        ttl_sec=30.0,
+        terms=LeaseTerms(selector="kind=cpu", purpose="p"),
         granted_at_sec=1.0,
         expires_at_sec=31.0,
         ends_at_sec=100.0,
@@ -77,13 +77,9 @@ def _changes() -> Changes:
         client_id="c",
         request_id="q",
         holder="me",
-        selector="cpu",
-        priority=0,
-        ttl_sec=30.0,
-        max_duration_sec=100.0,
+        terms=LeaseTerms(selector="kind=cpu", max_sec=100.0, purpose="p"),
         deadline_sec=None,
         asked_at_sec=1.0,
-        purpose="p",
         order=(1.0, 2),
     )
     return Changes(devices={device.name: device}, leases={device.name: device}, requests={request.key: request})

@@ -13,7 +13,7 @@ from fleet.dashboard.chart import render_history
 from fleet.dashboard.details import device_details, job_details, request_details
 from fleet.dashboard.view import render
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import PendingRequest
+from fleet.domain.leases import LeaseTerms, PendingRequest
 from fleet.v1 import device_pb2, fleet_service_pb2
 from fleet.wire.json_shape import snapshot_json
 from fleet.wire.messages_json import message_json
@@ -51,7 +51,7 @@ def _show(content: bytes) -> None:
 
 
 def _snapshots() -> list[bytes]:
-    request = PendingRequest(request_id="r", holder="me", selector="cpu", priority=0, asked_at_sec=1.0, position=0)
+    request = PendingRequest(request_id="r", holder="me", terms=LeaseTerms(selector="cpu"), asked_at_sec=1.0)
     job = JobStatus(name="jobs/1", title="t", holder="me", started_at_sec=1.0, trials_total=3)
     message = snapshot_to_proto(SNAPSHOT)
     message.MergeFrom(snapshot_to_proto(type(SNAPSHOT)(version=1, taken_at_sec=1.0, requests=(request,), jobs=(job,))))
