@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +12,18 @@ from fleet.base.clock import Clock
 from fleet.testing.identity import use_authority
 from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.lease_service import MAX_UNSENT
+from fleet.tracker.observers import Observer
 from fleet.tracker.server import Tracker, TrackerConfig
 
 
 class ServedTracker:
     """A tracker that can be stopped and started again on the same port and journal."""
 
-    def __init__(self, settings: TrackerConfig, clock: Clock | None) -> None:
+    def __init__(self, settings: TrackerConfig, clock: Clock | None, observers: Iterable[Observer] = ()) -> None:
         self._settings = settings
         self._clock = clock
-        self.tracker = Tracker(settings, clock)
+        self._observers = tuple(observers)
+        self.tracker = Tracker(settings, clock, observers=self._observers)
 
     @property
     def address(self) -> str:
@@ -31,7 +33,7 @@ class ServedTracker:
     async def start(self) -> None:
         """Listen."""
         port = int(self.tracker.address.rpartition(":")[2] or self._settings.port)
-        self.tracker = Tracker(replace(self._settings, port=port), self._clock)
+        self.tracker = Tracker(replace(self._settings, port=port), self._clock, observers=self._observers)
         await self.tracker.open()
 
     async def stop(self) -> None:
@@ -52,6 +54,7 @@ async def serve_tracker(
     state_dir: Path | None = None,
     max_unsent: int = MAX_UNSENT,
     is_plain: bool = False,
+    observers: Iterable[Observer] = (),
 ) -> AsyncIterator[ServedTracker]:
     """Serve a tracker on a free port of the loopback. Its journal is removed at the end unless `state_dir` is given."""
     with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
@@ -64,7 +67,7 @@ async def serve_tracker(
             is_plain=is_plain,
         )
         use_authority(settings.state_dir)
-        served = ServedTracker(settings, clock)
+        served = ServedTracker(settings, clock, observers)
         await served.start()
         try:
             yield served

@@ -21,10 +21,10 @@ from fleet.tracker.core.records import with_bitstream
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
 from fleet.tracker.messages import owned_id
+from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace, portions
 from fleet.tracker.streams import first_message, when_over
-from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
@@ -56,12 +56,11 @@ _ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]
 
 
-class AgentServicer:
+class AgentServicer(Observer):
     """fleet.v1.AgentService."""
 
-    def __init__(self, engine: Engine, view: FleetView, members: Members, public_key: bytes, pace: Pace) -> None:
+    def __init__(self, engine: Engine, members: Members, public_key: bytes, pace: Pace) -> None:
         self._engine = engine
-        self._view = view
         self._members = members
         self._public_key = public_key
         self._pace = pace
@@ -69,8 +68,10 @@ class AgentServicer:
         self._outboxes: dict[str, AgentOutbox] = {}
         self._contested = ContestedNames(engine.clock)
 
-    def deliver(self, effect: ev.Attached | ev.Fence) -> None:
+    def on_effect(self, effect: ev.Effect) -> None:
         """Send an effect to its agent, if it is there."""
+        if not isinstance(effect, ev.Attached | ev.Fence):
+            return
         outbox = self._outboxes.get(effect.agent_id)
         if outbox is None:
             return
@@ -269,7 +270,8 @@ class AgentServicer:
             return
         if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
             sanitize_message(report.telemetry)
-            self._view.set_telemetry(report.device_name, report.telemetry)
+            at_sec = self._engine.clock.now_sec()
+            self._engine.observers.on_telemetry(report.device_name, report.telemetry, at_sec)
         digest = _digest(report.bitstream_digest)
         is_healthy, reason, epochs = _condition(report)
         is_ahead = epochs[0] > max(device.epoch, self._engine.state.last_epoch)

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 
 from fleet.base.clock import Clock
 from fleet.errors import DiskFull
@@ -23,6 +22,7 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.journal.file import Journal
+from fleet.tracker.observers import Observers
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,7 @@ class Engine:
     def __init__(self, state: TrackerState, journal: Journal, clock: Clock) -> None:
         self.state = state
         self.clock = clock
-        self.deliver: Callable[[ev.Effect], None] = lambda effect: None
-        """Takes each effect once the journal has what caused it."""
-        self.changed: Callable[[Changes], None] = lambda changes: None
-        """Called with what changed, before any effect is delivered."""
+        self.observers = Observers()
         self._journal = journal
         self._pending: deque[tuple[ev.Event, asyncio.Future[list[ev.Effect]] | None]] = deque()
         self._unwritten = Changes()
@@ -131,11 +128,7 @@ class Engine:
         if not count:
             effects += self.state.apply(ev.Tick(), now, ends_what_is_due=not is_listening)
         for effect in self._commit(effects, now):
-            try:
-                self.deliver(effect)
-            except Exception:
-                # One failed delivery must not cost the others of this turn their answers.
-                logger.exception("effect not delivered", extra={"kind": type(effect).__name__})
+            self.observers.on_effect(effect)
         for answer, caused in answers:
             if not answer.done():
                 answer.set_result(caused)
@@ -192,7 +185,7 @@ class Engine:
 
     def _collect(self) -> None:
         changes = self.state.take_changes()
-        self.changed(changes)
+        self.observers.on_change(changes)
         self._unwritten.devices |= changes.devices
         self._unwritten.leases |= changes.leases
         self._unwritten.requests |= changes.requests

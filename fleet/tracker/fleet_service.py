@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from fleet.tracker.core.records import TrackerLimits
+from fleet.errors import NotFound
+from fleet.tracker.engine import Engine
+from fleet.tracker.history import History
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2
 from fleet.wire.peers import CallContext, caller_of
@@ -17,8 +19,11 @@ from fleet.wire.times import duration_sec
 class FleetServicer:
     """fleet.v1.FleetService."""
 
-    def __init__(self, view: FleetView, limits: TrackerLimits) -> None:
+    def __init__(self, engine: Engine, view: FleetView, history: History) -> None:
+        self._engine = engine
         self._view = view
+        self._history = history
+        limits = engine.state.limits
         self._watchers = StreamLimits(
             limits.max_watchers, most_of_one=limits.max_watchers_per_user, what="watch the fleet"
         )
@@ -30,7 +35,11 @@ class FleetServicer:
     async def get_history(
         self, request: fleet_service_pb2.GetHistoryRequest, _: object
     ) -> fleet_service_pb2.GetHistoryResponse:
-        return fleet_service_pb2.GetHistoryResponse(samples=self._view.history(request.device_name))
+        name = request.device_name
+        if name not in self._engine.state.devices:
+            raise NotFound(f"there is no device {name[:200]!r}; 'fleet devices' lists those there are")
+        samples = self._history.samples(name, self._engine.clock.now_sec())
+        return fleet_service_pb2.GetHistoryResponse(samples=samples)
 
     async def check_selector(
         self, request: fleet_service_pb2.CheckSelectorRequest, _: object

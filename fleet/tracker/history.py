@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from array import array
 
+from fleet.tracker.core.records import Changes
+from fleet.tracker.observers import Observer
 from fleet.v1 import device_pb2
 from fleet.wire.times import timestamp
 
@@ -18,24 +20,26 @@ KEPT = ("temp_c", "freq_hz", "reference_sec", "power_w", "cpu_busy", "load_1min"
 """The fields of Telemetry that are kept."""
 
 
-class History:
+class History(Observer):
     """Rings of samples, by device."""
 
     def __init__(self) -> None:
         self._rings: dict[str, _Ring] = {}
 
-    def take(self, device_name: str, telemetry: device_pb2.Telemetry, now_sec: float) -> None:
+    def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
         """Keep these readings unless the last ones kept are younger than ten seconds."""
         ring = self._rings.setdefault(device_name, _Ring())
-        if now_sec < ring.newest_sec - SAMPLE_SEC:
+        if at_sec < ring.newest_sec - SAMPLE_SEC:
             # The clock was set back: samples from the future would keep new ones out.
             ring = self._rings[device_name] = _Ring()
-        if now_sec - ring.newest_sec >= SAMPLE_SEC:
-            ring.add(telemetry, now_sec)
+        if at_sec - ring.newest_sec >= SAMPLE_SEC:
+            ring.add(telemetry, at_sec)
 
-    def forget(self, device_name: str) -> None:
-        """Forget a device that is gone for good."""
-        self._rings.pop(device_name, None)
+    def on_change(self, changes: Changes) -> None:
+        """Forget devices that are gone for good."""
+        for name, device in changes.devices.items():
+            if device is None:
+                self._rings.pop(name, None)
 
     def samples(self, device_name: str, now_sec: float) -> list[device_pb2.Telemetry]:
         """Return the readings of the last hour, oldest first; none for a device that never reported."""

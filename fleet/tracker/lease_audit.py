@@ -12,10 +12,11 @@ from fleet.tracker.audit import AuditLog
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import LeaseEntry
 from fleet.tracker.messages import key_of
+from fleet.tracker.observers import Observer
 
 
-class LeaseAudit:
-    """Observer of the tracker's effects that tracks live leases and logs their ends."""
+class LeaseAudit(Observer):
+    """Track live leases and log their ends."""
 
     def __init__(
         self, audit: AuditLog, clock: Clock, role_of: Callable[[str], Role], live: Iterable[LeaseEntry] = ()
@@ -29,7 +30,7 @@ class LeaseAudit:
         self._role_of = role_of
         self._live = {lease.name: lease for lease in live}
 
-    def observe(self, effect: ev.Effect) -> None:
+    def on_effect(self, effect: ev.Effect) -> None:
         """Record a grant, or write the entry at the end of a lease."""
         match effect:
             case ev.Granted(lease=lease):

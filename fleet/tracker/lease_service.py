@@ -19,6 +19,7 @@ from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
 from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
+from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
 from fleet.tracker.streams import first_message, when_over
@@ -50,7 +51,7 @@ _REFRESHED_REQUESTS = 64
 ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 
 
-class LeaseServicer:
+class LeaseServicer(Observer):
     """fleet.v1.LeaseService."""
 
     def __init__(
@@ -79,8 +80,10 @@ class LeaseServicer:
         """The position last told, by client and request."""
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
-    def deliver(self, effect: ev.ClientEffect) -> None:
+    def on_effect(self, effect: ev.Effect) -> None:
         """Send an effect to its client, if it is there."""
+        if not isinstance(effect, ev.ClientEffect):
+            return
         outbox = self.outboxes.get(effect.client_id)
         if outbox is None:
             return

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -32,11 +33,13 @@ from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.fleet_service import FleetServicer
+from fleet.tracker.history import History
 from fleet.tracker.identity_service import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.lease_audit import LeaseAudit
 from fleet.tracker.lease_service import MAX_UNSENT, LeaseServicer
 from fleet.tracker.members import Members
+from fleet.tracker.observers import Observer, Observers
 from fleet.tracker.pace import Pace
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
@@ -72,8 +75,14 @@ class TrackerConfig:
 class Tracker:
     """A tracker in this process: `async with Tracker(config) as tracker: tracker.address`."""
 
-    def __init__(self, settings: TrackerConfig, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: TrackerConfig, clock: Clock | None = None, *, observers: Iterable[Observer] = ()
+    ) -> None:
+        """Args:
+        observers: called after the tracker's own.
+        """
         self.settings = settings
+        self._added_observers = tuple(observers)
         self.address = ""
         """ "host:port" once it is open."""
         self._clock = clock or SystemClock()
@@ -150,25 +159,16 @@ class Tracker:
         self.lease_servicer = LeaseServicer(
             self.engine, self.view, self.members, signer, self.pace, max_unsent=self.settings.max_unsent
         )
-        self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key, self.pace)
-        self.fleet_servicer = FleetServicer(self.view, self.settings.limits)
+        self.agent_servicer = AgentServicer(self.engine, self.members, signer.public_key, self.pace)
+        history = History()
+        self.fleet_servicer = FleetServicer(self.engine, self.view, history)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         live = self.state.leases.values()
-        self._lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of, live)
-        self.engine.changed = self.view.forget
-        self.engine.deliver = self._deliver
-
-    def _deliver(self, effect: ev.Effect) -> None:
-        self._lease_audit.observe(effect)
-        match effect:
-            case ev.Attached() | ev.Fence():
-                self.agent_servicer.deliver(effect)
-            case ev.AttachRefused() | ev.Revoked():
-                pass  # whoever asked got the error
-            case _:
-                self.lease_servicer.deliver(effect)
+        lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of, live)
+        own = (lease_audit, self.view, history, self.agent_servicer, self.lease_servicer)
+        self.engine.observers = Observers((*own, *self._added_observers))
 
     async def _listen(self) -> None:
         server = rpc.make_server(rpc.MAX_REQUEST_BYTES)

@@ -15,13 +15,13 @@ from sortedcontainers import SortedSet
 
 from fleet.base.clock import Clock
 from fleet.base.version import package_version
-from fleet.errors import NoMatchingDevice, NotFound
+from fleet.errors import NoMatchingDevice
 from fleet.tracker.core.admission import checked_selector, no_match_message
 from fleet.tracker.core.records import Changes
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.history import History
 from fleet.tracker.job_table import JobTable
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
+from fleet.tracker.observers import Observer
 from fleet.tracker.pace import Pace, portions
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
 from fleet.wire.times import timestamp
@@ -47,7 +47,7 @@ class EncodedSnapshot:
     """
 
 
-class FleetView:
+class FleetView(Observer):
     """Makes snapshots. Each part is kept until what it shows changes, the snapshot until anything does."""
 
     def __init__(self, state: TrackerState, clock: Clock, pace: Pace) -> None:
@@ -56,7 +56,6 @@ class FleetView:
         self._pace = pace
         self._started_at_sec = clock.now_sec()
         self._telemetry: dict[str, device_pb2.Telemetry] = {}
-        self._history = History()
         self._names = SortedSet(state.devices)
         self._stale: dict[str, None] = dict.fromkeys(state.devices)
         """Devices whose parts are to be made."""
@@ -74,7 +73,7 @@ class FleetView:
         """Grows with every change that a snapshot would show."""
         return self._state.version + self._own_version
 
-    def forget(self, changes: Changes) -> None:
+    def on_change(self, changes: Changes) -> None:
         """Have the parts of changed devices made anew when they are needed."""
         for name in chain(changes.devices, changes.leases):
             if name in self._state.devices:
@@ -83,23 +82,12 @@ class FleetView:
             else:
                 self._forget_device(name)
 
-    def set_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry) -> None:
+    def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
         """Show these readings."""
         self._telemetry[device_name] = telemetry
-        self._history.take(device_name, telemetry, self._clock.now_sec())
         if device_name in self._state.devices:
             self._stale[device_name] = None
         self._own_version += 1
-
-    def history(self, device_name: str) -> list[device_pb2.Telemetry]:
-        """Return the last hour of a device's readings, oldest first.
-
-        Raises:
-            NotFound: there is no such device.
-        """
-        if device_name not in self._state.devices:
-            raise NotFound(f"there is no device {device_name[:200]!r}; 'fleet devices' lists those there are")
-        return self._history.samples(device_name, self._clock.now_sec())
 
     def match_count(self, selector: str) -> int:
         """Return how many devices a selector matches, attached or not.
@@ -197,7 +185,6 @@ class FleetView:
         self._names.discard(name)
         for kept in (self._stale, self._devices, self._leases, self._telemetry):
             kept.pop(name, None)
-        self._history.forget(name)
 
 
 def _encoded(part: fleet_service_pb2.Snapshot) -> bytes:

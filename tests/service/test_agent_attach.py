@@ -28,6 +28,8 @@ from fleet.errors import AlreadyExists, FleetError, NotAllowed
 from fleet.identity.certificates import make_key
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.tracker import agent_service
+from fleet.tracker.core.records import Changes
+from fleet.tracker.observers import Observer, Observers
 from tests.service.agent_bench import admit
 
 pytestmark = pytest.mark.slow
@@ -102,9 +104,12 @@ async def test_a_device_is_never_well_under_its_former_description(
 
     async with serve_tracker() as tracker, linked(tmp_path, tracker.address, SlowlyRenewed) as (agent, link, _):
         devices = tracker.tracker.engine.state.devices
-        tracker.tracker.engine.changed = lambda _: seen.update(
-            (device.labels["age"], device.is_healthy) for device in devices.values()
-        )
+
+        class Watcher(Observer):
+            def on_change(self, _: Changes) -> None:
+                seen.update((device.labels["age"], device.is_healthy) for device in devices.values())
+
+        tracker.tracker.engine.observers = Observers((*tracker.tracker.engine.observers.members, Watcher()))
         agent.fault = "missing"
         await asyncio.wait_for(link.attached.wait(), 60)
         await eventually(lambda: seen == {("old", False)})

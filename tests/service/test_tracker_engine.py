@@ -13,7 +13,18 @@ from fleet.testing import FakeClock, Ledger, eventually
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.engine import Engine
+from fleet.tracker.observers import Observer, Observers
 from tests.unit.tracker_bench import offer
+
+
+class Recorder(Observer):
+    """Keeps all effects."""
+
+    def __init__(self) -> None:
+        self.effects: list[ev.Effect] = []
+
+    def on_effect(self, effect: ev.Effect) -> None:
+        self.effects.append(effect)
 
 
 class Bench:
@@ -23,8 +34,12 @@ class Bench:
         self.clock = FakeClock()
         self.ledger = Ledger()
         self.engine = Engine(TrackerState(boot=1), self.ledger, self.clock)
-        self.effects: list[ev.Effect] = []
-        self.engine.deliver = self.effects.append
+        self.recorder = Recorder()
+        self.engine.observers = Observers((self.recorder,))
+
+    @property
+    def effects(self) -> list[ev.Effect]:
+        return self.recorder.effects
 
     async def start(self) -> None:
         await self.engine.ask(ev.AgentAttached("agent", "h:1", (offer("a"),)))

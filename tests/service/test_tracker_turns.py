@@ -80,7 +80,7 @@ class Watched:
             effects = self.apply(ev.Acquire("alice", f"r{self.count}", LeaseTerms(selector="cpu")))
             self.held += [effect.lease for effect in effects if isinstance(effect, ev.Granted)]
         self.apply(ev.Release("alice", self.held.pop(0).name))
-        self.view.forget(self.state.take_changes())
+        self.view.on_change(self.state.take_changes())
 
     async def snapshot(self) -> fleet_service_pb2.Snapshot:
         return fleet_service_pb2.GetFleetResponse.FromString((await self.view.shown()).content).snapshot

@@ -1,0 +1,67 @@
+"""Observers of the tracker: modules that follow changes, effects and telemetry without deciding anything.
+
+The engine calls them in order, on its event loop, between two messages. An observer that raises is logged and costs
+neither the engine nor the others their turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVarTuple
+
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.records import Changes
+from fleet.v1 import device_pb2
+
+logger = logging.getLogger(__name__)
+
+Values = TypeVarTuple("Values")
+
+
+class Observer(Protocol):
+    """Base class of observers. Each method does nothing unless it is overridden.
+
+    Calls return within a fraction of a millisecond, never wait, and modify none of the values.
+    """
+
+    def on_change(self, changes: Changes) -> None:
+        """Follow entries that one turn of the engine changed, before the turn's effects. None means gone."""
+        return
+
+    def on_effect(self, effect: ev.Effect) -> None:
+        """Follow one effect, after the journal has its cause."""
+        return
+
+    def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
+        """Follow readings of a known device. No journal keeps them."""
+        return
+
+
+class Observers(Observer):
+    """Observers in the order in which they are called."""
+
+    def __init__(self, members: Iterable[Observer] = ()) -> None:
+        self.members = tuple(members)
+
+    def on_change(self, changes: Changes) -> None:
+        """Pass on what changed."""
+        for member in self.members:
+            _call(member.on_change, changes)
+
+    def on_effect(self, effect: ev.Effect) -> None:
+        """Pass on an effect."""
+        for member in self.members:
+            _call(member.on_effect, effect)
+
+    def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
+        """Pass on readings."""
+        for member in self.members:
+            _call(member.on_telemetry, device_name, telemetry, at_sec)
+
+
+def _call(call: Callable[[*Values], None], *values: *Values) -> None:
+    try:
+        call(*values)
+    except Exception:
+        logger.exception("observer failed", extra={"call": getattr(call, "__qualname__", repr(call))})
