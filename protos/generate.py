@@ -1,11 +1,11 @@
-"""Generate what follows from protos/fleet/v1: message classes, typed stubs, and the memory of what the wire looks like.
+"""Generate message classes, typed stubs and the golden descriptor set from protos/fleet/v1.
 
     python protos/generate.py            write fleet/v1, fleet/wire/stubs.py and tests/golden/fleet_v1.binpb
-    python protos/generate.py --check    exit 1 when one of them differs from what the protos say
+    python protos/generate.py --check    exit 1 when one of them is stale
 
 Because the proto package is the Python package, the generated imports need no patching. `fleet/wire/stubs.py` holds
 types only: fleet.wire.rpc makes stubs and handlers from the service descriptors, so that boards bound to an older
-grpcio can serve. `tests/golden/fleet_v1.binpb` is what peers in use may speak: an incompatible change is refused, a
+grpcio can serve. `tests/golden/fleet_v1.binpb` is the protocol of peers in use: an incompatible change is refused, a
 compatible addition is taken over.
 """
 
@@ -83,7 +83,7 @@ def read_descriptors(path: Path) -> FileDescriptorSet:
 
 
 def broken_promises(before: FileDescriptorSet, after: FileDescriptorSet) -> list[str]:
-    """Say what a peer that was built from `before` would misread in `after`; nothing: the change is compatible."""
+    """List the changes that a peer built from `before` would misread; the list is empty for a compatible `after`."""
     return [*_broken_messages(before, after), *_broken_enums(before, after), *_broken_rpcs(before, after)]
 
 

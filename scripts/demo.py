@@ -1,4 +1,4 @@
-"""What `make demo` runs: `fleet tune` on the SqueezeNet graph that the `onnx` package ships, on this machine.
+"""Runs `fleet tune` for `make demo`, on the SqueezeNet graph that the `onnx` package ships, on this machine.
 
 The graph's weights are constant, so that outputs would agree even when a kernel is wrong: they are replaced by seeded
 random ones. Run it again and it goes on from its records.

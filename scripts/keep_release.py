@@ -1,9 +1,9 @@
-"""Keeps what was released, for the test that it still works with today's tracker and agents.
+"""Archives a release, for the test that it still works with today's tracker and agents.
 
     python scripts/keep_release.py v0.1.0      # a tag or a commit of this repository
 
 It writes `tests/golden/releases/NAME.tar.xz`: the agent as that commit's own bundle has it, and the client with the
-tracker that it can start, without what they depend on, which is the test's. NAME is the tag, or date and commit. Run it
+tracker that it can start, without their dependencies, which are the test's. NAME is the tag, or date and commit. Run it
 at each release and commit the file; `tests/system/test_older_releases.py` takes all that are there. The same commit
 gives the same bytes.
 """
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _files(tree: Path) -> list[str]:
-    """Return what is kept, by that commit's own list of what an agent needs."""
+    """Return the files to keep, by that commit's own list of an agent's files."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     listed = subprocess.run(
         [sys.executable, "-c", _LIST_AGENT], cwd=tree, env=environment, capture_output=True, text=True, check=True

@@ -49,7 +49,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def check_contents(sdist: Path, wheel: Path) -> None:
-    """Compare what is packed with the checkout's files.
+    """Compare the packed files with the checkout's.
 
     Raises:
         SystemExit: files are missing, or should not be packed.
@@ -77,7 +77,7 @@ def sources(*folders: str) -> set[str]:
 
 
 def install(wheel: Path, environment: Path) -> None:
-    """Install the wheel in a new environment, with what tuning needs and a linker if the machine has none."""
+    """Install the wheel in a new environment, with the dependencies of tuning and a linker if the machine has none."""
     run(sys.executable, "-m", "venv", environment)
     extras = "tune" if any(map(shutil.which, ("cc", "ld.lld", "lld", "clang"))) else "tune,cross"
     pinned = ["--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt"]

@@ -2,7 +2,7 @@
 
     python scripts/status_picture.py [FILE]
 
-Without a file, docs/how-to/fleet-status.svg. Run it after what the application shows has changed, and look at it.
+Without a file, docs/how-to/fleet-status.svg. Run it after a change of the application, and look at the picture.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class NoJobs:
 
 
 async def draw() -> str:
-    """Return what is on the screen once the lab is, as SVG."""
+    """Return the screen as SVG once it shows the lab."""
     app = FleetApp(OneMoment(), NoJobs())
     async with asyncio.timeout(30), app.run_test(size=SIZE) as pilot:
         while LAB.jobs[-1].title not in (picture := app.export_screenshot(title="fleet status")):

@@ -2,8 +2,8 @@
 
     python3 scripts/test_packages.py
 
-Nothing happens when all are there. What is missing is named and installed where that is allowed (as root, or by sudo
-without a password); elsewhere it prints the one command that a person who may has to run, and fails.
+Nothing happens when all are there. Missing packages are listed, and installed as root or by sudo without a password.
+Without these rights it prints the command for an administrator, and fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ xz-utils                  unpacks agents' bundles, as boards do
 fuse3                     the emulated kernel files that program that fabric
 debian-archive-keyring    the packages of the emulated boards, also on Ubuntu
 """
-"""One package a line, with what needs it; behind "^" stands how its name begins, as apt writes that, too."""
+"""One package a line, with its users; behind "^" stands how its name begins, as apt writes that, too."""
 
 
 def needed() -> list[str]:
@@ -66,7 +66,7 @@ def is_meant(package: str, name: str) -> bool:
 
 
 def way_to_root() -> list[str] | None:
-    """Return what goes before a command that only root may run; None where nobody but a person can get there."""
+    """Return the prefix of a command that needs root, or None if sudo needs a password."""
     if os.geteuid() == 0:
         return []
     sudo = shutil.which("sudo")
@@ -89,7 +89,7 @@ def install(packages: list[str], root: list[str]) -> None:
 
 
 def command_for_a_person(packages: list[str]) -> str:
-    """Return the one command that installs the packages, for whoever knows root's password or their own."""
+    """Return the one command that installs the packages, for an administrator to type."""
     both = f"apt-get update -qq && {' '.join(install_command(packages))}"
     return f"sudo sh -c {shlex.quote(both)}" if shutil.which("sudo") else f"su -c {shlex.quote(both)}"
 

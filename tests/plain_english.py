@@ -120,7 +120,7 @@ def _comments(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _blocks(comments: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str]]:
     """Join comments on consecutive lines of their own; one behind code stands alone."""
-    first, last, lines = 0, 0, list[str]()
+    first, last, lines = 0, -1, list[str]()
     for number, before, comment in comments:
         if not comment.strip():
             continue
@@ -130,7 +130,7 @@ def _blocks(comments: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str
             if lines:
                 yield first, "\n".join(lines)
             first, lines = number, [comment]
-        last = 0 if before.strip() else number
+        last = -1 if before.strip() else number
     if lines:
         yield first, "\n".join(lines)
 

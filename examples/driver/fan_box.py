@@ -1,4 +1,4 @@
-"""Driver for a box of our lab: a small computer whose fan controller writes its state to a file.
+"""Driver for a box of our lab: a small computer with a fan controller that writes its state to a file.
 
     devices:
       - driver: fan_box
@@ -30,7 +30,7 @@ _DEFAULT_STATE = Path("/run/fan-box/state")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanBoxConfig:
-    """Settings of one box. The sentences are what the documentation and error messages say."""
+    """Settings of one box. The documentation and error messages contain these sentences."""
 
     name: Annotated[str | None, "Id of the device; default: <host>-fan-box."] = None
     state_file: Annotated[Path, "What the fan controller writes."] = _DEFAULT_STATE
@@ -97,7 +97,7 @@ class FanBoxDriver(Driver):
         )
 
     def _probe(self) -> Health:
-        """Say what is wrong. An OSError or ValueError is turned into a Health by the caller."""
+        """Describe the problem. An OSError or ValueError is turned into a Health by the caller."""
         temp_c, fan_rpm = self._read()
         if fan_rpm == 0:
             return Health(is_healthy=False, reason="the fan stands still; look at its cable")
@@ -111,7 +111,7 @@ class FanBoxDriver(Driver):
         try:
             temp_c = self._read()[0]
         except (OSError, ValueError):
-            temp_c = None  # unknown; the probe says what is wrong
+            temp_c = None  # unknown; the probe reports the reason
         return Telemetry(read_at_sec=time.time(), temp_c=temp_c)
 
     def _read(self) -> tuple[float, int]:

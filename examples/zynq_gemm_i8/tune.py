@@ -24,7 +24,7 @@ REGISTERS = Path(__file__).with_name("registers.yaml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """A tiling and what the whole product takes in it."""
+    """A tiling and the time of the whole product with it."""
 
     tile: FabricTile
     cycles: int

@@ -1,4 +1,4 @@
-"""What `fleet` exports, as directives for mkdocstrings, and the tree of errors."""
+"""The exports of `fleet` as directives for mkdocstrings, and the tree of errors."""
 
 from __future__ import annotations
 

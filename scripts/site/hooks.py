@@ -1,7 +1,7 @@
-"""Fills in what the site says from the code, while MkDocs builds it.
+"""Fills in the parts of the site that come from the code, while MkDocs builds it.
 
-A page holds its words and a marker such as `<!-- from the code: commands -->`; the marker is replaced by what the
-function of that name below returns. So nothing generated is committed, and links to the page work on its file, too.
+A page holds its words and a marker such as `<!-- from the code: commands -->`; the marker is replaced by the result of
+the function of that name below. So nothing generated is committed, and links to the page work on its file, too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _from_code(what: str) -> str:
-    """Return what a marker stands for: one of the names above, or a file as a block."""
+    """Return the text for a marker: the output for a name above, or a file as a block."""
     if what in _FROM_CODE:
         return _FROM_CODE[what]()
     path = _ROOT / what

@@ -1,4 +1,4 @@
-"""The shapes of what commands print with --json, from the types that a test holds the commands to."""
+"""The shapes of the JSON documents of commands, from the types that a test compares with the output."""
 
 from __future__ import annotations
 

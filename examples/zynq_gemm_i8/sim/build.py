@@ -1,4 +1,4 @@
-"""Builds the simulation of the designs with Verilator: one program, whose use main.cpp tells.
+"""Builds the simulation of the designs with Verilator: one program; main.cpp describes its use.
 
     python examples/zynq_gemm_i8/sim/build.py OUT_DIR
 
@@ -36,12 +36,12 @@ DESIGNS = (
     Design(name="gemm_i8_relu", parameters={"RELU": 1, "ID": _RELU_ID}),
     Design(name="gemm_i8_faulty", parameters={"STUCK_AT_K": 20}),
 )
-"""What the fabric can be programmed with: the core, one with a larger array, one that computes something else (negative
+"""Designs for the fabric: the core, one with a larger array, one that computes something else (negative
 results become zero), and one with a defect."""
 
 
 def lint(design: Design) -> str:
-    """Return what `verilator -Wall` has to say about a design; empty is good."""
+    """Return the warnings of `verilator -Wall` for a design."""
     command = [_need("verilator"), "--lint-only", "-Wall", "--top-module", "fabric", *_flags(design), *map(str, _RTL)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr.strip()
