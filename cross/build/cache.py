@@ -1,9 +1,9 @@
-"""A cache of built libraries, shared by whoever may write a folder: many processes, or many machines by NFS.
+"""A cache of built libraries, shared by all that may write a folder: many processes, or many machines by NFS.
 
 An entry is one file, named by a digest of everything that decides the library: the program's structural hash, target,
-options, linker, and the versions of what compiles. It appears by a rename, so nobody sees half of one. What is
-read is compared with the digest before it: that finds damage, and no malice. Who may write here chooses what runs on
-devices.
+options, linker, and the compilers' versions. It appears by a rename, so that readers never see a partial one. Content
+is compared with the digest before it, which detects damage but no malice. Write access to the folder decides the code
+that runs on devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fleet.base.version import package_version
 logger = logging.getLogger(__name__)
 
 FORMAT = 3
-"""Incremented when what is made of a program changes without a new version of this package."""
+"""Incremented when the output for a program changes without a new version of this package."""
 
 DEFAULT_MAX_BYTES = 4 * 1000**3
 
@@ -36,12 +36,12 @@ _KINDS = ("llvm", "opencl")
 """Targets that TVM compiles for alone; the versions of CUDA's and ROCm's compilers are not told."""
 
 _LOOKS_PER_FILL = 50
-"""The folder is looked through, and its oldest entries removed, so often while its size limit is written once. Who does
-it is left to chance, in proportion to what each writes: writers know nothing of each other, or of their past."""
+"""Number of clean-ups, which remove the oldest entries, per size limit of written bytes. Each writer cleans up at
+random, in proportion to its bytes: writers share no state."""
 
 _LEFT_OVER_SEC = 3600.0
 _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{64}"), re.compile(r"\.[0-9a-f]{32}")
-"""Names of what is ours to remove."""
+"""Names of files that may be removed."""
 
 _LEVEL = 1
 """Of zlib: a third of the size for 1 ms."""
@@ -77,7 +77,7 @@ class BuildCache:
             _write(side_file_of(artifact.path), facts)
             _write(artifact.path, content)
         except OSError:
-            return None  # whoever builds it meets the same, and says it
+            return None  # the build meets the same error and reports it
         return artifact
 
     def put(self, key: str, artifact: Artifact, chance: random.Random | None = None) -> None:
@@ -94,7 +94,7 @@ class BuildCache:
             logger.warning("build cache not written", extra={"folder": self.folder, "error": str(error)})
 
     def trim(self) -> None:
-        """Remove what was not used for longest, until nine tenths of the limit are left, and what a dead writer left.
+        """Remove the least recently used entries until nine tenths of the limit are left, and files of dead writers.
 
         Raises:
             OSError: the folder cannot be read.
@@ -124,11 +124,11 @@ class BuildCache:
 
 
 def cache_key(program: int, target_json: str, **options: object) -> str | None:
-    """Return the name of a library in any cache; None: its target's are not kept.
+    """Return the name of a library in any cache, or None if libraries of its target are not kept.
 
     Args:
-        program: structural hash of what is compiled.
-        options: everything else that decides what comes out, each with a `repr` that says all.
+        program: structural hash of the compiled program.
+        options: everything else that determines the output, each with a complete `repr`.
     """
     target: Mapping[str, object] = parse_target(target_json)
     if target["kind"] not in _KINDS:

@@ -76,15 +76,15 @@ template <class T, class F> struct conditional<false, T, F> { typedef F type; };
 } }
 """,
 }
-"""Stand-ins for what TVM's source includes: the toolkit's own headers may be missing, and take ten times as long (0.8 s
-instead of 0.08 s for a small kernel)."""
+"""Stand-ins for the headers that TVM's source includes: the toolkit's own may be missing, and take ten times as long
+(0.8 s instead of 0.08 s for a small kernel)."""
 
 _OTHER_HEADERS = re.compile(r"#include <cuda/(?!std/cstdint>|std/type_traits>)")
 """Found in source that needs the real headers."""
 
 
 class _HeaderMissing(BuildError):
-    """The source includes what this compiler has no file for; another may have it."""
+    """The source includes a file that this compiler lacks; another compiler may have it."""
 
 
 class Compiler(Protocol):
@@ -96,7 +96,7 @@ class Compiler(Protocol):
         ...
 
     def architectures(self) -> frozenset[str]:
-        """Return what it compiles for: "sm_90", ..."""
+        """Return the architectures that it compiles for: "sm_90", ..."""
         ...
 
     def compile(self, source: str, arch: str) -> bytes:
@@ -121,7 +121,7 @@ def find_compilers(arch: str) -> list[Compiler]:
     """Return the compilers here that compile for an architecture, at least one.
 
     Raises:
-        ConfigError: there is none; the message says what each one can do and what to install.
+        ConfigError: there is none; the message lists the abilities of each and the package to install.
     """
     found = compilers()
     able = [compiler for compiler in found if arch in compiler.architectures()]
@@ -147,7 +147,7 @@ def compilers() -> tuple[Compiler, ...]:
         try:
             _load_nvrtc(path)
         except (OSError, AttributeError):
-            continue  # not here, for another architecture, too old or broken: `fleet doctor` shows what is left
+            continue  # not here, for another architecture, too old or broken: `fleet doctor` shows the rest
         found.append(Nvrtc(path=path, includes=_includes(path)))
     nvcc = _find_nvcc()
     if nvcc is not None and _has_host_compiler():
@@ -177,7 +177,7 @@ def compile_cubin(source: str, arch: str) -> bytes:
 
 
 def cubin_architecture(cubin: bytes) -> str | None:
-    """Return what a cubin was compiled for, "sm_90"; None: it is no cubin."""
+    """Return the architecture of a cubin, "sm_90", or None for other files."""
     header = read_header(cubin)
     if header is None or header.machine_number != EM_CUDA:
         return None
@@ -197,7 +197,7 @@ class Nvcc:
     name: str = "nvcc"
 
     def architectures(self) -> frozenset[str]:
-        """Return what it compiles for; each nvcc is asked once."""
+        """Return the architectures that it compiles for; each nvcc is queried once."""
         return _nvcc_architectures(self.path)
 
     def compile(self, source: str, arch: str) -> bytes:
@@ -220,7 +220,7 @@ class Nvrtc:
     name: str = "NVRTC"
 
     def architectures(self) -> frozenset[str]:
-        """Return what it compiles for."""
+        """Return the architectures that it compiles for."""
         library, count = _load_nvrtc(self.path), ctypes.c_int()
         self._check(library.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
         numbers = (ctypes.c_int * count.value)()

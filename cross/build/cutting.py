@@ -1,4 +1,4 @@
-"""Cuts the last vector of a tile whose columns are no whole vectors: 24 become one of 16 and one of 8.
+"""Cuts the last vector of a tile if its columns are no whole vectors: 24 become one of 16 and one of 8.
 
 A schedule says it as loops that reach too far, with a condition. TVM makes of a vector with a condition as many scalars
 as it has lanes; it is a shorter vector where the condition holds for the first lanes.

@@ -1,4 +1,4 @@
-"""What this machine can build for: its linkers, tried for every platform, and its compilers for GPUs."""
+"""Platforms that this machine can build for: its linkers, tried for every one, and its compilers for GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINK_CHECK_SEC = 60.0
 
 
 def diagnose() -> list[Finding]:
-    """Return what was found, one finding for each platform and kind of GPU. Takes some seconds."""
+    """Return one finding for each platform and kind of GPU. Takes some seconds."""
     return [*linkers(), *gpu_compilers()]
 
 
@@ -37,7 +37,7 @@ def linkers() -> list[Finding]:
 
 
 def gpu_compilers() -> list[Finding]:
-    """Tell what code for GPUs can be built with."""
+    """Return the compilers for GPU code."""
     return [_cuda_compilers(), _rocm_compiler()]
 
 

@@ -5,7 +5,7 @@ at build time, so the device needs no compiler: TVM packs the modules that a lib
 the source is replaced by a cubin. ROCm's kernels leave TVM as code objects, made through two callbacks; OpenCL's are
 source, since each vendor's driver compiles its own.
 
-The blob, little endian: u64 size of what follows; two lists (u64 count, u64 each) with the tree of imports; then
+The blob, little endian: u64 size of the rest; two lists (u64 count, u64 each) with the tree of imports; then
 for each module its kind (u64 length, text) and, unless it is "_lib", its bytes (u64 length, bytes). Bytes of kind
 "cuda" are: format (u64 length, text), a table of functions, code (u64 length, bytes).
 See https://github.com/apache/tvm/blob/v0.27.0/src/target/codegen.cc

@@ -1,8 +1,8 @@
 """Has a maximum of nothing but minus infinity be minus infinity, as it is elsewhere; likewise minima.
 
 TVM begins a maximum with the smallest finite number of its type. So the largest of a row that is masked with -inf was
--3.4e38: ONNX's Attention, which finds such rows by comparing it with -inf and returns zeros for them, found none, and
-returned NaN. It is mended in what is compiled, not in the program that is scheduled, whose hash names its records.
+-3.4e38. ONNX's Attention compares it with -inf to find such rows and return zeros; it found none, and returned NaN. The
+compiled code is mended, not the scheduled program: its hash names its records.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _is_reduction(store: BufferStore) -> bool:
 
 
 def _infinity_of(reduction: BufferStore) -> float:
-    """Return what nothing changes a maximum or minimum by."""
+    """Return the neutral element of a maximum or minimum."""
     from tvm.tirx import Max
 
     return -math.inf if isinstance(reduction.value, Max) else math.inf

@@ -53,7 +53,7 @@ def build(
         args: its arguments with the outputs marked, kept with the artifact.
         linker: command to link with instead of the one that is found.
         checks_arguments: let the function compare shapes and types before it runs, which takes LLVM a quarter of the
-            time of a matrix product. Without, wrong arguments crash who runs it.
+            time of a matrix product. Without, wrong arguments crash the caller.
         has_half: False: no number of the program is of half precision (float16), which spares LLVM a sixth of its time.
 
     Raises:
@@ -85,7 +85,7 @@ def build_executable(
     args: tuple[TensorSpec, ...] = (),
     linker: str | None = None,
 ) -> Artifact:
-    """Link a Relax VM executable, what `tvm.compile` makes of a Relax module."""
+    """Link a Relax VM executable, the result of `tvm.compile` for a Relax module."""
     facts = ArtifactFacts(function="main", args=args, module_kind=ModuleKind.RELAX_VM)
     return _finish(executable.mod, target_json, out_dir, facts, linker)
 
@@ -96,7 +96,7 @@ def tvm_version() -> str:
 
 
 def last_lines(error: BaseException) -> str:
-    """Return what an error says, without the stack that TVM puts in front of it."""
+    """Return an error's message without the stack that TVM puts in front of it."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return "\n".join(lines[-_MESSAGE_LINES:]) or type(error).__name__
 
@@ -123,14 +123,14 @@ def _finish(library: Module, target_json: str, out_dir: Path, facts: ArtifactFac
 
 
 def _move_into_place(linked: Path, artifact: Artifact) -> None:
-    """Move the facts first, each file by a rename: whoever finds the library finds both, complete."""
+    """Move the facts first, each file by a rename: a reader that finds the library finds both, complete."""
     replace(artifact, path=linked).save_facts()
     linked.with_name(f"{linked.name}.json").replace(artifact.path.with_name(f"{artifact.path.name}.json"))
     linked.replace(artifact.path)
 
 
 def _write(library: Module, target_json: str, linker: Linker, scratch: Path, output: Path) -> None:
-    """Link what one LLVM module holds directly; let TVM pack everything that imports others or carries constants."""
+    """Link a single LLVM module directly; let TVM pack modules that import others or carry constants."""
     if library.kind == "llvm" and not list(library.imports):
         object_file = scratch / "code.o"
         library.write_to_file(str(object_file), "o")
@@ -142,7 +142,7 @@ def _write(library: Module, target_json: str, linker: Linker, scratch: Path, out
 
 
 class _Packed:
-    """What `export_library` calls with the objects that it made."""
+    """Callback of `export_library` for the objects that it made."""
 
     output_format = "so"
 

@@ -1,6 +1,6 @@
 """Tries every linker of this machine for every platform, by linking an object that TVM made for it.
 
-    python -m cross.build.link_check        # JSON: a list of what was tried
+    python -m cross.build.link_check        # JSON: a list of the attempts
 
 In a process of its own, since TVM takes a moment to load and a broken installation may crash.
 """
@@ -91,7 +91,7 @@ def _tiny_program() -> PrimFunc:
 
 
 def main() -> None:
-    """Print what was tried."""
+    """Print the attempts."""
     sys.stdout.write(json.dumps([asdict(attempt) for attempt in try_linkers()]))
 
 

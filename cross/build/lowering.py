@@ -1,9 +1,9 @@
 """TVM's way from a scheduled program to code, with four differences: small buffers of processors stay on the stack,
 spilled vectors are aligned (`cross.build.spills`), the last vectors of tiles are cut where they reach too far
 (`cross.build.cutting`), and a maximum begins with -inf (`cross.build.identities`). A fifth is for candidates, of which
-hundreds are compiled: what converts half-precision numbers in software is left out where there are none.
+hundreds are compiled: the software conversion of half-precision numbers is left out of programs without any.
 
-TVM takes each buffer of 1 KiB or more from the heap, where it is cleared and is nothing that LLVM can keep in registers
+TVM takes each buffer of 1 KiB or more from the heap, where it is cleared, and where LLVM cannot keep it in registers
 for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores, that it does not need.
 """
 
@@ -28,14 +28,14 @@ _NAME = "fleet"
 _NAME_WITHOUT_HALF = "fleet_without_half"
 _STOCK = "default"
 _STOCK_FACTORY = "s_tir"
-"""What "default" stands for."""
+"""Meaning of "default"."""
 
 _MARK = "fleet_lowering"
 """Of a PrimFunc: TVM's default lowering, too, treats it as ours does."""
 
 _CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
 """TVM gives each library these two, and LLVM takes longer for them than for a small kernel: 6 of 38 ms. They are weak:
-what has their name already keeps them away."""
+existing functions with their names replace them."""
 
 _MOST_STACK_BYTES = 8 * 1024
 """Of one buffer: four times what the registers of any processor hold. Threads have 128 KiB of stack at least."""
@@ -68,7 +68,7 @@ def tir_pipeline(target_json: str, *, has_half: bool = True) -> str:
 
 
 def lower_by_default(mod: IRModule, target_json: str) -> IRModule:
-    """Return a module whose functions `tvm.compile` lowers our way without being told a pipeline.
+    """Mark a module's functions so that `tvm.compile` lowers them our way without a named pipeline.
 
     From then on TVM's default lowering in this process looks for the mark; other functions are lowered as ever.
 
@@ -88,7 +88,7 @@ def lower_by_default(mod: IRModule, target_json: str) -> IRModule:
     return ir.IRModule(marked, attrs=mod.attrs)
 
 
-@functools.cache  # once: what is found there afterwards is ours
+@functools.cache  # once: later, the pipeline there is ours
 def _serve_marked() -> None:
     from tvm.tirx import compilation_pipeline, register_tir_pipeline
 

@@ -3,7 +3,7 @@
     build_plain_runtime("armv7l-linux-gnueabihf", Path("libplain_runtime.so"))
 
 It is compiled by gcc on the board itself, by <triple>-gcc, or by zig, which brings the C libraries of all of them, and
-kept in the cache by what it is made of.
+kept in the cache by the digest of its sources.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT_SEC = 180.0
 """zig builds the C library's stubs at its first use."""
 
 _ZIG_TARGETS = {
-    # Every ARMv7 core with hard float runs what is made for this one.
+    # Every ARMv7 core with hard float runs code for this one.
     "armv7l": ("arm-linux-gnueabihf", "-mcpu=cortex_a9"),
     "aarch64": ("aarch64-linux-gnu",),
     "x86_64": ("x86_64-linux-gnu",),

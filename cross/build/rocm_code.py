@@ -1,4 +1,4 @@
-"""Makes ROCm code objects: what TVM asks for when it compiles for an AMD GPU, found here instead of in /opt/rocm alone.
+"""Makes ROCm code objects when TVM compiles for an AMD GPU, also without /opt/rocm.
 
 TVM's LLVM generates the code; the device libraries (bitcode of the mathematical functions) and a linker come from ROCm
 or from Debian's packages rocm-device-libs and lld. The result is checked: an AMDGPU ELF for the gfx asked for.
@@ -93,7 +93,7 @@ def wave_size(target: Mapping[str, object]) -> int:
 
 @contextlib.contextmanager
 def compiling(target: Mapping[str, object]) -> Iterator[None]:
-    """Have TVM compile for a ROCm target with what is found on this machine.
+    """Have TVM compile for a ROCm target with the tools of this machine.
 
     Raises:
         ConfigError: the gfx is unknown, or the linker or the device libraries are missing.

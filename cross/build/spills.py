@@ -3,7 +3,7 @@
 A vector of 32 or 64 bytes that is spilled to the stack belongs on a multiple of its size: elsewhere each store and load
 of it may touch two cache lines. The x86 stack is aligned to 16 bytes. LLVM aligns it further for spills only where it
 had to before it gave out the registers: where a variable of the function asks for it. TVM's functions have none, so
-where their spills lie is decided by who calls them: a kernel with a few took 13 or 17 us, as the environment of its
+their callers decide the address of their spills: a kernel with a few took 13 or 17 us, as the environment of its
 process was long, and always 17 in the threads of a pool. One such variable, written once, decides it for all.
 """
 
@@ -19,14 +19,14 @@ _VECTOR = f"{_NUMBER}x16"
 """Of 64 bytes: as wide as any vector of x86, and a cache line."""
 
 _VOLATILE = "tirx.volatile"
-"""TVM's name for a buffer whose stores LLVM does not leave out."""
+"""TVM's name for a buffer with stores that LLVM keeps."""
 
 _BODY = "compute_scope"
 """TVM's name for the part of a function that becomes one of its own in LLVM, beside the check of the arguments."""
 
 
 def with_aligned_spills(function: PrimFunc) -> PrimFunc:
-    """Return a function for x86 whose spilled vectors are aligned, in its body and in what its threads run.
+    """Return a function for x86 with aligned spills, in its body and in the code of its threads.
 
     Both are functions of their own by the time that LLVM sees them. Each run of either writes one number for it.
     """
@@ -55,7 +55,7 @@ def _aligned_in_body(scope: AttrStmt) -> AttrStmt:
 
 
 def _aligned(body: Stmt) -> Stmt:
-    """Return what runs with a variable of a vector's type that LLVM keeps, since its first number is written."""
+    """Return the body with a variable of a vector's type, which LLVM keeps because its first number is written."""
     from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, SeqStmt, const, decl_buffer
 
     variable, first = decl_buffer((1,), _VECTOR, name="aligned"), decl_buffer((1,), _NUMBER, name="first")

@@ -2,9 +2,10 @@
 
 A TVM module needs next to nothing from the linker, so each takes its fast path: no default libraries to search, no
 start files. Measured, warm: `gcc -shared` 10 ms, with `-nostdlib` 6, `ld.lld` 20-35, `zig cc -nostdlib` 12-16. So
-Android's modules need no NDK: they are plain 64-bit ARM libraries whose few symbols the process that loads them has.
+Android's modules need no NDK: they are plain 64-bit ARM libraries, and the process that loads them has their few
+symbols.
 
-Which linker: the one named by the caller; by $FLEET_LINKER_X86_64, _AARCH64, _ARMV7L, _RISCV64 or _ANDROID; by the file
+The linker is the one named by the caller; by $FLEET_LINKER_X86_64, _AARCH64, _ARMV7L, _RISCV64 or _ANDROID; by the file
 $FLEET_CROSS_CONFIG, else tvm-fleet/cross.yaml in $XDG_CONFIG_HOME or ~/.config:
 
     linkers:
@@ -57,7 +58,7 @@ class Linker:
 
     command: tuple[str, ...]
     libraries: tuple[str, ...] = ()
-    """What comes after the objects that may need it."""
+    """Arguments after the objects that may need them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def find_linker(target_json: str, explicit: str | None = None) -> Linker:
     """Return the linker for a target; see the module's docstring for the order.
 
     Raises:
-        ConfigError: there is none, and the message names what to install; or one that was named is not on PATH.
+        ConfigError: there is none, and the message names the package to install; or one that was named is not on PATH.
     """
     named, where = (explicit, "--linker") if explicit else _configured(platform_of(target_json))
     if named:
@@ -95,7 +96,7 @@ def find_linkers(target_json: str) -> list[Linker]:
 
 
 def platform_of(target_json: str) -> str:
-    """Return what linkers are configured by: the architecture, or "android"."""
+    """Return the key of a linker in the configuration: the architecture, or "android"."""
     return "android" if "android" in triple(target_json) else architecture(target_json)
 
 
@@ -134,7 +135,8 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
 
 
 def _check_android_symbols(undefined: frozenset[str]) -> None:
-    """Refuse what a phone's linker would refuse: it has the C library's names and TVM's, and no compiler's helpers."""
+    """Refuse symbols that a phone's linker would refuse: it has those of the C library and TVM, but no compiler's
+    helpers."""
     unknown = [name for name in undefined if not name.startswith("TVM") and not _BIONIC.fullmatch(name)]
     if unknown:
         raise BuildError(

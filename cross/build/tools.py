@@ -1,4 +1,4 @@
-"""Compilers and linkers as commands: where ziglang is, what Debian calls an architecture, and how a tool is run."""
+"""Compilers and linkers as commands: the path of ziglang, Debian's names of architectures, and running a tool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def zig(*words: str) -> tuple[str, ...] | None:
 
 
 def debian_triple(arch: str) -> str:
-    """Return what Debian names its cross compilers for an architecture by."""
+    """Return the prefix of Debian's cross compilers for an architecture."""
     return "arm-linux-gnueabihf" if arch == "armv7l" else f"{arch}-linux-gnu"
 
 
@@ -70,5 +70,5 @@ def _kill_all(process: subprocess.Popen[str]) -> None:
 
 
 def last_lines(text: str) -> str:
-    """Return the end of what a tool said; lines that it repeats, once."""
+    """Return the end of a tool's output, with repeated lines once."""
     return "\n".join(list(dict.fromkeys(text.strip().splitlines()))[-_LAST_LINES:])

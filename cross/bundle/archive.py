@@ -1,9 +1,9 @@
-"""Runtime bundles: one archive with all that a board needs to run the agent. Unpack and start.
+"""Runtime bundles: one archive with everything that a board needs to run the agent. Unpack and start.
 
     fleet-agent/
       run, start.py           check the machine, then run the agent
       fleet-agent.service     a systemd user unit; README.txt tells how
-      bundle.json             what it is for, and its digest
+      bundle.json             its board and digest
       lib/                    our code, TVM's runtime without its compiler, and the packages that the agent imports
 
 Two bundles of the same input are the same bytes: sorted, with fixed times and owners. They are kept in the cache by
@@ -32,7 +32,7 @@ from fleet.base.config import cache_dir
 from fleet.errors import ConfigError
 
 FOLDER = "fleet-agent"
-"""What an archive unpacks into."""
+"""Folder that an archive unpacks into."""
 
 MACHINES = ("aarch64", "armv7l", "x86_64")
 _FILES = Path(__file__).with_name("files")
@@ -65,7 +65,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleSpec:
-    """What a bundle is asked for."""
+    """Requirements of a bundle."""
 
     board: str
     """For people: the board's name, or the machine's."""
@@ -73,11 +73,11 @@ class BundleSpec:
     title: str
     userland: Userland
     extra: tuple[str, ...] = ()
-    """Packages beyond what the agent needs, as "numpy"; without what these themselves need."""
+    """Packages beyond those of the agent, as "numpy"; without their own dependencies."""
 
 
 def spec_for(board: str, *, python: str = "3.11", libc: str | None = None, extra: tuple[str, ...] = ()) -> BundleSpec:
-    """Return what a bundle has to be for a board's name, or for a machine as `uname -m` says ("aarch64").
+    """Return the requirements for a board's name, or for a machine as `uname -m` says ("aarch64").
 
     Raises:
         ConfigError: no such board, or none that an agent of ours can run on.
@@ -216,7 +216,7 @@ def _needs(userland: Userland) -> str:
 
 
 def describe(spec: BundleSpec, wheels: list[Path], digest: str) -> bytes:
-    """Return the content of a bundle's bundle.json: what it is for and what is in it."""
+    """Return the content of a bundle's bundle.json: its board and its parts."""
     content = {
         "board": spec.board,
         "machine": spec.userland.machine,

@@ -1,4 +1,4 @@
-"""Which of our own files an agent needs: device_agents, and what that imports of `fleet` and `cross`."""
+"""Lists our own files that an agent needs: device_agents, and its imports from `fleet` and `cross`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.errors import ConfigError
 _AGENT = "device_agents"
 _OURS = ("device_agents", "fleet", "cross")
 _ALSO = ("fleet.tracker.discovery",)
-"""Used by the start script: it is what looks for a tracker when none is named."""
+"""Used by the start script, to look for a tracker when none is named."""
 
 
 def code_files() -> dict[str, bytes]:
@@ -49,7 +49,8 @@ def _data_beside(module: str, path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _imported(content: bytes, path: Path) -> Iterator[str]:
-    """Yield what a file imports anywhere in it. "from a import b" may name a module or something in one: both."""
+    """Yield the modules that a file imports anywhere in it. "from a import b" may name a module or something in one:
+    both."""
     for node in _run_nodes(ast.parse(content, str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

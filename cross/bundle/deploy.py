@@ -2,7 +2,7 @@
 
 Four steps, each a command of the plain `ssh` executable, so that its configuration, agents and jump hosts work:
 look, copy (unless the same bundle lies there), start (unless it runs with the same options), wait until it serves.
-When it does not, what was there before is put back and started again.
+If it does not, the previous agent is put back and started again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _HINTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a board said of itself."""
+    """Facts that a board reports."""
 
     machine: str
-    """What its programs are built for: "aarch64", or "armv7l" also where the kernel has 64 bit."""
+    """Architecture of its programs: "aarch64", or "armv7l" also where the kernel has 64 bit."""
 
     libc: str
     python: str
@@ -70,7 +70,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where on which board an agent is to live."""
+    """Board and folder of an agent."""
 
     host: str
     """ "user@board", as ssh takes it."""
@@ -83,7 +83,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How the agent is to be started."""
+    """Start options of the agent."""
 
     options: tuple[str, ...] = ()
     config: Path | None = None
@@ -98,19 +98,19 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """What runs now."""
+    """The deployed agent."""
 
     directory: str
     address: str
-    """Where the agent listens, as it says."""
+    """Address that the agent reports."""
 
     devices: tuple[str, ...]
     done: tuple[str, ...] = field(default=())
-    """What was done, a sentence each."""
+    """Performed steps, a sentence each."""
 
 
 def look(there: Destination) -> Seen:
-    """Ask the board what it is.
+    """Query the board's facts.
 
     Raises:
         DeviceUnreachable: ssh does not get there; the message has its reason.
@@ -144,7 +144,7 @@ def look(there: Destination) -> Seen:
 
 
 def fitting_spec(there: Destination, seen: Seen, board: str | None) -> BundleSpec:
-    """Return what bundle fits: for the board that is named, else the one that its model tells, else for its machine.
+    """Return the bundle's requirements: for the named board, else for its model, else for its machine.
 
     Raises:
         ConfigError: another machine than the board that is named, or no Python that is new enough.
@@ -205,7 +205,7 @@ def start(there: Destination, seen: Seen, how: Start) -> Deployed:
     """End the agent that is there, start the new one, and wait until it serves.
 
     Raises:
-        FleetError: it did not; the message has its last lines, and what runs there now.
+        FleetError: it did not; the message has its last lines and the agent that runs there now.
     """
     with_systemd = seen.has_systemd if how.with_systemd is None else how.with_systemd
     if how.config is not None:
@@ -230,7 +230,7 @@ def options_text(how: Start) -> str:
 
 
 def _why_not_started(there: Destination, told: str) -> str:
-    """Return the agent's last words, and what became of the one that was there before it."""
+    """Return the agent's last lines, and the fate of the previous agent."""
     back = _marked(told, "back: ")
     words = [line for line in told.splitlines() if line.strip() and not line.startswith("back: ")]
     reason = " | ".join(words[-3:]) or "it said nothing"

@@ -1,7 +1,7 @@
-"""Which Python packages a board's bundle holds, how they are fetched for a foreign machine, and what of them is kept.
+"""Python packages of a board's bundle: the list, their download for a foreign machine, and their kept files.
 
 pip downloads wheels for any platform when it is told each tag that the platform accepts: glibc 2.31 accepts everything
-from manylinux_2_31 down. Versions are those of this environment, so that a bundle is what was tested here.
+from manylinux_2_31 down. Versions are those of this environment, so that a bundle has the tested ones.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SCRATCH = "download-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Userland:
-    """What a bundle has to run on."""
+    """Platform of a bundle."""
 
     machine: str
     """As `uname -m` says: "aarch64", "armv7l", "x86_64"."""
@@ -122,7 +122,7 @@ def needed_libc(wheels: Sequence[Path]) -> str:
 
 
 def kept_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of what the agent needs of a wheel.
+    """Yield name and content of a wheel's files that the agent needs.
 
     Raises:
         ConfigError: the wheel would write outside its folder on the board.
@@ -152,7 +152,7 @@ def _pinned(names: Sequence[str]) -> list[str]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what killed downloads left behind, 100 MB each, but nothing so recent that it may still be in progress."""
+    """Remove files of killed downloads, 100 MB each, except recent ones, which may still be in progress."""
     for leftover in folder.glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime > 2 * _DOWNLOAD_SEC:

@@ -1,4 +1,4 @@
-"""The int8 product of a tile, in TVMScript: what it means, and how the fabric is asked for it.
+"""The int8 product of a tile, in TVMScript: its meaning, and the call to the fabric.
 
 Imports TVM, so only `cross.fabric.tiles` imports it, when it is needed. Annotations here are evaluated, not strings.
 """

@@ -1,7 +1,7 @@
-"""Puts int8 matrix products onto a fabric: cut into tiles whose inner product is one call of `fabric.gemm_i8`.
+"""Puts int8 matrix products onto a fabric: cut into tiles with an inner product of one call of `fabric.gemm_i8`.
 
 The call is a tensor intrinsic, so schedules that use it (by hand here, or MetaSchedule's, see `cross.fabric.space`) are
-checked by TVM: what they compute is what the program computes. The fabric's side is in device_agents.fabric.reader.
+checked by TVM: they compute the same as the program. The fabric's side is in device_agents.fabric.reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GEMM_I8_DMA = "fabric.gemm_i8_dma"
 """The same, and the fabric fetches the operands itself."""
 
 _BUFFER_BYTES = 4096
-"""Of each of the core's three buffers: what it holds bounds the tiles."""
+"""Of each of the core's three buffers: the size bounds the tiles."""
 
 _EXTENTS = (4, 8, 16, 32, 64, 128, 256)
 _MAX_EXTENT = 512
@@ -30,7 +30,7 @@ _MAX_EXTENT = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricTile:
-    """What one call multiplies: m x k by k x n."""
+    """Extents of one call: m x k by k x n."""
 
     m: int
     n: int

@@ -50,7 +50,8 @@ _CLOSE_TIMEOUT_SEC = 2.0
 _STDERR_LINES = 12
 _TVM_SEGFAULT = "!!!!!!! Segfault encountered !!!!!!!"
 _STACK_LINES = 6
-"""Of the stack that TVM prints on a segmentation fault, the top says what crashed; the rest is the interpreter."""
+"""Of the stack that TVM prints on a segmentation fault, the top names the crashed function; the rest is the
+interpreter."""
 
 
 class BuildPool(Executor):
@@ -70,7 +71,7 @@ class BuildPool(Executor):
             workers: processes; None means one per core.
             timeout_sec: limit for a task of `submit`, counted from when a warm worker has it.
             target_json: target whose tensor intrinsics are loaded in advance.
-            modules: what tasks import beside TVM, imported in advance by the first pool of a process.
+            modules: imports of tasks beside TVM, imported in advance by the first pool of a process.
         """
         self._timeout_sec = timeout_sec
         self._target_json = target_json
@@ -312,7 +313,7 @@ class _Slot:
             self._try_to_warm(log_path)
 
     def _try_to_warm(self, log_path: Path) -> None:
-        """Have a worker ready for the next task. What fails is reported, and to someone, with that task."""
+        """Have a worker ready for the next task. Failures are reported with that task."""
         with contextlib.suppress(Exception):
             self._warm_worker(log_path)
 

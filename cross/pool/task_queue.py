@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TaskQueue(Generic[T]):
-    """Items in order. One whose home is idle waits for it; while its home is busy, it goes to who has nothing else."""
+    """Items in order. One whose home is idle waits for it; while its home is busy, it goes to any idle taker."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[T, int | None]] = deque()
@@ -36,7 +36,7 @@ class TaskQueue(Generic[T]):
                     self._changed.wait()
             finally:
                 self._idle.remove(taker)
-                self._changed.notify_all()  # what waited for this taker is anyone's now
+                self._changed.notify_all()  # items reserved for this taker are free now
             if index is None:
                 return None
             item, _ = self._items[index]

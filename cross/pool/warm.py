@@ -1,4 +1,4 @@
-"""What the fork server of the build pool imports once, so that every worker starts warm.
+"""Imports of the build pool's fork server, so that every worker starts warm.
 
 Importing TVM takes 0.6 s; a worker forked from here is ready within milliseconds.
 """

@@ -30,7 +30,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a task: a value, or an error that pickles."""
+    """Result of a task: a value, or an error that pickles."""
 
     value: object = None
     error: FleetError | None = None
@@ -43,7 +43,7 @@ def serve(connection: Connection, log_path: str, target_json: str) -> None:
     _redirect_output(log_path)
     # Compilers killed with this process leave files here. The pool removes this folder; nothing empties $TMPDIR.
     os.environ["TMPDIR"] = tempfile.tempdir = str(Path(log_path).parent)
-    # Else what tasks import (PyTorch, tqdm) makes semaphores with names, which a killed worker never gives back:
+    # Otherwise imports of tasks (PyTorch, tqdm) make semaphores with names, which a killed worker never gives back:
     # multiprocessing says at the end of the program that they leaked.
     multiprocessing.set_start_method("fork", force=True)
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
@@ -66,7 +66,7 @@ def serve(connection: Connection, log_path: str, target_json: str) -> None:
 
 
 def _warm_up(target_json: str) -> None:
-    """Import what tasks need; where the fork server has it already this costs nothing."""
+    """Import the modules of tasks; free if the fork server has them already."""
     import cross.pool.warm  # noqa: F401
     from cross.targets.intrinsics import load_intrinsics
 
@@ -108,8 +108,8 @@ def _as_fleet_error(error: BaseException) -> FleetError:
 def _die_with_parent() -> None:
     """Ask the kernel to kill this process when the fork server ends, which ends when the pool's process does.
 
-    The server learns of that from a pipe whose other end multiprocessing hands to every child, so that children can
-    have children; a busy worker would keep the server alive by it, so it is closed here.
+    The server detects that by a pipe. Multiprocessing hands its other end to every child, so that children can have
+    children; a busy worker would keep the server alive by it, so it is closed here.
     """
     alive_fd = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd", None)
     if alive_fd is not None:

@@ -1,7 +1,7 @@
-"""Boards that people have, as data: TVM target, triple, libc, CPU features, and how a machine is recognised as one.
+"""Known boards, as data: TVM target, triple, libc, CPU features, and the facts that identify a board.
 
-Each file of `cross/targets/board_files/` describes one family. What all its boards share stands under `common:`, builds
-of one board (32 and 64 bit) under `variants:`, and each board under `boards:` with only what is its own. No TVM is
+Each file of `cross/targets/board_files/` describes one family. Common keys of its boards stand under `common:`, builds
+of one board (32 and 64 bit) under `variants:`, and each board under `boards:` with its own keys. No TVM is
 imported: agents on boards read these files, too.
 
     found = Found(arch="aarch64", model="Raspberry Pi 4 Model B Rev 1.4", core_count=4)
@@ -26,7 +26,7 @@ _FILES = Path(__file__).with_name("board_files")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognise:
-    """How a machine or GPU is recognised; what is empty does not count. The first three are regular expressions."""
+    """Facts that identify a machine or GPU; empty ones do not count. The first three are regular expressions."""
 
     model: str = ""
     """Found in the device-tree model or the phone's product name: "Raspberry Pi 4"."""
@@ -70,7 +70,7 @@ class Board:
     """LLVM's triple of its CPU's code; empty for cards."""
 
     libc: str = ""
-    """Oldest C library of its usual systems: "glibc 2.31", "bionic 24"; what a bundle is built for."""
+    """Oldest C library of its usual systems: "glibc 2.31", "bionic 24"; bundles are built for it."""
 
     mcpu: str = ""
     """LLVM's name of the core that code is scheduled for; empty: any of the architecture."""
@@ -82,7 +82,7 @@ class Board:
     """0: it depends on the machine."""
 
     memory_mb: int = 0
-    """What the smallest model of its kind has; 0: it depends on the machine."""
+    """Value of the smallest model of its kind; 0: it depends on the machine."""
 
     gpu: dict[str, object] = field(default_factory=dict)
     """TVM target of its GPU without the host; empty where kernels run on the CPU."""
@@ -95,7 +95,7 @@ class Board:
     """More for selectors: {"fpga": "xc7z020"}."""
 
     sources: list[str] = field(default_factory=list)
-    """Where the numbers come from."""
+    """Source of the numbers."""
 
     @property
     def cpu_target(self) -> dict[str, object]:
@@ -131,7 +131,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What an agent sees of a machine, phone or GPU; leave out what is not known."""
+    """Facts that an agent reads from a machine, phone or GPU; leave unknown ones out."""
 
     kind: str = ""
     """Driver that asks: only its boards are considered."""
@@ -194,7 +194,7 @@ def match(found: Found, boards: Iterable[Board] | None = None) -> Board | None:
 
 
 def refine(board: Board, found: Found) -> str:
-    """Return the board's TVM target, as JSON, with what this very machine has: its cores, its core's name."""
+    """Return the board's TVM target, as JSON, with this machine's cores and the name of its core."""
     target = board.target
     if target["kind"] == "llvm" and found.core_count:
         target["num-cores"] = found.core_count

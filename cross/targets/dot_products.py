@@ -1,4 +1,4 @@
-"""Tensor intrinsics of the instructions in `cross.targets.integer_units`: what they mean, and how LLVM is asked.
+"""Tensor intrinsics of the instructions in `cross.targets.integer_units`: their meaning, and the calls to LLVM.
 
 Imports TVM, so only `cross.targets.intrinsics` imports it, when it is needed. Annotations here are evaluated, not
 strings. TVM's own intrinsics of the kind name LLVM functions by types that they have no longer.

@@ -1,4 +1,4 @@
-"""Which instruction of a processor sums products of 8-bit integers, and how it wants its operands.
+"""Instructions of processors that sum products of 8-bit integers, with the layout of their operands.
 
 Each takes a vector of int32 sums and adds, to each lane, the products of `group` neighbouring pairs. All of them are
 exact: the older way on x86, `vpmaddubsw`, saturates at 16 bits, so processors without VNNI multiply 16-bit integers.

@@ -62,7 +62,7 @@ def intrinsics_module(target_json: str) -> str:
 
 
 def target_hint(device_kind: str | None) -> str:
-    """Return a target as JSON whose intrinsics a device of this kind will want, or "" where that takes no time.
+    """Return a target as JSON with the intrinsics that a device of this kind needs, or "" if loading takes no time.
 
     For a pool that is started before a device is found: loaded in advance, CUDA's take their seconds once, during other
     waiting, and not once per worker.

@@ -28,7 +28,7 @@ _X86_LEVELS = {
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2"}),
     "x86-64-v4": frozenset({"avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
-"""What Linux calls the features of each level; the last one that a machine has is its own, as an agent says it, too."""
+"""Linux's names of each level's features. A machine has the last level that is complete; agents report it as well."""
 
 _X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": ("avx_vnni", "+avxvnni")}
 """Instructions for 8-bit integers that no level has, by level: Linux's name and LLVM's; an agent says them, too."""
@@ -39,7 +39,7 @@ _LISTS = ("keys", "libs", "mattr")
 
 
 def parse_target(target_json: str) -> dict[str, object]:
-    """Read a target description and refuse what cannot work.
+    """Read a target description and refuse invalid ones.
 
     Raises:
         ConfigError: no JSON object, no kind, or a 32-bit ARM target that would be built soft-float.

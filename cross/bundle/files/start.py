@@ -65,7 +65,7 @@ def find_problem(bundle: dict) -> str:  # type: ignore[type-arg]
 
 
 def userland() -> str:
-    """Return what programs here are built for: a 64-bit kernel often runs a 32-bit system."""
+    """Return the architecture of programs here: a 64-bit kernel often runs a 32-bit system."""
     machine = platform.machine()
     if struct.calcsize("P") == 4:
         return {"aarch64": "armv7l", "armv8l": "armv7l", "x86_64": "i686"}.get(machine, machine)
