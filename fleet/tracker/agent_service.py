@@ -61,6 +61,7 @@ class AgentServicer(Observer):
 
     def __init__(self, engine: Engine, members: Members, public_key: bytes, pace: Pace) -> None:
         self._engine = engine
+        self._queries = engine.queries
         self._members = members
         self._public_key = public_key
         self._pace = pace
@@ -86,7 +87,7 @@ class AgentServicer(Observer):
         context: CallContext,
     ) -> AsyncIterator[agent_service_pb2.AttachResponse]:
         messages = aiter(requests)
-        first = await first_message(messages, self._engine.state.limits.hello_sec)
+        first = await first_message(messages, self._queries.limits.hello_sec)
         if first is None or not first.hello.agent_id:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
         self._check_counts(first)
@@ -121,7 +122,7 @@ class AgentServicer(Observer):
         Raises:
             LimitReached: more devices than an agent may serve, or reports of more.
         """
-        most, devices, reports = self._engine.state.limits.max_devices_per_agent, message.hello.devices, message.reports
+        most, devices, reports = self._queries.limits.max_devices_per_agent, message.hello.devices, message.reports
         if len(devices) > most:
             raise LimitReached(f"an agent may serve {most} devices, not {len(devices)}; start a second one")
         if len(reports) > 2 * most:
@@ -133,15 +134,14 @@ class AgentServicer(Observer):
         Raises:
             LimitReached: it says what there is too much of.
         """
-        state = self._engine.state
-        limits = state.limits
+        queries, limits = self._queries, self._queries.limits
         if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
             raise LimitReached(f"{len(self._outboxes)} agents are attached, and no more may be")
-        known = [device for offered in event.devices if (device := state.devices.get(offered.name)) is not None]
-        others = len(state.devices) - len(known)
+        known = [device for offered in event.devices if (device := queries.device(offered.name)) is not None]
+        others = queries.device_count - len(known)
         if others + len(event.devices) > limits.max_devices:
             raise LimitReached(f"the fleet has {others} devices, and may have {limits.max_devices}")
-        size_bytes = state.inventory_bytes - sum(len(device.description) for device in known)
+        size_bytes = queries.inventory_bytes - sum(len(device.description) for device in known)
         size_bytes += sum(len(offered.description) for offered in event.devices)
         if size_bytes > limits.max_inventory_bytes:
             raise LimitReached(
@@ -163,7 +163,7 @@ class AgentServicer(Observer):
             if owner == event.key_id:
                 continue
             self._tell_of(event, device.name, peer)
-            known = self._engine.state.devices.get(device.name)
+            known = self._queries.device(device.name)
             where = f" at {known.address}" if known is not None else ""
             raise NotAllowed(
                 f"{device.name} belongs to the agent with the key {owner[:8]}{where}, this one has {event.key_id[:8]}; "
@@ -178,7 +178,7 @@ class AgentServicer(Observer):
         new = [name for name in names if name not in self._members.keys]
         if not new:
             return
-        most, own = self._engine.state.limits.max_names_per_agent, self._members.names_of(key_id)
+        most, own = self._queries.limits.max_names_per_agent, self._members.names_of(key_id)
         if len(own) + len(new) > most:
             former = f", {len(own)} of which it has already ('fleet tracker members' lists them)" if own else ""
             raise LimitReached(
@@ -209,7 +209,7 @@ class AgentServicer(Observer):
             return
         # Not what it says of its host: two that were set up from one image say the same.
         address = _reachable(f":{other.address.rpartition(':')[2]}", peer)
-        device = self._engine.state.devices.get(device_name)
+        device = self._queries.device(device_name)
         logger.warning(
             "an agent is refused, another one has its device's name",
             extra={
@@ -265,7 +265,7 @@ class AgentServicer(Observer):
                 self._report(agent_id, report)
 
     def _report(self, agent_id: str, report: agent_service_pb2.DeviceReport) -> None:
-        device = self._engine.state.devices.get(report.device_name)
+        device = self._queries.device(report.device_name)
         if device is None or device.agent_id != agent_id:
             return
         if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
@@ -274,7 +274,7 @@ class AgentServicer(Observer):
             self._engine.observers.on_telemetry(report.device_name, report.telemetry, at_sec)
         digest = _digest(report.bitstream_digest)
         is_healthy, reason, epochs = _condition(report)
-        is_ahead = epochs[0] > max(device.epoch, self._engine.state.last_epoch)
+        is_ahead = self._queries.is_ahead(device, epochs[0])
         is_over = device.lease is not None and device.lease.epoch <= epochs[1]
         found = (device.is_healthy, device.reason, device.bitstream_digest)
         if is_ahead or is_over or found != (is_healthy, reason, digest):

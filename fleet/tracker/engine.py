@@ -19,6 +19,7 @@ from collections import deque
 from fleet.base.clock import Clock
 from fleet.errors import DiskFull
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.journal.file import Journal
@@ -52,7 +53,8 @@ class Engine:
     """Owns the state and its journal. Use from one event loop."""
 
     def __init__(self, state: TrackerState, journal: Journal, clock: Clock) -> None:
-        self.state = state
+        self.queries = Queries(state)
+        self._state = state
         self.clock = clock
         self.observers = Observers()
         self._journal = journal
@@ -115,7 +117,7 @@ class Engine:
             event, answer = self._pending.popleft()
             count += 1
             try:
-                caused = self.state.apply(event, now, ends_what_is_due=not is_listening)
+                caused = self._state.apply(event, now, ends_what_is_due=not is_listening)
             except Exception as error:
                 # One event that the state rejects must not cost the others of this turn their answers.
                 logger.exception("event failed", extra={"kind": type(event).__name__})
@@ -126,7 +128,7 @@ class Engine:
             if answer:
                 answers.append((answer, caused))
         if not count:
-            effects += self.state.apply(ev.Tick(), now, ends_what_is_due=not is_listening)
+            effects += self._state.apply(ev.Tick(), now, ends_what_is_due=not is_listening)
         for effect in self._commit(effects, now):
             self.observers.on_effect(effect)
         for answer, caused in answers:
@@ -139,7 +141,7 @@ class Engine:
 
     def _is_enough(self, effects: list[ev.Effect], started_sec: float) -> bool:
         """Tell whether this turn has done as much as others can wait for."""
-        is_much = len(effects) >= _TURN_EFFECTS or len(self.state.changes) >= _TURN_CHANGES
+        is_much = len(effects) >= _TURN_EFFECTS or len(self._state.changes) >= _TURN_CHANGES
         return is_much or time.perf_counter() - started_sec >= _TURN_SEC
 
     def _is_listening(self) -> bool:
@@ -168,23 +170,23 @@ class Engine:
         except DiskFull as error:
             return self._without_grants(effects, str(error), now)
         self._unwritten = Changes()
-        if not self.state.journal_trouble:
+        if not self._state.journal_trouble:
             return effects
         logger.info("journal can be written again")
-        effects += self.state.apply(ev.JournalRecovered(), now)
+        effects += self._state.apply(ev.JournalRecovered(), now)
         return self._commit(effects, now)
 
     def _without_grants(self, effects: list[ev.Effect], message: str, now: float) -> list[ev.Effect]:
-        if not self.state.journal_trouble:
+        if not self._state.journal_trouble:
             logger.error("journal cannot be written, no grants until it can", extra={"reason": message})
         untold = [effect for effect in effects if isinstance(effect, ev.Granted) and not effect.is_repeat]
         others = [effect for effect in effects if not isinstance(effect, ev.Granted) or effect.is_repeat]
-        others += self.state.apply(ev.JournalFailed(tuple(effect.lease for effect in untold), message), now)
+        others += self._state.apply(ev.JournalFailed(tuple(effect.lease for effect in untold), message), now)
         self._collect()
         return others
 
     def _collect(self) -> None:
-        changes = self.state.take_changes()
+        changes = self._state.take_changes()
         self.observers.on_change(changes)
         self._unwritten.devices |= changes.devices
         self._unwritten.leases |= changes.leases
@@ -200,9 +202,9 @@ class Engine:
                 self._is_scheduled = True
                 loop.call_soon(self._turn)
             return
-        next_sec = self.state.next_timer_sec()
+        next_sec = self._state.next_timer_sec()
         wait_sec = _LONGEST_WAIT_SEC if next_sec is None else min(max(next_sec - now, 0.0), _LONGEST_WAIT_SEC)
         wait_sec = max(wait_sec, self._listens_until_sec - loop.time(), 0.001)
-        if self.state.journal_trouble:
+        if self._state.journal_trouble:
             wait_sec = min(wait_sec, _RETRY_SEC)
         self._timer = loop.call_later(wait_sec, self._turn)

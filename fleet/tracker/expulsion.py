@@ -25,7 +25,7 @@ class Expulsion:
         The streams end first: what waits there is dropped then, and must not be granted what ends here.
         """
         await self._streams.end(key_id, error)
-        held = {lease.name: self._reason(lease, key_id) for lease in self._engine.state.leases.values()}
+        held = {lease.name: self._reason(lease, key_id) for lease in self._engine.queries.leases()}
         ending = [ev.Revoke(name, reason) for name, reason in sorted(held.items()) if reason]
         effects = await asyncio.gather(*map(self._engine.ask, ending))
         return [effect.lease.name for found in effects for effect in found if isinstance(effect, ev.Revoked)]
@@ -34,5 +34,5 @@ class Expulsion:
         """Say why a lease ends with a key; empty: it does not."""
         if key_of(lease.client_id) == key_id:
             return "the key of its holder was revoked"
-        served_by = self._engine.state.devices[lease.device_name].agent_key_id
+        served_by = self._engine.queries.leased_device(lease).agent_key_id
         return "the key of its device's agent was revoked" if served_by == key_id else ""

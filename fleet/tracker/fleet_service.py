@@ -23,7 +23,7 @@ class FleetServicer:
         self._engine = engine
         self._view = view
         self._history = history
-        limits = engine.state.limits
+        limits = engine.queries.limits
         self._watchers = StreamLimits(
             limits.max_watchers, most_of_one=limits.max_watchers_per_user, what="watch the fleet"
         )
@@ -36,7 +36,7 @@ class FleetServicer:
         self, request: fleet_service_pb2.GetHistoryRequest, _: object
     ) -> fleet_service_pb2.GetHistoryResponse:
         name = request.device_name
-        if name not in self._engine.state.devices:
+        if self._engine.queries.device(name) is None:
             raise NotFound(f"there is no device {name[:200]!r}; 'fleet devices' lists those there are")
         samples = self._history.samples(name, self._engine.clock.now_sec())
         return fleet_service_pb2.GetHistoryResponse(samples=samples)
@@ -44,7 +44,7 @@ class FleetServicer:
     async def check_selector(
         self, request: fleet_service_pb2.CheckSelectorRequest, _: object
     ) -> fleet_service_pb2.CheckSelectorResponse:
-        return fleet_service_pb2.CheckSelectorResponse(device_count=self._view.match_count(request.selector))
+        return fleet_service_pb2.CheckSelectorResponse(device_count=self._engine.queries.match_count(request.selector))
 
     async def watch_fleet(
         self, request: fleet_service_pb2.WatchFleetRequest, context: CallContext

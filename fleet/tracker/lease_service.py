@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
-from itertools import islice
 
 from fleet.base.text import sanitize
 from fleet.domain.devices import holder_text
@@ -65,6 +64,7 @@ class LeaseServicer(Observer):
         max_unsent: int = MAX_UNSENT,
     ) -> None:
         self._engine = engine
+        self._queries = engine.queries
         self._members = members
         self._pace = pace
         self._view = view
@@ -90,11 +90,11 @@ class LeaseServicer(Observer):
         if isinstance(effect, ev.Welcomed):
             leases = map(lease_to_proto, effect.leases)
             welcome = lease_service_pb2.Welcome(
-                tracker_id=self._engine.state.nonce, fleet_id=self._fleet_id, leases=leases
+                tracker_id=self._queries.tracker_id, fleet_id=self._fleet_id, leases=leases
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
             return
-        message = effect_to_proto(effect, self._engine.state, self._signer)
+        message = effect_to_proto(effect, self._queries, self._signer)
         if isinstance(effect, ev.Queued):
             told = self._told_positions.setdefault(effect.client_id, {})
             if len(told) < _REFRESHED_REQUESTS:
@@ -107,7 +107,7 @@ class LeaseServicer(Observer):
         context: CallContext,
     ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
         messages = aiter(requests)
-        limits = self._engine.state.limits
+        limits = self._queries.limits
         first = await first_message(messages, limits.hello_sec)
         if first is None or not first.hello.client_id:
             raise InvalidRequest("the first message of OpenLeases has no hello with a client_id; send one")
@@ -139,7 +139,7 @@ class LeaseServicer(Observer):
     async def revoke_lease(
         self, request: lease_service_pb2.RevokeLeaseRequest, context: CallContext
     ) -> lease_service_pb2.RevokeLeaseResponse:
-        lease = self._engine.state.leases.get(request.lease_name)
+        lease = self._queries.lease(request.lease_name)
         if lease is not None:
             check_owner(_REVOKE, caller_of(context), key_of(lease.client_id), what=lease.name)
         effects = await self._engine.ask(ev.Revoke(request.lease_name, sanitize(request.reason, MAX_SHOWN_CHARS)))
@@ -156,8 +156,7 @@ class LeaseServicer(Observer):
     async def cancel_request(
         self, request: lease_service_pb2.CancelRequestRequest, context: CallContext
     ) -> lease_service_pb2.CancelRequestResponse:
-        state, caller = self._engine.state, caller_of(context)
-        found = state.waiting(request.request_id)
+        caller, found = caller_of(context), self._queries.requests_named(request.request_id)
         for each in found:
             check_owner(
                 _CANCEL, caller, key_of(each.client_id), what=f"the request of {holder_text(each.holder, each.note)}"
@@ -165,7 +164,7 @@ class LeaseServicer(Observer):
         shown_id = sanitize(request.request_id, MAX_SHOWN_CHARS)
         if not found:
             raise NotFound(f"no request {shown_id!r} waits; 'fleet request list' lists those that do")
-        last = request_to_proto(state, found[0], state.queue.position(found[0]))
+        last = request_to_proto(found[0], self._queries.standing(found[0]))
         reason = ": ".join(filter(None, (f"by {caller.name}", sanitize(request.reason, MAX_SHOWN_CHARS))))
         answers = [await self._engine.ask(ev.Cancel(each.client_id, each.request_id, reason)) for each in found]
         if not any(isinstance(effect, ev.Refused) for effects in answers for effect in effects):
@@ -177,7 +176,7 @@ class LeaseServicer(Observer):
         self, request: lease_service_pb2.ResetEpochsRequest, _: object
     ) -> lease_service_pb2.ResetEpochsResponse:
         name = request.device_name
-        if name not in self._engine.state.devices:
+        if self._queries.device(name) is None:
             raise NotFound(f"there is no device {name[:MAX_SHOWN_CHARS]!r}; 'fleet devices' lists those there are")
         effects = await self._engine.ask(ev.ResetEpochs(name, new_nonce()))
         fence = next((effect for effect in effects if isinstance(effect, ev.Fence) and effect.is_reset), None)
@@ -219,7 +218,7 @@ class LeaseServicer(Observer):
         Raises:
             LimitReached: of everybody, or of this user.
         """
-        limits = self._engine.state.limits
+        limits = self._queries.limits
         if len(self.outboxes) >= limits.max_clients:
             raise LimitReached(f"{len(self.outboxes)} clients are connected, and no more may be; try again later")
         # Counted only where it can matter: a loop over all for each new one would be quadratic.
@@ -231,19 +230,17 @@ class LeaseServicer(Observer):
                 )
 
     def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
-        state = self._engine.state
-        client = state.clients.get(client_id)
-        waiting = list(islice(client.requests.values(), _REFRESHED_REQUESTS)) if client else []
         told = self._told_positions.get(client_id, {})
-        positions = {request.request_id: state.queue.position(request) for request in waiting}
+        waiting = self._queries.requests_of(client_id, _REFRESHED_REQUESTS)
+        standings = [self._queries.standing(request) for request in waiting]
+        positions = {request.request_id: each.position for request, each in zip(waiting, standings, strict=True)}
         if positions:
             self._told_positions[client_id] = positions
         else:
             self._told_positions.pop(client_id, None)
-        for request in waiting:
-            position = positions[request.request_id]
-            if told.get(request.request_id) != position:
-                queued = request_to_proto(state, request, position)
+        for request, standing in zip(waiting, standings, strict=True):
+            if told.get(request.request_id) != standing.position:
+                queued = request_to_proto(request, standing)
                 outbox.put(lease_service_pb2.TrackerEvent(queued=queued))
 
     async def _read(

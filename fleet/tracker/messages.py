@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from fleet.domain.devices import holder_text
 from fleet.domain.leases import PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.epochs import nonce_of
+from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
-from fleet.tracker.core.state import TrackerState
+from fleet.tracker.core.standing import Standing, WaitReason
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
 from fleet.wire.leases import LEASE_ENDS, terms_from_proto
 from fleet.wire.times import timestamp
 from fleet.wire.tokens import sign_claims
-
-_LOOKED_AT = 8
-"""How many matching devices are examined to explain why a request waits."""
 
 
 def owned_id(key_id: str, chosen: str) -> str:
@@ -46,16 +45,16 @@ def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
     )
 
 
-def make_token(lease: LeaseEntry, signer: TokenSigner, state: TrackerState) -> lease_pb2.Token:
+def make_token(lease: LeaseEntry, signer: TokenSigner, queries: Queries) -> lease_pb2.Token:
     """Sign the proof of a lease as it is now."""
     claims = Claims(
         lease_name=lease.name,
         device_name=lease.device_name,
         epoch=lease.epoch,
         holder=lease.holder,
-        issued_at_sec=state.now_sec,
+        issued_at_sec=queries.now_sec,
         expires_at_sec=lease.expires_at_sec,
-        nonce=nonce_of(state, state.devices[lease.device_name]),
+        nonce=queries.token_nonce(queries.leased_device(lease)),
         holder_key_id=key_of(lease.client_id),
     )
     return sign_claims(claims, signer)
@@ -90,46 +89,48 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
     return message
 
 
-def request_to_proto(state: TrackerState, request: RequestEntry, position: int) -> lease_pb2.PendingRequest:
+def request_to_proto(request: RequestEntry, standing: Standing) -> lease_pb2.PendingRequest:
     return leases.request_to_proto(
         PendingRequest(
             request_id=request.request_id,
             holder=request.holder,
             terms=request.terms,
             asked_at_sec=request.asked_at_sec,
-            position=position,
-            reason=waiting_reason(state, request.terms.selector),
+            position=standing.position,
+            reason=reason_text(standing),
             holder_note=request.note,
         )
     )
 
 
-def waiting_reason(state: TrackerState, selector: str) -> str:
-    """Say in a sentence why a request with this selector is not served now."""
-    if state.journal_trouble:
-        return state.journal_trouble
-    devices = [state.devices[name] for name in state.queue.matching(selector, _LOOKED_AT)]
-    if not devices:
-        return "no device matches any more"
-    shown = next((device for device in devices if device.lease), devices[0])
-    count = state.queue.match_count(selector)
+def reason_text(standing: Standing) -> str:
+    """Return a sentence that explains why a request waits."""
+    count = standing.match_count
     others = f"none of {count} matching devices is free: " if count > 1 else ""
-    return others + _why_busy(shown, state.now_sec)
+    return others + _obstacle_text(standing)
 
 
-def _why_busy(device: DeviceEntry, now: float) -> str:
-    if device.lease:
-        holder = holder_text(device.lease.holder, device.lease.note)
-        return f"{device.name} is held by {holder} for {max(now - device.lease.granted_at_sec, 0):.0f} s"
-    if not device.is_attached:
-        return f"{device.name} is offline, its agent is not attached"
-    if not device.is_healthy:
-        return f"{device.name} is faulted: {device.reason}"
-    return f"{device.name} is about to serve others"
+def _obstacle_text(standing: Standing) -> str:
+    match standing.reason:
+        case WaitReason.JOURNAL_FAILED:
+            return standing.detail
+        case WaitReason.NO_DEVICE:
+            return "no device matches any more"
+        case WaitReason.LEASED:
+            holder = holder_text(standing.holder, standing.holder_note)
+            return f"{standing.device_name} is held by {holder} for {standing.held_sec:.0f} s"
+        case WaitReason.OFFLINE:
+            return f"{standing.device_name} is offline, its agent is not attached"
+        case WaitReason.FAULTED:
+            return f"{standing.device_name} is faulted: {standing.detail}"
+        case WaitReason.QUEUED:
+            return f"{standing.device_name} is about to serve others"
+        case _:
+            assert_never(standing.reason)
 
 
 def effect_to_proto(
-    effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, state: TrackerState, signer: TokenSigner
+    effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, queries: Queries, signer: TokenSigner
 ) -> lease_service_pb2.TrackerEvent:
     """Return the message that tells a client of an effect."""
     message = lease_service_pb2.TrackerEvent()
@@ -137,13 +138,13 @@ def effect_to_proto(
         case ev.Granted(_, lease):
             message.granted.request_id = lease.request_id
             message.granted.lease.MergeFrom(lease_to_proto(lease))
-            message.granted.token.MergeFrom(make_token(lease, signer, state))
-            message.granted.device.MergeFrom(device_to_proto(state.devices[lease.device_name]))
+            message.granted.token.MergeFrom(make_token(lease, signer, queries))
+            message.granted.device.MergeFrom(device_to_proto(queries.leased_device(lease)))
         case ev.Renewed(_, lease):
             message.renewed.lease.MergeFrom(lease_to_proto(lease))
-            message.renewed.token.MergeFrom(make_token(lease, signer, state))
+            message.renewed.token.MergeFrom(make_token(lease, signer, queries))
         case ev.Queued(_, request):
-            message.queued.MergeFrom(request_to_proto(state, request, state.queue.position(request)))
+            message.queued.MergeFrom(request_to_proto(request, queries.standing(request)))
         case ev.Refused(_, request_id, error_class, text):
             message.refused.request_id = request_id
             message.refused.error_class = error_class.__name__

@@ -155,7 +155,7 @@ class Tracker:
         self.state = TrackerState.restore(durable, self._clock.now_sec(), self.settings.limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
-        self.view = FleetView(self.state, self._clock, self.pace)
+        self.view = FleetView(self.engine.queries, self._clock, self.pace)
         self.lease_servicer = LeaseServicer(
             self.engine, self.view, self.members, signer, self.pace, max_unsent=self.settings.max_unsent
         )
@@ -165,7 +165,7 @@ class Tracker:
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
-        live = self.state.leases.values()
+        live = self.engine.queries.leases()
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of, live)
         own = (lease_audit, self.view, history, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))

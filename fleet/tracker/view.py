@@ -15,10 +15,8 @@ from sortedcontainers import SortedSet
 
 from fleet.base.clock import Clock
 from fleet.base.version import package_version
-from fleet.errors import NoMatchingDevice
-from fleet.tracker.core.admission import checked_selector, no_match_message
+from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import Changes
-from fleet.tracker.core.state import TrackerState
 from fleet.tracker.job_table import JobTable
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
 from fleet.tracker.observers import Observer
@@ -50,14 +48,14 @@ class EncodedSnapshot:
 class FleetView(Observer):
     """Makes snapshots. Each part is kept until what it shows changes, the snapshot until anything does."""
 
-    def __init__(self, state: TrackerState, clock: Clock, pace: Pace) -> None:
-        self._state = state
+    def __init__(self, queries: Queries, clock: Clock, pace: Pace) -> None:
+        self._queries = queries
         self._clock = clock
         self._pace = pace
         self._started_at_sec = clock.now_sec()
         self._telemetry: dict[str, device_pb2.Telemetry] = {}
-        self._names = SortedSet(state.devices)
-        self._stale: dict[str, None] = dict.fromkeys(state.devices)
+        self._names = SortedSet(queries.device_names())
+        self._stale: dict[str, None] = dict.fromkeys(queries.device_names())
         """Devices whose parts are to be made."""
         self._devices: dict[str, bytes] = {}
         """Parts of a snapshot, encoded."""
@@ -71,12 +69,12 @@ class FleetView(Observer):
     @property
     def version(self) -> int:
         """Grows with every change that a snapshot would show."""
-        return self._state.version + self._own_version
+        return self._queries.version + self._own_version
 
     def on_change(self, changes: Changes) -> None:
         """Have the parts of changed devices made anew when they are needed."""
         for name in chain(changes.devices, changes.leases):
-            if name in self._state.devices:
+            if self._queries.device(name) is not None:
                 self._stale[name] = None
                 self._names.add(name)
             else:
@@ -85,21 +83,9 @@ class FleetView(Observer):
     def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
         """Show these readings."""
         self._telemetry[device_name] = telemetry
-        if device_name in self._state.devices:
+        if self._queries.device(device_name) is not None:
             self._stale[device_name] = None
         self._own_version += 1
-
-    def match_count(self, selector: str) -> int:
-        """Return how many devices a selector matches, attached or not.
-
-        Raises:
-            InvalidRequest: it cannot be read.
-            NoMatchingDevice: none; the text says what there is.
-        """
-        count = self._state.queue.match_count(checked_selector(selector))
-        if not count:
-            raise NoMatchingDevice(no_match_message(selector, self._state.devices))
-        return count
 
     def set_job(self, user: str, client_id: str, job: job_pb2.Job) -> None:
         """Add or replace a job of this user's client."""
@@ -133,7 +119,8 @@ class FleetView(Observer):
     def _make_parts(self, most: int) -> None:
         for name in list(islice(self._stale, most)):
             del self._stale[name]
-            device = self._state.devices[name]
+            if (device := self._queries.device(name)) is None:
+                continue
             message = device_to_proto(device, self._telemetry.get(name))
             self._devices[name] = _encoded(fleet_service_pb2.Snapshot(devices=[message]))
             if device.lease is None:
@@ -145,18 +132,18 @@ class FleetView(Observer):
     async def _make_snapshot(self) -> EncodedSnapshot:
         """Take hold of this moment and put it together: protobuf joins the repeated fields of messages in a row."""
         await self._pace.turn()
-        state = self._state
+        queries = self._queries
         self._make_parts(len(self._stale))
         names, devices, leases = list(self._names), self._devices.copy(), list(self._leases.values())
-        requests, jobs = list(state.queue.first(_SHOWN_REQUESTS)), self._jobs.shown(self._clock.now_sec())
+        requests, jobs = queries.first_requests(_SHOWN_REQUESTS), self._jobs.shown(self._clock.now_sec())
         version = self.version
         first = fleet_service_pb2.Snapshot(
             version=version,
             taken_at=timestamp(self._clock.now_sec()),
-            request_count=len(state.queue) + sum(len(client.parked) for client in state.clients.values()),
+            request_count=queries.request_count,
             tracker_version=package_version(),
             started_at=timestamp(self._started_at_sec),
-            grant_count=state.grant_count,
+            grant_count=queries.grant_count,
         )
         parts = [_encoded(first)]
         for kept in portions(names, _PORTION_KEPT):
@@ -165,7 +152,7 @@ class FleetView(Observer):
         parts += [part for _, part in await self._sorted(leases)]
         for waiting in portions(requests, _PORTION):
             await self._pace.turn()
-            found = [request_to_proto(state, each, state.queue.position(each)) for each in waiting]
+            found = [request_to_proto(each, queries.standing(each)) for each in waiting]
             parts.append(_encoded(fleet_service_pb2.Snapshot(requests=found)))
         for shown in portions(jobs, _PORTION):
             await self._pace.turn()

@@ -103,7 +103,7 @@ async def test_a_device_is_never_well_under_its_former_description(
             await self._call.write(message)
 
     async with serve_tracker() as tracker, linked(tmp_path, tracker.address, SlowlyRenewed) as (agent, link, _):
-        devices = tracker.tracker.engine.state.devices
+        devices = tracker.tracker.state.devices
 
         class Watcher(Observer):
             def on_change(self, _: Changes) -> None:

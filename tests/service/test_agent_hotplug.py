@@ -80,8 +80,8 @@ async def test_a_lease_goes_on_while_devices_come(
         await device.ensure([built])
         before = [result async for result in device.measure([trial])]
         shelf.put("second")
-        while len(tracker.tracker.engine.state.devices) < 2:
-            attached.append(tracker.tracker.engine.state.devices["devices/first"].is_attached)
+        while len(tracker.tracker.state.devices) < 2:
+            attached.append(tracker.tracker.state.devices["devices/first"].is_attached)
             await asyncio.sleep(0.001)
         after = [result async for result in device.measure([trial])]
         async with client.acquire("name=second") as second:
@@ -114,7 +114,7 @@ async def test_a_tracker_that_restarts_hears_of_all_devices(served: tuple[Served
 
     await tracker.restart()
 
-    await eventually(lambda: [d.is_attached for d in tracker.tracker.engine.state.devices.values()] == [True, True])
+    await eventually(lambda: [d.is_attached for d in tracker.tracker.state.devices.values()] == [True, True])
 
 
 class TroubledShelf(Shelf):

@@ -53,7 +53,7 @@ async def serving(folder: Path, *entries: dict[str, Any]) -> AsyncIterator[tuple
 
 def reasons(tracker: ServedTracker) -> dict[str, str]:
     """What the tracker says of each device; nothing of one that can be leased."""
-    devices = tracker.tracker.engine.state.devices
+    devices = tracker.tracker.state.devices
     return {
         name.removeprefix("devices/"): device.reason if device.is_attached else "offline"
         for name, device in devices.items()
@@ -61,7 +61,7 @@ def reasons(tracker: ServedTracker) -> dict[str, str]:
 
 
 def labels_of(tracker: ServedTracker, name: str) -> dict[str, str]:
-    return tracker.tracker.engine.state.devices[f"devices/{name}"].labels
+    return tracker.tracker.state.devices[f"devices/{name}"].labels
 
 
 @pytest.fixture(scope="module")

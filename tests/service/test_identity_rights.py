@@ -118,7 +118,7 @@ async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
 
         with pytest.raises(NotAllowed, match=r"the request of a test's user \(tester@here\) is another's"):
             await cancel(served.address, mallory, "2")
-        assert served.tracker.state.waiting("2")
+        assert served.tracker.engine.queries.requests_named("2")
         await cancel(served.address, alice, "2")
         await cancel(served.address, credentials(Role.ADMIN), "3")
 

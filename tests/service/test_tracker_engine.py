@@ -33,7 +33,8 @@ class Bench:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.ledger = Ledger()
-        self.engine = Engine(TrackerState(boot=1), self.ledger, self.clock)
+        self.state = TrackerState(boot=1)
+        self.engine = Engine(self.state, self.ledger, self.clock)
         self.recorder = Recorder()
         self.engine.observers = Observers((self.recorder,))
 
@@ -71,11 +72,11 @@ async def test_a_turn_leaves_room_for_others() -> None:
 
     def look() -> None:
         seen_by_others.append(len(bench.effects))
-        if bench.engine.state.arrivals < 1_000:
+        if bench.state.arrivals < 1_000:
             asyncio.get_running_loop().call_soon(look)
 
     look()
-    await eventually(lambda: bench.engine.state.arrivals == 1_000)
+    await eventually(lambda: bench.state.arrivals == 1_000)
     bench.engine.stop()
 
     assert len(seen_by_others) > 1_000 / 50
@@ -92,7 +93,7 @@ async def test_turns_wait_for_a_busy_journal_and_the_loop_does_not() -> None:
     other = asyncio.create_task(asyncio.to_thread(str))
     await eventually(other.done)
     assert [False, False] == [first.done(), second.done()]
-    assert {} == bench.engine.state.leases
+    assert {} == bench.state.leases
     bench.ledger.is_busy = False
 
     assert [ev.Granted, ev.Queued] == [type(effect) for effect in (*await first, *await second)]

@@ -213,7 +213,7 @@ async def test_a_slow_disk_takes_nothing_of_the_time_to_come_back() -> None:
         await served.start()
         await served.tracker.engine.ask(ev.Tick())
 
-        assert [request.request_id for request in served.tracker.state.waiting("next")] == ["next"]
+        assert [request.request_id for request in served.tracker.engine.queries.requests_named("next")] == ["next"]
 
 
 async def test_restart_keeps_leases_queue_and_epochs(timeless: ServedTracker) -> None:
@@ -351,7 +351,7 @@ async def test_a_cancelled_request_waits_no_more(served: ServedTracker) -> None:
         stream.release(granted.lease.name)
         await eventually(lambda: stream.granted.get("r3"))
         await served.restart()
-        assert not served.tracker.state.waiting("r2")
+        assert not served.tracker.engine.queries.requests_named("r2")
 
 
 async def test_a_selector_is_checked_by_the_tracker(served: ServedTracker) -> None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from fleet.domain.leases import LeaseTerms
 from fleet.testing import FakeClock, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEntry
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.pace import Pace
@@ -66,7 +67,7 @@ class Watched:
         self.apply(ev.AgentAttached("agent", "h:1", tuple(offer(f"d{number:03}") for number in range(DEVICES))))
         self.apply(ev.ClientConnected("alice", "alice@here"))
         self.state.take_changes()
-        self.view = FleetView(self.state, self.clock, self.pace)
+        self.view = FleetView(Queries(self.state), self.clock, self.pace)
         self.held: list[LeaseEntry] = []
         self.count = 0
 

@@ -8,9 +8,11 @@ from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import TokenSigner, TokenVerifier
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEnd
+from fleet.tracker.core.standing import Standing, WaitReason
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, waiting_reason
+from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, reason_text
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import verify_token
@@ -41,7 +43,7 @@ def test_grant_says_lease_device_and_proof() -> None:
     (effect,) = state.apply(ev.Acquire("c", "r1", LeaseTerms(selector="cpu", purpose="tune")), T0)
     assert isinstance(effect, ev.Granted)
 
-    granted = effect_to_proto(effect, state, signer).granted
+    granted = effect_to_proto(effect, Queries(state), signer).granted
 
     claims = verify_token(granted.token.SerializeToString(), TokenVerifier(signer.public_key))
     assert (granted.request_id, granted.lease.purpose, granted.lease.holder) == ("r1", "tune", "alice@lab")
@@ -68,27 +70,54 @@ def test_states_of_a_device() -> None:
     assert names == ["AVAILABLE", "LEASED", "FAULTED", "OFFLINE"]
 
 
-def test_reason_names_what_stands_in_the_way() -> None:
-    """Held by whom and how long; faulted why; offline; the journal."""
+def test_a_waiting_request_has_a_reason() -> None:
+    """Each obstacle is a value of the core, and a sentence on the wire."""
     state = make_state()
+    queries = Queries(state)
     state.apply(ev.Acquire("c", "r1", LeaseTerms(selector="cpu")), T0)
-    state.apply(ev.Tick(), T0 + 12)
-    reasons = [waiting_reason(state, "kind=cpu")]
+    state.apply(ev.Acquire("c", "r2", LeaseTerms(selector="kind=cpu")), T0)
     (lease,) = state.leases.values()
-    state.apply(ev.DeviceReported("agent", "devices/a", False, "fan broken"), T0 + 12)
-    state.apply(ev.Release("c", lease.name), T0 + 12)
-    reasons.append(waiting_reason(state, "kind=cpu"))
-    state.apply(ev.AgentDetached("agent"), T0 + 12)
-    reasons.append(waiting_reason(state, "kind=cpu"))
-    state.apply(ev.JournalFailed((), "no space in /x"), T0 + 12)
-    reasons.append(waiting_reason(state, "kind=cpu"))
-
-    assert reasons == [
-        "devices/a is held by alice@lab for 12 s",
-        "devices/a is faulted: fan broken",
-        "devices/a is offline, its agent is not attached",
-        "no space in /x",
+    (request,) = queries.requests_of("c", 8)
+    events: list[ev.Event] = [
+        ev.Tick(),
+        ev.DeviceReported("agent", "devices/a", False, "fan broken"),
+        ev.Release("c", lease.name),
+        ev.AgentAttached("agent", "host:1", ()),
+        ev.JournalFailed((), "no space in /x"),
     ]
+    found: list[tuple[WaitReason, str]] = []
+    for event in events:
+        state.apply(event, T0 + 12)
+        standing = queries.standing(request)
+        found.append((standing.reason, reason_text(standing)))
+
+    assert found == [
+        (WaitReason.LEASED, "devices/a is held by alice@lab for 12 s"),
+        (WaitReason.LEASED, "devices/a is held by alice@lab for 12 s"),
+        (WaitReason.FAULTED, "devices/a is faulted: fan broken"),
+        (WaitReason.NO_DEVICE, "no device matches any more"),
+        (WaitReason.JOURNAL_FAILED, "no space in /x"),
+    ]
+
+
+def test_devices_of_an_absent_agent_are_offline() -> None:
+    """So is each of several, in the words for the first."""
+    state = make_state()
+    queries = Queries(state)
+    labels = device_labels("devices/b", "cpu", {})
+    offered = ev.OfferedDevice(name="devices/b", kind="cpu", labels=labels, description=b"")
+    state.apply(ev.AgentAttached("other", "host:2", (offered,)), T0)
+    for agent_id in ("agent", "other"):
+        state.apply(ev.AgentDetached(agent_id), T0)
+    state.apply(ev.Acquire("c", "r", LeaseTerms(selector="kind=cpu")), T0)
+    (request,) = queries.requests_of("c", 8)
+
+    standing = queries.standing(request)
+
+    expected = Standing(position=0, reason=WaitReason.OFFLINE, match_count=2, device_name="devices/a")
+    assert standing == expected
+    text = "none of 2 matching devices is free: devices/a is offline, its agent is not attached"
+    assert reason_text(standing) == text
 
 
 def test_events_of_a_client_are_read() -> None:

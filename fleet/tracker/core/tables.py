@@ -92,14 +92,6 @@ class Tables:
         parked = [request for client in self.clients.values() for request in client.parked.values()]
         return Durable(boot=self.boot, devices=list(self.devices.values()), requests=waiting + parked)
 
-    def waiting(self, request_id: str) -> list[RequestEntry]:
-        """Return what waits under an id that a client chose: one request, unless another client chose the same."""
-        return [
-            request
-            for client in self.clients.values()
-            if (request := client.requests.get(request_id) or client.parked.get(request_id)) is not None
-        ]
-
     def refuse(self, client_id: str, request_id: str, error_class: type[FleetError], message: str) -> None:
         """Tell a client that a request is over without a device."""
         self.effects.append(ev.Refused(client_id, request_id, error_class, message))

@@ -1,0 +1,126 @@
+"""Read-only questions about the tracker's state, for the modules around the core."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from fleet.errors import NoMatchingDevice
+from fleet.tracker.core.admission import checked_selector, no_match_message
+from fleet.tracker.core.epochs import nonce_of
+from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
+from fleet.tracker.core.standing import Standing, standing_of
+from fleet.tracker.core.tables import Tables
+
+
+class Queries:
+    """Answers about one state. Callers modify none of the entries."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    @property
+    def limits(self) -> TrackerLimits:
+        """Limits of everything that peers send."""
+        return self._tables.limits
+
+    @property
+    def tracker_id(self) -> str:
+        """Random id of this start."""
+        return self._tables.nonce
+
+    @property
+    def now_sec(self) -> float:
+        """Time of the latest event."""
+        return self._tables.now_sec
+
+    @property
+    def version(self) -> int:
+        """Number that grows with every change that a snapshot could show."""
+        return self._tables.version
+
+    @property
+    def grant_count(self) -> int:
+        """Number of grants since the start."""
+        return self._tables.grant_count
+
+    # devices
+
+    @property
+    def device_count(self) -> int:
+        """Number of known devices, attached or not."""
+        return len(self._tables.devices)
+
+    @property
+    def inventory_bytes(self) -> int:
+        """Size of all devices' descriptions."""
+        return self._tables.inventory_bytes
+
+    def device_names(self) -> list[str]:
+        """Return the names of all known devices."""
+        return list(self._tables.devices)
+
+    def device(self, name: str) -> DeviceEntry | None:
+        """Return a device by its name."""
+        return self._tables.devices.get(name)
+
+    def leased_device(self, lease: LeaseEntry) -> DeviceEntry:
+        """Return the device of a lease that is live, or ended in this turn."""
+        return self._tables.devices[lease.device_name]
+
+    def token_nonce(self, device: DeviceEntry) -> str:
+        """Return the nonce of tokens for a device."""
+        return nonce_of(self._tables, device)
+
+    def is_ahead(self, device: DeviceEntry, epoch: int) -> bool:
+        """Return True if an epoch of a device's agent exceeds all epochs that the tracker granted."""
+        return epoch > max(device.epoch, self._tables.last_epoch)
+
+    def match_count(self, selector: str) -> int:
+        """Return the number of devices that match a selector, attached or not.
+
+        Raises:
+            InvalidRequest: it is malformed.
+            NoMatchingDevice: there are none; the message lists the devices of the fleet.
+        """
+        count = self._tables.queue.match_count(checked_selector(selector))
+        if not count:
+            raise NoMatchingDevice(no_match_message(selector, self._tables.devices))
+        return count
+
+    # leases
+
+    def lease(self, name: str) -> LeaseEntry | None:
+        """Return a live lease by its name."""
+        return self._tables.leases.get(name)
+
+    def leases(self) -> list[LeaseEntry]:
+        """Return all live leases."""
+        return list(self._tables.leases.values())
+
+    # requests
+
+    @property
+    def request_count(self) -> int:
+        """Number of requests that wait, parked ones included."""
+        return len(self._tables.queue) + self._tables.parked_by_user.total()
+
+    def first_requests(self, limit: int) -> list[RequestEntry]:
+        """Return the first requests in the order of service."""
+        return list(self._tables.queue.first(limit))
+
+    def requests_of(self, client_id: str, limit: int) -> list[RequestEntry]:
+        """Return the oldest requests of one client."""
+        client = self._tables.clients.get(client_id)
+        return list(islice(client.requests.values(), limit)) if client else []
+
+    def requests_named(self, request_id: str) -> list[RequestEntry]:
+        """Return the requests with an id that a client chose: one, unless another client chose the same."""
+        return [
+            request
+            for client in self._tables.clients.values()
+            if (request := client.requests.get(request_id) or client.parked.get(request_id)) is not None
+        ]
+
+    def standing(self, request: RequestEntry) -> Standing:
+        """Return the position of a request and the reason why it waits."""
+        return standing_of(self._tables, request)
