@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fleet.errors import FleetError
     from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
     from fleet.export.pipeline import pipeline, tir_pipeline
+    from fleet.export.scheduling import design_space, schedule
     from fleet.optimizer.from_python import TunedJob, tune
     from fleet.reports.report import Report, report
 
@@ -48,11 +49,13 @@ __all__ = [
     "aio",
     "compile",
     "connect",
+    "design_space",
     "errors",
     "held_device",
     "pipeline",
     "report",
     "runtime",
+    "schedule",
     "tir_pipeline",
     "tune",
 ]
@@ -74,10 +77,12 @@ _HOMES = {
     "TunedJob": "fleet.optimizer.from_python",
     "compile": "fleet.export.compiling",
     "connect": "fleet.client.sync",
+    "design_space": "fleet.export.scheduling",
     "held_device": "fleet.client.sync",
     "tune": "fleet.optimizer.from_python",
     "pipeline": "fleet.export.pipeline",
     "report": "fleet.reports.report",
+    "schedule": "fleet.export.scheduling",
     "tir_pipeline": "fleet.export.pipeline",
 }
 _MODULES = ("aio", "errors", "runtime")

@@ -59,7 +59,7 @@ def pipeline(
     import tvm
     from tvm import relax
 
-    target_json = _target_json(target)
+    target_json = json_of(target)
     made = make_target(target_json)
     within = ScopeFilter(
         target_json=None if device_model else target_json, device_model=device_model, tvm_version=tvm_version()
@@ -88,10 +88,11 @@ def tir_pipeline(target: str | Mapping[str, object] | Target) -> str:
     Raises:
         ConfigError: a target that cannot work.
     """
-    return lowering.tir_pipeline(_target_json(target))
+    return lowering.tir_pipeline(json_of(target))
 
 
-def _target_json(target: str | Mapping[str, object] | Target) -> str:
+def json_of(target: str | Mapping[str, object] | Target) -> str:
+    """Return a target as JSON, in whichever form a user has it."""
     return target_of(target) if isinstance(target, str) else json.dumps(_described(target))
 
 

@@ -1,4 +1,4 @@
-"""What a design space needs to know of a processor, read from its TVM target.
+"""Facts of a processor that its design spaces depend on, read from its TVM target.
 
 A target names a core or an architecture level; caches and pipes are not in it. So the figures are those that the cores
 of a level have in common, chosen low: a tile that fits a small cache fits a large one, too.
@@ -7,9 +7,14 @@ of a level have in common, chosen low: a tile that fits a small cache fits a lar
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import architecture, parse_target
+from fleet.base.config import did_you_mean
+from fleet.errors import InvalidRequest
 
 _KIB = 1024
 _AVX512_CORES = ("x86-64-v4", "skylake-avx512", "cascadelake", "icelake", "sapphirerapids", "znver4", "znver5")
@@ -43,6 +48,9 @@ class ProcessorFacts:
 
     cores: int = 1
 
+    integer_unit: IntegerUnit | None = None
+    """Instruction for products of 8-bit integers, if that is faster than float32 arithmetic."""
+
 
 @functools.lru_cache(maxsize=32)
 def processor_facts(target_json: str) -> ProcessorFacts | None:
@@ -55,8 +63,25 @@ def processor_facts(target_json: str) -> ProcessorFacts | None:
     if target["kind"] not in ("llvm", "c"):
         return None
     cores = target.get("num-cores")
-    found = _FAMILIES[_family(target, architecture(target_json))]
+    found = replace(_FAMILIES[_family(target, architecture(target_json))], integer_unit=integer_unit(target_json))
     return replace(found, cores=cores) if isinstance(cores, int) else found
+
+
+def assume(facts: ProcessorFacts, options: Mapping[str, int | bool]) -> ProcessorFacts:
+    """Return the facts with some of them replaced by other values.
+
+    Raises:
+        InvalidRequest: an option is no fact, or its value is of another type or not positive.
+    """
+    known = {field.name: type(getattr(facts, field.name)) for field in fields(facts) if field.name != "integer_unit"}
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidRequest(f"{name!r} is no fact of a processor{did_you_mean(name, known)}")
+        if type(value) is not known[name] or value < int(known[name] is int):
+            wanted = "True or False" if known[name] is bool else "a positive whole number"
+            raise InvalidRequest(f"the fact {name!r} is {wanted}, not {value!r}")
+    checked: dict[str, Any] = {**options}
+    return replace(facts, **checked)
 
 
 def _family(target: dict[str, object], arch: str) -> str:

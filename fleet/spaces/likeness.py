@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from fleet.spaces.space import Knobs, Space
+from fleet.spaces.design_space import Knobs, Space
 from fleet.spaces.tiles import Tile
 
 if TYPE_CHECKING:

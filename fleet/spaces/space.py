@@ -8,16 +8,16 @@ else has one good schedule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cross.targets.integer_units import IntegerUnit, integer_unit
+from cross.targets.integer_units import IntegerUnit
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import WinogradStage
-from fleet.spaces.attention import AttentionTile, attention_choices, attention_schedules, is_attention
+from fleet.spaces.attention import attention_choices, attention_schedules, is_attention
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
-from fleet.spaces.column_tiles import ColumnTile
+from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.fallback_rules import main_reduction, schedule_rest
 from fleet.spaces.indices import with_narrow_indices
@@ -27,30 +27,14 @@ from fleet.spaces.loops import add_missing_loops
 from fleet.spaces.padding import padded_columns
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
 from fleet.spaces.recurrent import is_recurrence, recurrence_schedule
-from fleet.spaces.rows import RowTile
 from fleet.spaces.tiles import Tile, tiles
 from fleet.spaces.vector_math.rewriting import with_arithmetic_functions
-from fleet.spaces.winograd import Cut, cuts, winograd_schedules, winograd_stages
+from fleet.spaces.winograd import cuts, winograd_schedules, winograd_stages
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import SBlockRV
-
-
-Knobs = Tile | Cut | AttentionTile | ColumnTile | RowTile
-"""One choice of all knobs of a function."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """The schedules of a function."""
-
-    choices: tuple[Knobs, ...]
-    """All choices, the most promising first; none: there is one schedule, without knobs."""
-
-    schedules_at: Callable[[Sequence[int]], Iterator[Schedule]]
-    """Yields the schedules of some of the choices, by their places; of a space without knobs, its only one."""
 
 
 def static_schedule(mod: IRModule, target_json: str) -> Schedule | None:
@@ -72,28 +56,35 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
 
 def space_of(mod: IRModule, target_json: str) -> Space | None:
     """Return a function's space; None if there is none for this target."""
+    facts = processor_facts(target_json)
+    return None if facts is None else space_on(mod, facts)
+
+
+def space_on(mod: IRModule, facts: ProcessorFacts) -> Space | None:
+    """Return a function's space on a processor; None for an opaque function or one with open sizes."""
     from tvm.s_tir import Schedule
 
-    facts = processor_facts(target_json)
-    if facts is None or not _is_plain(mod):
+    if not _is_plain(mod):
         return None
     if is_attention(mod):
         of_attention = attention_choices(mod, facts)
         return Space(
+            rule="attention",
             choices=tuple(of_attention),
             schedules_at=lambda places: attention_schedules(mod, facts, [of_attention[place] for place in places]),
         )
     if is_recurrence(mod):
-        return Space(choices=(), schedules_at=lambda _: iter([recurrence_schedule(mod, facts)]))
+        return Space(rule="recurrence", choices=(), schedules_at=lambda _: iter([recurrence_schedule(mod, facts)]))
     stages = winograd_stages(Schedule(mod))
     if stages:
         return _winograd_space(mod, facts, stages)
-    tiled = _tiled_products(mod, facts, integer_unit(target_json))
+    tiled = _tiled_products(mod, facts, facts.integer_unit)
     if not tiled:
         return _rest_space(mod, facts)
     main = max(tiled, key=lambda name: len(tiled[name].tiles))
     found = tiled[main].tiles
     return Space(
+        rule="product",
         choices=tuple(found),
         schedules_at=lambda places: _tiled_schedules(mod, facts, tiled, main, [found[place] for place in places]),
     )
@@ -232,7 +223,7 @@ def _winograd_space(mod: IRModule, facts: ProcessorFacts, stages: Mapping[Winogr
         for found in winograd_schedules(Schedule(mod), stages, product, wanted, facts, packs=packs):
             yield schedule_rest(found, facts)
 
-    return Space(choices=tuple(choices), schedules_at=schedules_at)
+    return Space(rule="winograd", choices=tuple(choices), schedules_at=schedules_at)
 
 
 def _rest_space(mod: IRModule, facts: ProcessorFacts) -> Space:
@@ -248,7 +239,7 @@ def _rest_space(mod: IRModule, facts: ProcessorFacts) -> Space:
         for chosen in [{main: tiles[place]} for place in places] if tiles else [{}]:
             yield schedule_rest(schedule.copy(), facts, chosen)  # even a look at its blocks is a step of a trace
 
-    return Space(choices=tuple(tiles), schedules_at=schedules_at)
+    return Space(rule="reduction" if tiles else "elementwise", choices=tuple(tiles), schedules_at=schedules_at)
 
 
 def _is_plain(mod: IRModule) -> bool:

@@ -42,11 +42,13 @@ PUBLIC = [
     "aio",
     "compile",
     "connect",
+    "design_space",
     "errors",
     "held_device",
     "pipeline",
     "report",
     "runtime",
+    "schedule",
     "tir_pipeline",
     "tune",
 ]

@@ -13,9 +13,10 @@ from fleet.graph.winograd import winograd
 from fleet.graph.winograd_algorithm import Filtering
 from fleet.spaces.attention import AttentionTile
 from fleet.spaces.column_tiles import ColumnTile
+from fleet.spaces.design_space import Knobs, Space
 from fleet.spaces.likeness import choice_of, distance, nearest
 from fleet.spaces.rows import RowTile
-from fleet.spaces.space import Knobs, Space, space_of
+from fleet.spaces.space import space_of
 from fleet.spaces.tiles import Order, Tile
 from fleet.spaces.winograd import Cut
 from fleet.workloads.programs import matmul
