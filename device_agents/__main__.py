@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             refused_token=arguments.token,
             is_plain=arguments.plain,
             log_level=arguments.log_level,
+            is_json=arguments.json,
         )
     )
 
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--token", help=argparse.SUPPRESS)  # refused
     parser.add_argument("--plain", action="store_true", help="no TLS, as the tracker of this account")
+    parser.add_argument("--json", action="store_true", help="report readiness as JSON")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
 

@@ -28,6 +28,7 @@ from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
+from fleet.base.readiness import Ready, write_ready
 from fleet.base.signals import end_in, stop_on_signals
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken
@@ -85,6 +86,9 @@ class AgentOptions:
 
     log_level: str = "INFO"
 
+    is_json: bool = False
+    """Report readiness as JSON instead of these lines, see `fleet.base.readiness`."""
+
 
 def run_agent(options: AgentOptions) -> int:
     """Serve until a signal; return the exit code."""
@@ -133,9 +137,12 @@ async def _serve(options: AgentOptions) -> int:
         wait_sec = _ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC
         is_attached = await _unless(stopped, agent.wait_attached(wait_sec))
         if not is_attached and not stopped.is_set():
-            _say(agent, home, f"waiting for the tracker at {home.tracker} with")
+            if not options.is_json:
+                _say(agent, home, f"waiting for the tracker at {home.tracker} with")
             await _unless(stopped, agent.wait_attached(None))
-        if not stopped.is_set():
+        if not stopped.is_set() and options.is_json:
+            write_ready(Ready(address=address_of(home.host, agent.port), devices=tuple(agent.device_names)))
+        elif not stopped.is_set():
             _say(agent, home, "serving")
         await stopped.wait()
     finally:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.base import signals
+from fleet.base.readiness import Ready, read_ready
 from fleet.errors import ConfigError, FleetError
 
 logger = logging.getLogger(__name__)
@@ -36,15 +36,12 @@ def bound_to_me(command: Sequence[str], on_death: signal.Signals = signal.SIGTER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """How to run one child."""
+    """Command line of a server, which writes a `Ready` to its stdout."""
 
     name: str
     """Its name for people: "tracker"."""
 
     command: tuple[str, ...]
-    ready: re.Pattern[str]
-    """Matches the line on its stdout that says it is serving."""
-
     log_path: Path
     """Where its stderr goes."""
 
@@ -67,8 +64,8 @@ class Child:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    async def start(self, first_line: Awaitable[str] | None = None) -> re.Match[str]:
-        """Start it and wait for the line that says it is serving.
+    async def start(self, first_line: Awaitable[str] | None = None) -> Ready:
+        """Start it and wait until it serves.
 
         Args:
             first_line: what it reads from its stdin; it is started before that is known.
@@ -90,7 +87,7 @@ class Child:
             async with asyncio.timeout(self.spec.ready_timeout_sec):
                 if first_line is not None:
                     await _tell(self._process, await first_line)
-                match = await self._ready_line(self._process)
+                ready = await self._await_ready(self._process)
         except TimeoutError:
             await self.stop()
             raise FleetError(
@@ -99,12 +96,12 @@ class Child:
         except BaseException:
             await self.stop()
             raise
-        if match is None:
+        if ready is None:
             code = await self._process.wait()
             error = ConfigError if code == ConfigError.exit_code else FleetError
             raise error(f"the {self.spec.name} did not start (exit code {code}){self.tail()}")
         self._draining = asyncio.create_task(self._drain(self._process), name=f"fleet drain {self.spec.name}")
-        return match
+        return ready
 
     async def wait(self) -> int:
         """Wait until it ends and return its exit code."""
@@ -127,13 +124,10 @@ class Child:
             self._draining.cancel()
             await asyncio.gather(self._draining, return_exceptions=True)
 
-    async def _ready_line(self, process: asyncio.subprocess.Process) -> re.Match[str] | None:
-        if process.stdout is None:
-            return None
-        while line := await process.stdout.readline():
-            match = self.spec.ready.search(line.decode(errors="replace"))
-            if match:
-                return match
+    async def _await_ready(self, process: asyncio.subprocess.Process) -> Ready | None:
+        while process.stdout is not None and (line := await process.stdout.readline()):
+            if ready := read_ready(line):
+                return ready
         return None
 
     async def _drain(self, process: asyncio.subprocess.Process) -> None:

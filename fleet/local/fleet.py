@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,8 +26,6 @@ from fleet.tracker.run import TrackerOptions
 
 logger = logging.getLogger(__name__)
 
-_TRACKER_READY = re.compile(r"tracker listening on (?P<address>\S+)")
-_AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+), serving (?P<device>devices/)?")
 _BY_STDIN = "-"
 """To an agent: its tracker's address comes through stdin."""
 
@@ -130,7 +127,7 @@ class LocalFleet:
 
     async def _start_tracker(self, found: asyncio.Future[str]) -> None:
         self.tracker = Child(self._tracker_spec(self._port))
-        self.address = (await self.tracker.start())["address"]
+        self.address = (await self.tracker.start()).address
         # After a restart it has to be where agents and clients look for it.
         self.tracker.spec = self._tracker_spec(int(self.address.rpartition(":")[2]))
         found.set_result(self.address)
@@ -139,8 +136,8 @@ class LocalFleet:
         self.agent = Child(self._agent_spec(_BY_STDIN))
         ready = await self.agent.start(tracker)
         self.agent.spec = self._agent_spec(self.address)
-        self.agent_address = ready["address"]
-        self._has_devices = ready["device"] is not None
+        self.agent_address = ready.address
+        self._has_devices = bool(ready.devices)
         if not self._has_devices and self._agent_drivers:
             kinds = " or ".join(self._agent_drivers)
             raise FleetError(
@@ -152,22 +149,20 @@ class LocalFleet:
         return ChildSpec(
             name="agent",
             command=(
-                *(sys.executable, "-m", "device_agents", "--tracker", tracker, "--port", "0"),
+                *(sys.executable, "-m", "device_agents", "--tracker", tracker, "--port", "0", "--json"),
                 *("--state-dir", str(self.state_dir / "agent")),
                 *config,
                 *(word for name in self._agent_drivers for word in ("--driver", name)),
             ),
-            ready=_AGENT_READY,
             log_path=self.state_dir / "log" / "agent.log",
             ready_timeout_sec=self._ready_timeout_sec,
         )
 
     def _tracker_spec(self, port: int) -> ChildSpec:
-        options = TrackerOptions(port=port, state_dir=self.state_dir / "tracker")
+        options = TrackerOptions(port=port, state_dir=self.state_dir / "tracker", is_json=True)
         return ChildSpec(
             name="tracker",
             command=(sys.executable, "-m", "fleet.tracker", *options.to_argv()),
-            ready=_TRACKER_READY,
             log_path=self.state_dir / "log" / "tracker.log",
             ready_timeout_sec=self._ready_timeout_sec,
         )

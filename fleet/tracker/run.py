@@ -16,6 +16,7 @@ from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import listening_host
 from fleet.base.open_files import raise_file_limit
+from fleet.base.readiness import Ready, write_ready
 from fleet.base.signals import stop_on_signals
 from fleet.errors import ConfigError, FleetError
 from fleet.tracker.core.records import MAX_NAMES_PER_AGENT, TrackerLimits
@@ -49,6 +50,9 @@ class TrackerOptions:
 
     log_level: str = "INFO"
 
+    is_json: bool = False
+    """Report readiness as JSON, see `fleet.base.readiness`."""
+
     def to_argv(self) -> list[str]:
         """Return a command line for a child process, the inverse of `parse_options`."""
         argv = ["--host", self.host, "--port", str(self.port), "--log-level", self.log_level]
@@ -58,6 +62,7 @@ class TrackerOptions:
         if self.devices_per_agent != MAX_NAMES_PER_AGENT:
             argv += ["--devices-per-agent", str(self.devices_per_agent)]
         argv += [] if self.is_discoverable else ["--no-discovery"]
+        argv += ["--json"] if self.is_json else []
         return argv
 
 
@@ -91,6 +96,7 @@ def parse_options(argv: Sequence[str], *, command: str = "python -m fleet.tracke
         default=defaults.devices_per_agent,
         help="quota of device names per agent key (default %(default)s)",
     )
+    parser.add_argument("--json", action="store_true", help="report readiness as JSON")
     levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
     parser.add_argument("--log-level", default=defaults.log_level, choices=levels, type=str.upper)
     given = parser.parse_args(argv)
@@ -103,6 +109,7 @@ def parse_options(argv: Sequence[str], *, command: str = "python -m fleet.tracke
         is_discoverable=not given.no_discovery,
         devices_per_agent=given.devices_per_agent,
         log_level=given.log_level,
+        is_json=given.json,
     )
 
 
@@ -138,8 +145,11 @@ async def _serve(options: TrackerOptions) -> None:
     )
     async with Tracker(config) as tracker:
         gc.freeze()  # what was there before anybody came: it stays, and is not looked at again
-        sys.stdout.write(f"tracker listening on {tracker.address}\n")
-        sys.stdout.flush()
+        if options.is_json:
+            write_ready(Ready(address=tracker.address))
+        else:
+            sys.stdout.write(f"tracker listening on {tracker.address}\n")
+            sys.stdout.flush()
         await stop.wait()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ import pytest_asyncio
 
 import fleet.aio
 from fleet.aio import LocalFleet
+from fleet.base.readiness import Ready
 from fleet.client.aio import Fleet
 from fleet.domain.leases import PendingRequest
 from fleet.domain.measuring import Trial
@@ -260,9 +260,7 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
     log_path = tmp_path / "child.log"
     log_path.write_text("an earlier start\n")
     program = "import sys; sys.exit('a line of its log\\nerror: the port is taken')"
-    spec = ChildSpec(
-        name="child", command=(sys.executable, "-c", program), ready=re.compile("ready"), log_path=log_path
-    )
+    spec = ChildSpec(name="child", command=(sys.executable, "-c", program), log_path=log_path)
 
     with pytest.raises(FleetError) as caught:
         await Child(spec).start()
@@ -272,21 +270,19 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
 
 async def test_a_child_may_be_told_late_what_it_needs(tmp_path: Path) -> None:
     """It is started before the line that it reads is known, and its stdin ends with it."""
-    program = "import sys; print('ready with', sys.stdin.read().split())"
-    spec = ChildSpec(
-        name="child",
-        command=(sys.executable, "-c", program),
-        ready=re.compile("ready with (?P<told>.*)"),
-        log_path=tmp_path / "child.log",
+    program = (
+        "import sys; from fleet.base.readiness import *; "
+        "print('a line of a library'); write_ready(Ready(address=sys.stdin.read().strip()))"
     )
+    spec = ChildSpec(name="child", command=(sys.executable, "-c", program), log_path=tmp_path / "child.log")
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     child = Child(spec)
 
     starting = asyncio.create_task(child.start(told))
     await eventually(lambda: child.pid)
-    told.set_result("a line")
+    told.set_result("127.0.0.1:1")
 
-    assert (await starting)["told"] == "['a', 'line']"
+    assert await starting == Ready(address="127.0.0.1:1")
     await child.stop()
 
 

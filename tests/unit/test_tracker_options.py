@@ -22,6 +22,7 @@ from fleet.tracker.run import TrackerOptions, parse_options
             is_discoverable=False,
             devices_per_agent=200,
             log_level="DEBUG",
+            is_json=True,
         ),
     ],
 )

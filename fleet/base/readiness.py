@@ -1,0 +1,34 @@
+"""Message by which a server process reports that it serves: one line of JSON on its stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A server's report that it serves."""
+
+    address: str
+    """ "host:port"."""
+
+    devices: tuple[str, ...] = ()
+    """Names of an agent's devices."""
+
+
+def write_ready(ready: Ready) -> None:
+    """Write the message to stdout."""
+    sys.stdout.write(f"{json.dumps(asdict(ready))}\n")
+    sys.stdout.flush()
+
+
+def read_ready(line: bytes) -> Ready | None:
+    """Read a line of a server's stdout; None if it is not the message."""
+    with contextlib.suppress(ValueError):
+        message = json.loads(line)
+        if isinstance(message, dict) and "address" in message:
+            return Ready(address=message["address"], devices=tuple(message.get("devices", ())))
+    return None
