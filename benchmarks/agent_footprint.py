@@ -26,7 +26,7 @@ if not __package__:  # run as a file: python benchmarks/agent_footprint.py
 from benchmarks import common
 from benchmarks.processes import Process, python
 from cross.build.library import build
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from device_agents.machine import linux
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import NoMatchingDevice
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         scratch = Path(directory)
         workload = matmul(64)
-        artifact = build(module_of(workload.mod_json), host_target_json(), scratch / "built", args=workload.args)
+        artifact = build(module_of(workload.mod_json), host_target(), scratch / "built", args=workload.args)
 
         def told(side: str, run: Callable[[Artifact, Path, int], Footprint]) -> Callable[[int], Footprint]:
             def one_round(number: int) -> Footprint:

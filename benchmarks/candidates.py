@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common import say
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import Target, host_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.scoring import Ranker
@@ -24,8 +24,8 @@ _TIMEOUT_SEC = 600.0
 
 def built(sizes: Sequence[int], count: int, scratch: Path, seed: int) -> Iterator[tuple[str, list[Artifact]]]:
     """Yield candidates of matrix products in the order in which a search meets them, built."""
-    target_json = host_target_json()
-    with contextlib.closing(_Builders(target_json, scratch / "built")) as builders:
+    target = host_target()
+    with contextlib.closing(_Builders(target, scratch / "built")) as builders:
         for size in sizes:
             workload = matmul(size)
             artifacts = builders.build(workload.mod_json, count, seed)
@@ -36,25 +36,23 @@ def built(sizes: Sequence[int], count: int, scratch: Path, seed: int) -> Iterato
 class _Builders:
     """Proposes and builds candidates in a pool."""
 
-    def __init__(self, target_json: str, out_dir: Path) -> None:
-        self._target_json = target_json
+    def __init__(self, target: Target, out_dir: Path) -> None:
+        self._target = target
         self._out_dir = out_dir
-        self._pool = BuildPool(target_json=target_json)
+        self._pool = BuildPool(target=target)
 
     def build(self, mod_json: str, count: int, seed: int) -> list[Artifact]:
         """Return candidates of both spaces, the static schedule first; those that do not build are left out."""
-        task = ProposeTask(mod_json=mod_json, target_json=self._target_json, count=(count + 1) // 2, seed=seed)
+        task = ProposeTask(mod_json=mod_json, target=self._target, count=(count + 1) // 2, seed=seed)
         own = [proposal.trace_json for proposal in self._pool.submit_within(_TIMEOUT_SEC, propose, task).result()]
-        rest = self._pool.submit_within(
-            _TIMEOUT_SEC, sampled, mod_json, self._target_json, count - len(own), seed
-        ).result()
+        rest = self._pool.submit_within(_TIMEOUT_SEC, sampled, mod_json, self._target, count - len(own), seed).result()
         mixed = random.Random(seed).sample(own[1:] + rest, len(own) - 1 + len(rest))
         futures = [
             self._pool.submit(
                 build_candidate,
                 BuildTask(
                     mod_json=mod_json,
-                    target_json=self._target_json,
+                    target=self._target,
                     trace_json=trace,
                     out_dir=str(self._out_dir),
                     wants_features=False,
@@ -73,11 +71,11 @@ class _Builders:
         self._pool.shutdown()
 
 
-def sampled(mod_json: str, target_json: str, count: int, seed: int) -> list[str]:
+def sampled(mod_json: str, target: Target, count: int, seed: int) -> list[str]:
     """Return traces of MetaSchedule's own space, at random."""
     evolution = Evolution(
         mod_json=mod_json,
-        target_json=target_json,
+        target=target,
         times=(),
         ranker=Ranker(None, None, records=0),
         population=max(2, count),

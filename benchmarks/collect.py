@@ -40,7 +40,7 @@ from benchmarks.cost_data.dataset import Dataset, Group, Program, load, merge, r
 from benchmarks.cost_data.own_spaces import has_other_space
 from benchmarks.cost_data.timer import Timer, Times
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import Observation
@@ -75,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--candidates", type=int, default=100, help="by workload (default: %(default)s)")
     parser.add_argument("--workloads", type=int, help="only the first so many")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no workload after that")
-    parser.add_argument("--target", default=host_target_json(), help="what to build for (default: this machine)")
+    parser.add_argument(
+        "--target", type=parse_target, default=host_target(), help="what to build for (default: this machine)"
+    )
     parser.add_argument("--prefix", default="", help="put before the measuring process: 'nice -n -12 taskset -c 1'")
     parser.add_argument("--refresh", type=Path, metavar="DATASET", help="collect workloads of this data set anew")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="refresh workloads with one of these in their name")
@@ -100,7 +102,7 @@ def _collect(options: argparse.Namespace, old: Dataset | None) -> None:
     timer = Timer(options.prefix.split(), options.work_dir / "timing.log")
     collected = {**common.machine(), "code": _code(), "tvm": version("apache-tvm")}
     with (
-        BuildPool(2, timeout_sec=_BUILD_TIMEOUT_SEC, target_json=options.target) as pool,
+        BuildPool(2, timeout_sec=_BUILD_TIMEOUT_SEC, target=options.target) as pool,
         ThreadPoolExecutor(2) as threads,
     ):
 
@@ -138,9 +140,9 @@ def _programs(options: argparse.Namespace, old: Dataset | None, pool: BuildPool)
     else:
         asked = [pool.submit_within(_SEARCH_TIMEOUT_SEC, has_other_space, group) for group in old.groups]
         groups = [group for group, answer in zip(old.groups, asked, strict=True) if answer.result()]
-    elsewhere = {group.program.target_json for group in groups} - {options.target}
+    elsewhere = {group.program.target_json for group in groups} - {options.target.json}
     if elsewhere:
-        raise InvalidRequest(f"the data set is of {elsewhere}, this machine is {options.target}")
+        raise InvalidRequest(f"the data set is of {elsewhere}, this machine is {options.target.json}")
     return [group.program for group in groups]
 
 
@@ -195,7 +197,7 @@ def _found(program: Program, pool: BuildPool, measured: Sequence[Measured], coun
     """Return new candidates; where one kind of search takes too long, those of the other."""
     task = CandidateTask(
         mod_json=program.mod_json,
-        target_json=program.target_json,
+        target=parse_target(program.target_json),
         count=count,
         times=tuple((one.candidate.trace_json, one.times.best_sec) for one in measured),
         model=learn([_lesson(program, one) for one in measured]) if measured else None,
@@ -223,7 +225,7 @@ def _measured(
     tasks = [
         BuildTask(
             mod_json=program.mod_json,
-            target_json=program.target_json,
+            target=parse_target(program.target_json),
             trace_json=candidate.trace_json,
             out_dir=str(folder),
         )

@@ -104,7 +104,6 @@ def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Nam
     """Run every search on a layer, once per round, and ONNX Runtime; of several rounds the median one counts."""
     scratch.mkdir()
     model = write_model(scratch / "layer.onnx", [layer])
-    target_json = target_of("host")
 
     def search(name: str, number: int) -> Curve:
         common.say(f"{layer.name}: {name}")
@@ -113,7 +112,7 @@ def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Nam
         population = ("--population", _QUICK_POPULATION) if options.quick else ()
         command = python(
             *("benchmarks.peers.stock_search", model, "--search", name, "--trials", trials, "--batch", _BATCH),
-            *("--seed", number, "--target", target_json, "--tracker", tracker, *population),
+            *("--seed", number, "--target", target_of("host").json, "--tracker", tracker, *population),
         )
         with Process(command, scratch / f"{name}.log") as process:
             answer = json.loads(process.finish(_TIMEOUT_SEC)[-1])

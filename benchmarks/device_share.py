@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cross.targets.target import Target, parse_target
+
 if not __package__:  # run as a file: python benchmarks/device_share.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -134,33 +136,29 @@ def modelled_ms(kernel_ms: float) -> float:
 
 def _builder_sec(out_dir: Path, count: int) -> float:
     """Return the processor time of searching and building one candidate [s]."""
-    workload, target_json = matmul(_SIZE), find_board(_BOARD).target_json
+    workload, target = matmul(_SIZE), parse_target(find_board(_BOARD).target_json)
 
     def spent_sec() -> float:
         linkers = resource.getrusage(resource.RUSAGE_CHILDREN)
         return time.process_time() + linkers.ru_utime + linkers.ru_stime
 
     def build(trace_json: str) -> None:
-        task = BuildTask(
-            mod_json=workload.mod_json, target_json=target_json, trace_json=trace_json, out_dir=str(out_dir)
-        )
+        task = BuildTask(mod_json=workload.mod_json, target=target, trace_json=trace_json, out_dir=str(out_dir))
         build_candidate(task)
 
-    proposals = propose(ProposeTask(mod_json=workload.mod_json, target_json=target_json, count=count + 1))
+    proposals = propose(ProposeTask(mod_json=workload.mod_json, target=target, count=count + 1))
     build(proposals[0].trace_json)  # warm
     before = spent_sec()
     for proposal in proposals[1:]:
         build(proposal.trace_json)
-    return (spent_sec() - before) / (len(proposals) - 1) + _search_sec(workload.mod_json, target_json, count)
+    return (spent_sec() - before) / (len(proposals) - 1) + _search_sec(workload.mod_json, target, count)
 
 
-def _search_sec(mod_json: str, target_json: str, count: int) -> float:
+def _search_sec(mod_json: str, target: Target, count: int) -> float:
     from fleet.optimizer.tasks.search_state import SearchState
 
     before = time.process_time()
-    found = propose(
-        ProposeTask(mod_json=mod_json, target_json=target_json, count=count), SearchState(mod_json, target_json)
-    )
+    found = propose(ProposeTask(mod_json=mod_json, target=target, count=count), SearchState(mod_json, target))
     return (time.process_time() - before) / len(found)
 
 

@@ -26,7 +26,7 @@ from benchmarks.cost_data.timer import Timer
 from benchmarks.cost_model import DATA
 from benchmarks.warm_start import Lab, built_candidates, in_turns
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.cost_model.observation import Observation
 from fleet.errors import BuildError
 from fleet.optimizer.search_terms import Seed
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--prefix", default="", help="put before the measuring process, as in benchmarks.collect")
     options = parser.parse_args(argv)
-    machine, target = common.machine(), host_target_json()
+    machine, target = common.machine(), host_target()
     groups = [
         group
         for group in load(DATA).groups
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="fleet-first-") as folder:
         timer = Timer(options.prefix.split(), Path(folder) / "timing.log")
-        with BuildPool(2, target_json=target) as pool:
+        with BuildPool(2, target=target) as pool:
             try:
                 for group in groups[options.first : options.first + most]:
                     seeds = pool.submit_within(_TIMEOUT_SEC, neighbours_seeds, group.program, DATA).result()
@@ -119,7 +119,7 @@ def _proposed(
 ) -> list[str]:
     task = ProposeTask(
         mod_json=program.mod_json,
-        target_json=program.target_json,
+        target=parse_target(program.target_json),
         records=tuple(records),
         seeds=tuple(seeds),
         count=_BATCH,

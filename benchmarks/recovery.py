@@ -29,7 +29,7 @@ if not __package__:  # run as a file: python benchmarks/recovery.py
 from benchmarks import common
 from benchmarks.processes import Process, python
 from cross.build.library import build
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.network import is_answered
 from fleet.domain.devices import DeviceState
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory, contextlib.ExitStack() as stack:
         scratch = Path(directory)
         workload = matmul(64)
-        artifact = build(module_of(workload.mod_json), host_target_json(), scratch / "built", args=workload.args)
+        artifact = build(module_of(workload.mod_json), host_target(), scratch / "built", args=workload.args)
         tracker = common.alternate(
             {
                 "peer": _told(

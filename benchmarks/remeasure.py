@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
+from cross.targets.target import Target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.library import Library, RecordKind
@@ -38,7 +39,7 @@ class Run:
 def main() -> None:
     """Read the runs, build the best of each, time them in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", required=True)
+    parser.add_argument("--target", type=parse_target, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("runs", nargs="+", metavar="stock:DIR|fleet:FILE")
     options = parser.parse_args()
@@ -88,8 +89,8 @@ def _read_fleet(library_file: str) -> Run:
     )
 
 
-def _build(run: Run, target_json: str, out_dir: str) -> Artifact:
-    task = BuildTask(mod_json=run.mod_json, target_json=target_json, trace_json=run.best_trace, out_dir=out_dir)
+def _build(run: Run, target: Target, out_dir: str) -> Artifact:
+    task = BuildTask(mod_json=run.mod_json, target=target, trace_json=run.best_trace, out_dir=out_dir)
     return build_candidate(task).artifact
 
 

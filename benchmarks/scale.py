@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from cross.targets.target import parse_target
+
 if not __package__:  # run as a file: python benchmarks/scale.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -104,12 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure_candidates(out_dir: Path, count: int) -> Costs:
     """Return what searching and building takes, in this process."""
-    workload, target_json = matmul(_SIZE), find_board(_BOARD).target_json
+    workload, target = matmul(_SIZE), parse_target(find_board(_BOARD).target_json)
     began = _spent_sec()
-    found = propose(ProposeTask(mod_json=workload.mod_json, target_json=target_json, count=count + 1))
+    found = propose(ProposeTask(mod_json=workload.mod_json, target=target, count=count + 1))
     search_sec = (_spent_sec() - began) / len(found)
     tasks = [
-        BuildTask(mod_json=workload.mod_json, target_json=target_json, trace_json=each.trace_json, out_dir=str(out_dir))
+        BuildTask(mod_json=workload.mod_json, target=target, trace_json=each.trace_json, out_dir=str(out_dir))
         for each in found
     ]
     build_candidate(tasks[0])  # warm

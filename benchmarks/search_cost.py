@@ -18,7 +18,7 @@ if not __package__:  # run as a file: python benchmarks/search_cost.py
 
 from benchmarks import common
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import Target, host_target
 from fleet.building import MODULES
 from fleet.building.metered import metered
 from fleet.cost_model.feature_codec import unpack_rows
@@ -41,11 +41,11 @@ _OPERATORS = ("conv2d 3x3 winograd", "conv2d 1x1", "max_pool2d")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     options = common.make_parser("search_cost", __doc__ or "", rounds=1).parse_args(argv)
-    machine, target_json = common.machine(), host_target_json()
+    machine, target = common.machine(), host_target()
     wanted = _QUICK_CANDIDATES if options.quick else _CANDIDATES
     found: dict[str, tuple[float, str]] = {}
-    for workload in _workloads(target_json, is_quick=options.quick):
-        found[workload.operator] = min(_search(workload, target_json, wanted) for _ in range(options.rounds or 1))
+    for workload in _workloads(target, is_quick=options.quick):
+        found[workload.operator] = min(_search(workload, target, wanted) for _ in range(options.rounds or 1))
         common.say(f"{workload.operator}: {found[workload.operator][0]:.1f} ms for each candidate")
     mean_ms = sum(ms for ms, _ in found.values()) / len(found)
     figures = {
@@ -69,26 +69,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _workloads(target_json: str, *, is_quick: bool) -> list[Workload]:
-    with BuildPool(1, target_json=target_json, modules=MODULES) as pool:
+def _workloads(target: Target, *, is_quick: bool) -> list[Workload]:
+    with BuildPool(1, target=target, modules=MODULES) as pool:
         product = pool.submit(matmul, 256).result()
         if is_quick:
             return [product]
-        in_model = pool.submit_within(_TIMEOUT_SEC, extract, load_model(bundled_model(_MODEL)), target_json).result()
+        in_model = pool.submit_within(_TIMEOUT_SEC, extract, load_model(bundled_model(_MODEL)), target).result()
     chosen = [next(one for one in in_model if one.operator.startswith(operator)) for operator in _OPERATORS]
     return [product, *chosen]
 
 
-def _search(workload: Workload, target_json: str, wanted: int) -> tuple[float, str]:
+def _search(workload: Workload, target: Target, wanted: int) -> tuple[float, str]:
     """Return what each candidate took [ms], in a worker that has not met the workload, and a digest of them all."""
     records: list[Observation] = []
     digests: list[str] = []
     spent_sec = 0.0
-    with BuildPool(1, target_json=target_json, modules=MODULES) as pool:
+    with BuildPool(1, target=target, modules=MODULES) as pool:
         while len(digests) < wanted:
             task = ProposeTask(
                 mod_json=workload.mod_json,
-                target_json=target_json,
+                target=target,
                 records=tuple(records),
                 is_guided=True,
                 count=_BATCH,
@@ -104,7 +104,7 @@ def _search(workload: Workload, target_json: str, wanted: int) -> tuple[float, s
             secs = [_made_up_sec(proposal.digest) for proposal in batch]
             digests += [proposal.digest for proposal in batch]
             traces = [proposal.trace_json for proposal in batch]
-            programs = pool.submit(recall_programs, workload.mod_json, target_json, traces).result()
+            programs = pool.submit(recall_programs, workload.mod_json, target, traces).result()
             records += [
                 Observation(
                     workload=workload.shash,

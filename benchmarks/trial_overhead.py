@@ -29,7 +29,7 @@ from benchmarks import common
 from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python
 from cross.build.library import build
-from cross.targets.target import host_target_json
+from cross.targets.target import Target, host_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.workloads.default_schedule import default_schedule
@@ -119,7 +119,7 @@ class Work:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = common.make_parser("trial_overhead", __doc__ or "", rounds=3)
-    parser.add_argument("--target", default=host_target_json(), help="of a GPU of this machine, as JSON (default: CPU)")
+    parser.add_argument("--target", default=host_target().json, help="of a GPU of this machine, as JSON (default: CPU)")
     options = parser.parse_args(argv)
     kind = json.loads(options.target)["kind"]
     device = "cpu" if kind == "llvm" else kind
@@ -159,12 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build(scratch: Path, target_json: str) -> Artifact:
+def _build(scratch: Path, target: Target) -> Artifact:
     workload = matmul(64)
     mod = module_of(workload.mod_json)
-    if json.loads(target_json)["kind"] != "llvm":
-        mod = default_schedule(mod, target_json)
-    return build(mod, target_json, scratch / "built", args=workload.args)
+    if not target.is_processor:
+        mod = default_schedule(mod, target)
+    return build(mod, target, scratch / "built", args=workload.args)
 
 
 def _measure_link(work: Work) -> tuple[Figures | None, str]:

@@ -206,13 +206,13 @@ def write_model(path: Path, layers: Sequence[Layer]) -> Path:
 
 def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
     """Return which workload of the model is which layer, told apart by the shapes of its arguments."""
-    from cross.targets.target import host_target_json
+    from cross.targets.target import host_target
     from fleet.models.model import load_model
     from fleet.workloads.extract import extract
 
     by_shapes = {shapes: layer for layer in layers for shapes in layer.shapes}
     found = {}
-    for workload in extract(load_model(model), host_target_json()):
+    for workload in extract(load_model(model), host_target()):
         layer = by_shapes.get((workload.args[0].shape, workload.args[1].shape)) if len(workload.args) > 1 else None
         if layer is not None:
             found[workload.name] = layer

@@ -42,7 +42,7 @@ from benchmarks.cost_data.timer import Timer
 from benchmarks.cost_data.warmth import Row, read_rows, summary
 from benchmarks.cost_model import DATA
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
 from fleet.cost_model.job_trees import learn
@@ -148,11 +148,11 @@ def _compared(
     """Yield comparisons until the time is over, each as soon as it is there."""
     if not asked:
         return
-    deadline, target, labs = time.monotonic() + most_sec, host_target_json(), dict[str, Lab]()
+    deadline, target, labs = time.monotonic() + most_sec, host_target(), dict[str, Lab]()
     with (
         tempfile.TemporaryDirectory(prefix="fleet-warm-") as folder,
         contextlib.closing(Timer(prefix, Path(folder) / "timing.log")) as timer,
-        BuildPool(2, target_json=target) as pool,
+        BuildPool(2, target=target) as pool,
     ):
         for model, operator, seed in asked:
             if time.monotonic() > deadline:
@@ -218,7 +218,7 @@ def _afresh(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
     """Search with workers that know nothing of the workload yet: what the first search made would be there for the
     second, whose seconds would be fewer.
     """
-    with BuildPool(2, target_json=lab.program.target_json) as pool:
+    with BuildPool(2, target=parse_target(lab.program.target_json)) as pool:
         yield from _search(replace(lab, pool=pool), trials, seed, is_warm=is_warm)
 
 
@@ -231,7 +231,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
         started = time.monotonic()
         task = ProposeTask(
             mod_json=program.mod_json,
-            target_json=program.target_json,
+            target=parse_target(program.target_json),
             records=tuple(records),
             model=learn(records),
             seeds=lab.seeds if is_warm else (),
@@ -272,7 +272,10 @@ def built_candidates(lab: Lab, traces: Sequence[str]) -> Iterator[BuiltCandidate
         lab.pool.submit(
             build_candidate,
             BuildTask(
-                mod_json=program.mod_json, target_json=program.target_json, trace_json=trace, out_dir=str(lab.folder)
+                mod_json=program.mod_json,
+                target=parse_target(program.target_json),
+                trace_json=trace,
+                out_dir=str(lab.folder),
             ),
         )
         for trace in traces

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cross.build.lowering import tir_pipeline
 from cross.build.tools import run_tool, zig
 from cross.targets.boards import find_board
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import Target, host_target, make_target, parse_target
 from fleet.spaces.space import finished, static_schedule
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class Worst:
     compared: int
 
 
-def target_of(mcpu: str | None) -> str:
+def target_of(mcpu: str | None) -> Target:
     """Return the target of this machine, or of another processor model."""
-    return json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}) if mcpu else host_target_json()
+    return parse_target(json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})) if mcpu else host_target()
 
 
 def function_of(name: str) -> Callable[[Any], Any]:
@@ -101,10 +101,10 @@ def function_of(name: str) -> Callable[[Any], Any]:
     return getattr(tirx, name)  # type: ignore[no-any-return]
 
 
-def reference_of(name: str, target_json: str) -> _Reference:
+def reference_of(name: str, target: Target) -> _Reference:
     """Return the reference function on arrays of float64."""
     if name == _ERF:
-        return compiled(program(function_of(name), dtype="float64"), target_json)
+        return compiled(program(function_of(name), dtype="float64"), target)
     if name in _POWERS:
         return lambda x: np.power(x, np.full_like(x, _POWERS[name]))  # for one number numpy has ways of its own
     return _REFERENCES[name]
@@ -120,14 +120,13 @@ def program(function: Callable[..., Any], *, size: int = CHUNK, arguments: int =
     return tvm.IRModule({"main": te.create_prim_func([*data, result])})
 
 
-def compiled(mod: IRModule, target_json: str) -> Callable[..., NDArray[Any]]:
+def compiled(mod: IRModule, target: Target) -> Callable[..., NDArray[Any]]:
     """Return a program as a function on arrays, compiled with its static schedule as in models."""
     import tvm
 
-    schedule = static_schedule(mod, target_json)
+    schedule = static_schedule(mod, target)
     assert schedule is not None
-    target = tvm.target.Target(json.loads(target_json))
-    main = tvm.compile(finished(schedule.mod, target_json), target=target)["main"]
+    main = tvm.compile(finished(schedule.mod, target), target=tvm.target.Target(dict(target.options)))["main"]
     buffer = mod["main"].params[-1]
     shape, dtype = tuple(map(int, buffer.shape)), str(buffer.dtype)
 
@@ -147,10 +146,14 @@ def emulated(mod: IRModule, folder: Path) -> Callable[[Floats], Floats]:
     """
     import tvm
 
-    target_json = find_board("rpi4-64").target_json
-    schedule, target = static_schedule(mod, target_json), make_target(target_json)
+    target = parse_target(find_board("rpi4-64").target_json)
+    schedule = static_schedule(mod, target)
     assert schedule is not None
-    built = tvm.compile(finished(schedule.mod, target_json), target=target, tir_pipeline=tir_pipeline(target_json))
+    built = tvm.compile(
+        finished(schedule.mod, target),
+        target=make_target(target),
+        tir_pipeline=tir_pipeline(target),
+    )
     built.mod.write_to_file(str(folder / "function.o"))
     command = zig("cc", "-target", "aarch64-linux-musl", "-static", "-O2", f"-DCOUNT={CHUNK}") or ()
     run_tool([*command, str(_DRIVER), str(folder / "function.o"), "-o", str(folder / "function")], _TIMEOUT_SEC)
@@ -194,9 +197,9 @@ def errors(made: NDArray[Any], right: NDArray[np.float64]) -> NDArray[np.float64
     return found
 
 
-def worst(name: str, target_json: str, *, every: int) -> Worst:
+def worst(name: str, target: Target, *, every: int) -> Worst:
     """Compare a function, for a target that runs on this machine."""
-    return _worst(name, compiled(program(function_of(name)), target_json), chunks(every) if every else ())
+    return _worst(name, compiled(program(function_of(name)), target), chunks(every) if every else ())
 
 
 def worst_on_neon(name: str, *, every: int) -> Worst:
@@ -206,7 +209,7 @@ def worst_on_neon(name: str, *, every: int) -> Worst:
 
 
 def _worst(name: str, made: Callable[[Floats], Floats], parts: Iterable[Floats]) -> Worst:
-    right = reference_of(name, host_target_json())
+    right = reference_of(name, host_target())
     found = Worst(ulp=0.0, at=0.0, compared=0)
     for part in itertools.chain(edges().reshape(-1, CHUNK), parts):
         ulp = errors(made(part), _quietly(right, part))
@@ -229,11 +232,11 @@ def main() -> int:
     parser.add_argument("--mcpu", metavar="CPU", help="compile for this processor; default: this one")
     parser.add_argument("--neon", action="store_true", help="compile for 64-bit ARM, and run it under qemu")
     options = parser.parse_args()
-    target_json = target_of(options.mcpu)
+    target = target_of(options.mcpu)
     failed = 0
     for name in options.names or NAMES:
         every = options.every
-        found = worst_on_neon(name, every=every) if options.neon else worst(name, target_json, every=every)
+        found = worst_on_neon(name, every=every) if options.neon else worst(name, target, every=every)
         failed += found.ulp > MOST_ULP
         sys.stdout.write(f"{name:10} {found.ulp:8.2f} ulp at {found.at:.9g}, of {found.compared:,}\n")
         sys.stdout.flush()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import Target
 from fleet.cost_model.scoring import Ranker
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.search_state import Made, SearchState
@@ -25,7 +26,7 @@ class CandidateTask:
     """A batch of candidates of one workload."""
 
     mod_json: str
-    target_json: str
+    target: Target
     count: int
     times: tuple[tuple[str, float], ...] = ()
     """Traces that were measured, with their times [s], infinite for failures."""
@@ -46,8 +47,8 @@ class Candidate:
 
 def own_candidates(task: CandidateTask) -> list[Candidate]:
     """Return schedules of the workload's own space: the first few, and any. Runs in a worker of the build pool."""
-    load_intrinsics(task.target_json)
-    state = SearchState(task.mod_json, task.target_json)
+    load_intrinsics(task.target)
+    state = SearchState(task.mod_json, task.target)
     own = list(itertools.islice(state.own_space(), _OWN_REACH))
     rest = own[_FIRST_OWN:]
     random.Random(task.seed).shuffle(rest)
@@ -56,8 +57,8 @@ def own_candidates(task: CandidateTask) -> list[Candidate]:
 
 def searched_candidates(task: CandidateTask) -> list[Candidate]:
     """Return new schedules that MetaSchedule's rules make. Runs in a worker of the build pool."""
-    load_intrinsics(task.target_json)
-    state = SearchState(task.mod_json, task.target_json)
+    load_intrinsics(task.target)
+    state = SearchState(task.mod_json, task.target)
     seen = {state.program_of(trace) for trace, _ in task.times}
     # Twice without a model, because one run of the search returns similar programs.
     source, runs = ("evolved", 1) if task.model else ("rules", 2)
@@ -72,7 +73,7 @@ def searched_candidates(task: CandidateTask) -> list[Candidate]:
 def _evolution(task: CandidateTask, wanted: int, run: int) -> Evolution:
     return Evolution(
         mod_json=task.mod_json,
-        target_json=task.target_json,
+        target=task.target,
         times=task.times,
         ranker=Ranker(None, task.model, records=len(task.times)),
         population=max(32, math.ceil(1.2 * wanted)),

@@ -6,6 +6,7 @@ import itertools
 
 from benchmarks.cost_data.dataset import Group
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import parse_target
 from fleet.optimizer.tasks.search_state import SearchState
 
 _FIRST = 8
@@ -14,8 +15,9 @@ _FIRST = 8
 
 def has_other_space(group: Group) -> bool:
     """Tell whether the space begins with other programs than those recorded. Runs where TVM may be loaded."""
-    load_intrinsics(group.program.target_json)
-    state = SearchState(group.program.mod_json, group.program.target_json)
+    target = parse_target(group.program.target_json)
+    load_intrinsics(target)
+    state = SearchState(group.program.mod_json, target)
     now = list(dict.fromkeys(made.program for made in itertools.islice(state.own_space(), _FIRST)))
     own = [trace for trace, source in zip(group.traces, group.sources, strict=True) if source == "own"]
     return [state.program_of(trace) for trace in own[: len(now)]] != now

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.cost_data.dataset import Program, program_of
 from benchmarks.model_list import find_entries, write_entry
+from cross.targets.target import Target
 from fleet.models.model import load_model
 from fleet.testing.models.graph import GraphBuilder
 from fleet.workloads.extract import extract
@@ -97,31 +98,31 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Operators by model, as `fleet tune` prints them."""
 
 
-def programs(target_json: str) -> list[Program]:
+def programs(target: Target) -> list[Program]:
     """Return the workloads, so that the first few are of all kinds. Runs where TVM may be loaded."""
     with tempfile.TemporaryDirectory(prefix="fleet-collect-") as folder:
-        by_model = [list(_of_model(model, target_json, Path(folder))) for model in PARTS]
+        by_model = [list(_of_model(model, target, Path(folder))) for model in PARTS]
     turns = max(map(len, by_model))
     mixed = [found[turn] for turn in range(turns) for found in by_model if turn < len(found)]
     return sorted(mixed, key=lambda program: any(word in program.operator for word in _SLOW))
 
 
-def find_program(model: str, operator: str, target_json: str, folder: str) -> Program:
+def find_program(model: str, operator: str, target: Target, folder: str) -> Program:
     """Return a workload of a model by its operator. Runs where TVM may be loaded."""
-    found = extract(load_model(write_entry(find_entries(model)[0], Path(folder))), target_json)
-    return next(program_of(model, workload, target_json) for workload in found if workload.operator == operator)
+    found = extract(load_model(write_entry(find_entries(model)[0], Path(folder))), target)
+    return next(program_of(model, workload, target.json) for workload in found if workload.operator == operator)
 
 
-def _of_model(model: str, target_json: str, folder: Path) -> Iterator[Program]:
+def _of_model(model: str, target: Target, folder: Path) -> Iterator[Program]:
     if model == _SINGLE:
         for part in PARTS[model]:
-            found = extract(load_model(_write_part(part, folder)), target_json)
-            yield program_of(model, max(found, key=lambda workload: workload.flop), target_json)
+            found = extract(load_model(_write_part(part, folder)), target)
+            yield program_of(model, max(found, key=lambda workload: workload.flop), target.json)
         return
     path = write_entry(find_entries(model)[0], folder)
-    found = extract(load_model(path), target_json)
+    found = extract(load_model(path), target)
     for operator in PARTS[model]:
-        yield from [program_of(model, workload, target_json) for workload in found if workload.operator == operator][:1]
+        yield from [program_of(model, workload, target.json) for workload in found if workload.operator == operator][:1]
 
 
 def _write_part(name: str, folder: Path) -> Path:

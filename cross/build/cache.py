@@ -17,11 +17,10 @@ import re
 import time
 import uuid
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cross.targets.target import parse_target
+from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact, facts_from_json, side_file_of
 from fleet.base.version import package_version
 
@@ -123,17 +122,16 @@ class BuildCache:
         return Path(self.folder, key[:2], key)
 
 
-def cache_key(program: int, target_json: str, **options: object) -> str | None:
+def cache_key(program: int, target: Target, **options: object) -> str | None:
     """Return the name of a library in any cache, or None if libraries of its target are not kept.
 
     Args:
         program: structural hash of the compiled program.
         options: everything else that determines the output, each with a complete `repr`.
     """
-    target: Mapping[str, object] = parse_target(target_json)
-    if target["kind"] not in _KINDS:
+    if target.kind not in _KINDS:
         return None
-    parts = (FORMAT, package_version(), program, sorted(target.items(), key=repr), sorted(options.items()))
+    parts = (FORMAT, package_version(), program, sorted(target.options.items(), key=repr), sorted(options.items()))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.build import cuda_code, rocm_code
-from cross.targets.target import parse_target
+from cross.targets.target import Target
 from fleet.errors import BuildError
 
 if TYPE_CHECKING:
@@ -34,45 +34,42 @@ _LIBRARY = "_lib"
 _SOURCE_FORMAT = b"cuda"
 
 
-def check_tools(target_json: str) -> None:
+def check_tools(target: Target) -> None:
     """Make sure that this machine can build for a target's GPU; for targets without one there is nothing to check.
 
     Raises:
         ConfigError: a compiler, a linker or a library for the target is missing, or its architecture is unknown.
     """
-    target = parse_target(target_json)
-    if target["kind"] == "cuda":
-        cuda_code.find_compilers(cuda_code.architecture(target))
-    if target["kind"] == "rocm":
-        rocm_code.architecture(target)
+    if target.kind == "cuda":
+        cuda_code.find_compilers(cuda_code.architecture(target.options))
+    if target.kind == "rocm":
+        rocm_code.architecture(target.options)
         rocm_code.find_linker()
         rocm_code.find_device_library()
 
 
 @contextlib.contextmanager
-def compiling(target_json: str) -> Iterator[None]:
+def compiling(target: Target) -> Iterator[None]:
     """Prepare TVM to compile for a target. Needed around `tvm.compile`; for targets without a GPU it does nothing.
 
     Raises:
         ConfigError: as `check_tools`.
     """
-    check_tools(target_json)
-    target = parse_target(target_json)
+    check_tools(target)
     prepared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if target["kind"] == "rocm":
-        prepared = rocm_code.compiling(target)
-    elif target["kind"] == "cuda":
+    if target.kind == "rocm":
+        prepared = rocm_code.compiling(target.options)
+    elif target.kind == "cuda":
         prepared = _keeping_source()
     with prepared:
         yield
 
 
-def packer(target_json: str) -> Callable[[Module, bool, str, str], str] | None:
+def packer(target: Target) -> Callable[[Module, bool, str, str], str] | None:
     """Return the function that `export_library` is to pack imported modules with; None: TVM's own."""
-    target = parse_target(target_json)
-    if target["kind"] != "cuda":
+    if target.kind != "cuda":
         return None
-    arch = cuda_code.architecture(target)
+    arch = cuda_code.architecture(target.options)
 
     def pack(library: Module, is_system_lib: bool, prefix: str, workspace_dir: str) -> str:
         import tvm_ffi

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cross.build import gpu_code
 from cross.build.lowering import tir_pipeline
 from cross.build.toolchains import Linker, check_linked, find_linker, link
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact, ArtifactFacts
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import ModuleKind, TensorSpec
@@ -37,7 +37,7 @@ _ROOM_BYTES = 16 * 1024**2
 
 def build(
     mod: IRModule | PrimFunc,
-    target_json: str,
+    target: Target,
     out_dir: Path,
     *,
     function: str = "main",
@@ -63,23 +63,23 @@ def build(
     """
     import tvm
 
-    target = make_target(target_json)
+    tvm_target = make_target(target)
     try:
         unchecked = tvm.transform.PassContext(config={"tirx.disable_assert": not checks_arguments})
-        with gpu_code.compiling(target_json), unchecked:
-            lowering = tir_pipeline(target_json, has_half=has_half)
-            library = tvm.compile(mod, target=target, tir_pipeline=lowering).mod
+        with gpu_code.compiling(target), unchecked:
+            lowering = tir_pipeline(target, has_half=has_half)
+            library = tvm.compile(mod, target=tvm_target, tir_pipeline=lowering).mod
     except FleetError:
         raise
     except Exception as error:
-        raise BuildError(f"{function} does not compile for {target_json}: {last_lines(error)}") from error
+        raise BuildError(f"{function} does not compile for {target.json}: {last_lines(error)}") from error
     facts = ArtifactFacts(function=function, args=args, module_kind=ModuleKind.FUNCTIONS)
-    return _finish(library, target_json, out_dir, facts, linker)
+    return _finish(library, target, out_dir, facts, linker)
 
 
 def build_executable(
     executable: Executable,
-    target_json: str,
+    target: Target,
     out_dir: Path,
     *,
     args: tuple[TensorSpec, ...] = (),
@@ -87,7 +87,7 @@ def build_executable(
 ) -> Artifact:
     """Link a Relax VM executable, the result of `tvm.compile` for a Relax module."""
     facts = ArtifactFacts(function="main", args=args, module_kind=ModuleKind.RELAX_VM)
-    return _finish(executable.mod, target_json, out_dir, facts, linker)
+    return _finish(executable.mod, target, out_dir, facts, linker)
 
 
 def tvm_version() -> str:
@@ -101,19 +101,19 @@ def last_lines(error: BaseException) -> str:
     return "\n".join(lines[-_MESSAGE_LINES:]) or type(error).__name__
 
 
-def _finish(library: Module, target_json: str, out_dir: Path, facts: ArtifactFacts, explicit: str | None) -> Artifact:
-    linker = find_linker(target_json, explicit)
+def _finish(library: Module, target: Target, out_dir: Path, facts: ArtifactFacts, explicit: str | None) -> Artifact:
+    linker = find_linker(target, explicit)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(out_dir).free < _ROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
-            _write(library, target_json, linker, Path(scratch), linked)
-            check_linked(linked.read_bytes(), target_json, linker)
+            _write(library, target, linker, Path(scratch), linked)
+            check_linked(linked.read_bytes(), target, linker)
             digest = digest_of(linked)
             path = out_dir / f"{digest.removeprefix('sha256:')}.so"
-            facts |= {"target_json": target_json, "linker": linker.name, "tvm_version": tvm_version()}
+            facts |= {"target_json": target.json, "linker": linker.name, "tvm_version": tvm_version()}
             artifact = Artifact(path=path, digest=digest, **facts)
             _move_into_place(linked, artifact)
     except OSError as error:
@@ -129,7 +129,7 @@ def _move_into_place(linked: Path, artifact: Artifact) -> None:
     linked.replace(artifact.path)
 
 
-def _write(library: Module, target_json: str, linker: Linker, scratch: Path, output: Path) -> None:
+def _write(library: Module, target: Target, linker: Linker, scratch: Path, output: Path) -> None:
     """Link a single LLVM module directly; let TVM pack modules that import others or carry constants."""
     if library.kind == "llvm" and not list(library.imports):
         object_file = scratch / "code.o"
@@ -137,7 +137,7 @@ def _write(library: Module, target_json: str, linker: Linker, scratch: Path, out
         link(linker, [object_file], output)
         return
 
-    pack = gpu_code.packer(target_json)
+    pack = gpu_code.packer(target)
     library.export_library(str(output), fcompile=_Packed(linker), fpack_imports=pack, workspace_dir=str(scratch))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cross.build.toolchains import Linker, check_linked, find_linker, find_linkers, link, platform_of
 from cross.targets.boards import find_board
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target, parse_target
 from fleet.errors import FleetError
 
 if TYPE_CHECKING:
@@ -45,42 +45,42 @@ class LinkAttempt:
 def try_linkers() -> Iterator[LinkAttempt]:
     """Link one object with every linker of every platform. The one that builds use comes first."""
     for platform_name, board in BOARDS.items():
-        target_json = find_board(board).target_json
+        target = parse_target(find_board(board).target_json)
         with tempfile.TemporaryDirectory(prefix="fleet-link-") as scratch:
             code = Path(scratch) / "code.o"
-            _write_object(target_json, code)
-            yield from _attempts(platform_name, target_json, code)
+            _write_object(target, code)
+            yield from _attempts(platform_name, target, code)
 
 
-def _attempts(platform_name: str, target_json: str, code: Path) -> Iterator[LinkAttempt]:
+def _attempts(platform_name: str, target: Target, code: Path) -> Iterator[LinkAttempt]:
     try:
-        chosen = find_linker(target_json)
+        chosen = find_linker(target)
     except FleetError as error:
         yield LinkAttempt(platform=platform_name, linker="", error=str(error))
         return
-    others = [linker for linker in find_linkers(target_json) if linker != chosen]
+    others = [linker for linker in find_linkers(target) if linker != chosen]
     for linker in (chosen, *others):
         started = time.perf_counter()
-        error_text = _try(linker, target_json, code)
+        error_text = _try(linker, target, code)
         link_ms = (time.perf_counter() - started) * 1e3
-        yield LinkAttempt(platform=platform_of(target_json), linker=linker.name, error=error_text, link_ms=link_ms)
+        yield LinkAttempt(platform=platform_of(target), linker=linker.name, error=error_text, link_ms=link_ms)
 
 
-def _try(linker: Linker, target_json: str, code: Path) -> str:
+def _try(linker: Linker, target: Target, code: Path) -> str:
     output = code.with_suffix(".so")
     output.unlink(missing_ok=True)
     try:
         link(linker, [code], output)
-        check_linked(output.read_bytes(), target_json, linker)
+        check_linked(output.read_bytes(), target, linker)
     except (FleetError, OSError) as error:
         return str(error)
     return ""
 
 
-def _write_object(target_json: str, path: Path) -> None:
+def _write_object(target: Target, path: Path) -> None:
     import tvm
 
-    tvm.compile(_tiny_program(), target=make_target(target_json)).mod.write_to_file(str(path), "o")
+    tvm.compile(_tiny_program(), target=make_target(target)).mod.write_to_file(str(path), "o")
 
 
 def _tiny_program() -> PrimFunc:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cross.build.cutting import with_cut_vectors
 from cross.build.identities import with_infinite_identities
 from cross.build.spills import with_aligned_spills
-from cross.targets.target import is_x86, parse_target
+from cross.targets.target import Target, is_x86
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -47,16 +47,13 @@ _Passes: TypeAlias = "tuple[Pass, Callable[[], Pass], Callable[[], Pass]]"
 """The lowering, and the last passes for the host and for devices."""
 
 
-def tir_pipeline(target_json: str, *, has_half: bool = True) -> str:
+def tir_pipeline(target: Target, *, has_half: bool = True) -> str:
     """Return the name of the lowering for a target, to be given to `tvm.compile`.
 
     Args:
         has_half: whether a number of the program may be of half precision (float16).
-
-    Raises:
-        ConfigError: see `cross.targets.target.parse_target`.
     """
-    if parse_target(target_json)["kind"] != "llvm":
+    if not target.is_processor:
         return _STOCK
     from tvm.tirx import register_tir_pipeline
 
@@ -67,15 +64,12 @@ def tir_pipeline(target_json: str, *, has_half: bool = True) -> str:
     return _NAME_WITHOUT_HALF
 
 
-def lower_by_default(mod: IRModule, target_json: str) -> IRModule:
+def lower_by_default(mod: IRModule, target: Target) -> IRModule:
     """Mark a module's functions so that `tvm.compile` lowers them our way without a named pipeline.
 
     From then on TVM's default lowering in this process looks for the mark; other functions are lowered as ever.
-
-    Raises:
-        ConfigError: see `cross.targets.target.parse_target`.
     """
-    if parse_target(target_json)["kind"] != "llvm":
+    if not target.is_processor:
         return mod
     from tvm import ir
     from tvm.tirx import PrimFunc

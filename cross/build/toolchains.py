@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cross.build.tools import debian_triple, run_tool, zig
-from cross.targets.target import architecture, triple
+from cross.targets.target import Target
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
 from fleet.base.config import parse, read_yaml
 from fleet.errors import BuildError, ConfigError
@@ -68,51 +68,51 @@ class CrossConfig:
     linkers: dict[str, str] = field(default_factory=dict)
 
 
-def find_linker(target_json: str, explicit: str | None = None) -> Linker:
+def find_linker(target: Target, explicit: str | None = None) -> Linker:
     """Return the linker for a target; see the module's docstring for the order.
 
     Raises:
         ConfigError: there is none, and the message names the package to install; or one that was named is not on PATH.
     """
-    named, where = (explicit, "--linker") if explicit else _configured(platform_of(target_json))
+    named, where = (explicit, "--linker") if explicit else _configured(platform_of(target))
     if named:
         return _named(named, where)
-    found = find_linkers(target_json)
+    found = find_linkers(target)
     if found:
         return found[0]
-    arch, wanted = architecture(target_json), triple(target_json)
+    arch, wanted = target.arch, target.triple
     compiler = "" if "android" in wanted else f"{wanted or f'{arch}-linux-gnu'}-gcc, "
     raise ConfigError(
-        f"no linker for {platform_of(target_json)}: install {compiler}lld (ld.lld), or the Python package ziglang; "
-        f"or name one in ${_variable(platform_of(target_json))}"
+        f"no linker for {platform_of(target)}: install {compiler}lld (ld.lld), or the Python package ziglang; "
+        f"or name one in ${_variable(platform_of(target))}"
     )
 
 
-def find_linkers(target_json: str) -> list[Linker]:
+def find_linkers(target: Target) -> list[Linker]:
     """Return all linkers of this machine that should do for a target, best first."""
-    arch, target_triple = architecture(target_json), triple(target_json)
+    arch, target_triple = target.arch, target.triple
     others = (_find_zig(arch), _find_lld(arch))
     return [*_find_compilers(arch, target_triple), *(linker for linker in others if linker is not None)]
 
 
-def platform_of(target_json: str) -> str:
+def platform_of(target: Target) -> str:
     """Return the key of a linker in the configuration: the architecture, or "android"."""
-    return "android" if "android" in triple(target_json) else architecture(target_json)
+    return "android" if "android" in target.triple else target.arch
 
 
-def check_linked(library: bytes, target_json: str, linker: Linker) -> None:
+def check_linked(library: bytes, target: Target, linker: Linker) -> None:
     """Make sure that a linked library is one for its target: a linker for another machine may not complain.
 
     Raises:
         BuildError: it is not.
     """
-    header, arch = read_header(library), architecture(target_json)
+    header, arch = read_header(library), target.arch
     if header is None or header.machine != arch:
         made = header.machine if header else "something that is no ELF file"
         raise BuildError(f"the linker {linker.name} made {made} when asked for {arch}; name another with --linker")
     if arch == "armv7l" and arm_float_abi(library) == "soft":
         raise BuildError(f"the linker {linker.name} made a soft-float library; name another with --linker")
-    if platform_of(target_json) == "android":
+    if platform_of(target) == "android":
         _check_android_symbols(undefined_symbols(library))
 
 

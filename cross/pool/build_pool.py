@@ -31,7 +31,7 @@ from cross.pool import worker
 from cross.pool.confined import Confined, read_answer
 from cross.pool.fork_server import start_fork_server, starting
 from cross.pool.task_queue import TaskQueue
-from cross.targets.intrinsics import intrinsics_module
+from cross.targets.target import Target
 from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, ErrorKind
@@ -62,7 +62,7 @@ class BuildPool(Executor):
         workers: int | None = None,
         *,
         timeout_sec: float = DEFAULT_TIMEOUT_SEC,
-        target_json: str = "",
+        target: Target | None = None,
         modules: Sequence[str] = (),
     ) -> None:
         """Make a pool without any process yet.
@@ -70,14 +70,14 @@ class BuildPool(Executor):
         Args:
             workers: processes; None means one per core.
             timeout_sec: limit for a task of `submit`, counted from when a warm worker has it.
-            target_json: target whose tensor intrinsics are loaded in advance.
+            target: its tensor intrinsics are loaded in advance.
             modules: imports of tasks beside TVM, imported in advance by the first pool of a process.
         """
         self._timeout_sec = timeout_sec
-        self._target_json = target_json
+        self._target = target
         self._modules = tuple(modules)
         self._tasks: TaskQueue[_Task] = TaskQueue()
-        self._slots = [_Slot(index, target_json) for index in range(workers or os.cpu_count() or 1)]
+        self._slots = [_Slot(index, target) for index in range(workers or os.cpu_count() or 1)]
         self._homes: dict[str, int] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class BuildPool(Executor):
         with self._lock:
             if self._threads or self._is_closed:
                 return
-            start_fork_server(self._target_json if intrinsics_module(self._target_json) else "", self._modules)
+            start_fork_server(self._target if self._target and self._target.intrinsics_family else None, self._modules)
             self._threads = [
                 threading.Thread(target=slot.run, args=(self._tasks,), name=f"build-pool-{slot.index}", daemon=True)
                 for slot in self._slots
@@ -170,13 +170,13 @@ class _Task:
 class _Worker:
     """One live worker process and the pipe to it."""
 
-    def __init__(self, log_path: Path, target_json: str) -> None:
+    def __init__(self, log_path: Path, target: Target | None) -> None:
         self.log_path = log_path
         self.connection: Connection
         context = multiprocessing.get_context("forkserver")
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=worker.serve, args=(theirs, str(log_path), target_json), name="build-worker", daemon=True
+            target=worker.serve, args=(theirs, str(log_path), target), name="build-worker", daemon=True
         )
         with starting:
             self.process.start()
@@ -255,9 +255,9 @@ class _Worker:
 class _Slot:
     """One place for a worker, and the thread body that keeps it filled."""
 
-    def __init__(self, index: int, target_json: str) -> None:
+    def __init__(self, index: int, target: Target | None) -> None:
         self.index = index
-        self._target_json = target_json
+        self._target = target
         self._worker: _Worker | None = None
         self._is_killed = False
 
@@ -323,7 +323,7 @@ class _Slot:
         if self._worker is not None and self._worker.is_idle:
             return self._worker
         self._drop_worker()
-        fresh = self._worker = _Worker(log_path, self._target_json)
+        fresh = self._worker = _Worker(log_path, self._target)
         if self._is_killed:  # while it was made, so that `kill` did not see it
             self._drop_worker()
             raise BuildError("the build pool was shut down")

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 
+from cross.targets.target import Target
 from fleet.base.environment import without_secrets
 from fleet.base.scratch import own, remove_abandoned
 from fleet.errors import ConfigError
@@ -42,11 +43,11 @@ starting = threading.Lock()
 """Held while a process is started from the server: threads must not meet there."""
 
 
-def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> None:
+def start_fork_server(target: Target | None = None, modules: Sequence[str] = ()) -> None:
     """Start the server unless this process has one, and return at once: it warms up on its own time.
 
     Args:
-        target_json: load this target's tensor intrinsics, which must exist, too; "": those of none.
+        target: load this target's tensor intrinsics, which must exist, too; None: those of none.
         modules: import these as well, where they are installed, or each worker that needs them does.
 
     Raises:
@@ -56,7 +57,7 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
     told = {
         MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
         MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
-        TARGET_VARIABLE: target_json,
+        TARGET_VARIABLE: target.json if target else "",
         MODULES_VARIABLE: ",".join(modules),
         _THREADS_VARIABLE: "1",
     }

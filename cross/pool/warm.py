@@ -13,6 +13,7 @@ import types
 
 from cross.pool.fork_server import MAIN_NAME_VARIABLE, MAIN_PATH_VARIABLE, MODULES_VARIABLE, TARGET_VARIABLE
 from cross.targets.intrinsics import keep_package_light, load_intrinsics
+from cross.targets.target import parse_target
 from fleet.base.imports import no_collection
 
 
@@ -38,7 +39,7 @@ with no_collection():
     import tvm.s_tir.meta_schedule  # noqa: F401
 
     if target := os.environ.pop(TARGET_VARIABLE, ""):
-        load_intrinsics(target)
+        load_intrinsics(parse_target(target))
 
     for module in filter(None, os.environ.pop(MODULES_VARIABLE, "").split(",")):
         with contextlib.suppress(ImportError):

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from cross.pool.confined import Confined
+from cross.targets.target import Target
 from fleet.confinement.room import enter
 from fleet.errors import BuildError, FleetError
 
@@ -36,7 +37,7 @@ class Answer:
     error: FleetError | None = None
 
 
-def serve(connection: Connection, log_path: str, target_json: str) -> None:
+def serve(connection: Connection, log_path: str, target: Target | None) -> None:
     """Run tasks until the other end closes. Output goes to `log_path`, temporary files to the folder of that file."""
     _die_with_parent()
     os.setsid()
@@ -48,7 +49,7 @@ def serve(connection: Connection, log_path: str, target_json: str) -> None:
     multiprocessing.set_start_method("fork", force=True)
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        _warm_up(target_json)
+        _warm_up(target)
     except (ImportError, FleetError) as error:
         connection.send(Answer(error=_as_fleet_error(error)))
         return
@@ -65,13 +66,13 @@ def serve(connection: Connection, log_path: str, target_json: str) -> None:
             return
 
 
-def _warm_up(target_json: str) -> None:
+def _warm_up(target: Target | None) -> None:
     """Import the modules of tasks; free if the fork server has them already."""
     import cross.pool.warm  # noqa: F401
     from cross.targets.intrinsics import load_intrinsics
 
-    if target_json:
-        load_intrinsics(target_json)
+    if target:
+        load_intrinsics(target)
 
 
 def _run(task: bytes, folder: str) -> tuple[Answer, bool]:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cross.targets.target import architecture, parse_target
+from cross.targets.target import Target
 from fleet.artifacts.fit import needed_features
 
 
@@ -46,20 +46,14 @@ class IntegerUnit:
 
 
 @functools.lru_cache(maxsize=32)
-def integer_unit(target_json: str) -> IntegerUnit | None:
-    """Return the instruction of a target that is faster than float32 arithmetic; None if it has none.
-
-    Raises:
-        ConfigError: see `cross.targets.target.parse_target`.
-    """
-    target = parse_target(target_json)
-    if target["kind"] != "llvm":
+def integer_unit(target: Target) -> IntegerUnit | None:
+    """Return the instruction of a target that is faster than float32 arithmetic; None if it has none."""
+    if not target.is_processor:
         return None
-    arch = architecture(target_json)
-    features = needed_features(target, arch)
-    if arch == "x86_64":
+    features = needed_features(target.options, target.arch)
+    if target.arch == "x86_64":
         return _x86_unit(features)
-    return _SDOT if arch == "aarch64" and "asimddp" in features else None
+    return _SDOT if target.arch == "aarch64" and "asimddp" in features else None
 
 
 def _x86_unit(features: Mapping[str, str]) -> IntegerUnit | None:

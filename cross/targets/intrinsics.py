@@ -20,7 +20,7 @@ from importlib.abc import SourceLoader
 from pathlib import Path
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
-from cross.targets.target import family
+from cross.targets.target import Target, parse_target
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SLOW_KINDS = ("cuda", "rocm")
@@ -40,34 +40,33 @@ def keep_package_light() -> None:
     sys.modules[_PACKAGE] = package
 
 
-def load_intrinsics(target_json: str) -> None:
+def load_intrinsics(target: Target) -> None:
     """Register the tensor intrinsics that schedules for the target can use. Repeated calls are free."""
     keep_package_light()
-    name = intrinsics_module(target_json)
+    name = intrinsics_module(target)
     with _loading:
         if name and name not in sys.modules:
             with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
                 shallow.submit(_run_module, name).result()
-        unit = integer_unit(target_json) if target_json else None
+        unit = integer_unit(target)
         if unit is not None and unit not in _registered:
             with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
                 shallow.submit(_register, unit).result()
             _registered.add(unit)
 
 
-def intrinsics_module(target_json: str) -> str:
+def intrinsics_module(target: Target) -> str:
     """Return the module with the intrinsics for a target, or "" where TVM has none."""
-    found = family(target_json)
-    return f"{_PACKAGE}.{found}" if found else ""
+    return f"{_PACKAGE}.{target.intrinsics_family}" if target.intrinsics_family else ""
 
 
-def target_hint(device_kind: str | None) -> str:
-    """Return a target as JSON with the intrinsics that a device of this kind needs, or "" if loading takes no time.
+def target_hint(device_kind: str | None) -> Target | None:
+    """Return a target with the intrinsics that a device of this kind needs, or None if loading takes no time.
 
     For a pool that is started before a device is found: loaded in advance, CUDA's take their seconds once, during other
     waiting, and not once per worker.
     """
-    return json.dumps({"kind": device_kind}) if device_kind in _SLOW_KINDS else ""
+    return parse_target(json.dumps({"kind": device_kind})) if device_kind in _SLOW_KINDS else None
 
 
 def _register(unit: IntegerUnit) -> None:

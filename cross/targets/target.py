@@ -1,6 +1,10 @@
-"""Reads TVM target descriptions, without TVM where that is possible.
+"""The value of a TVM target, read without TVM where that is possible.
 
-A target travels as JSON, as the device's inventory states it: {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}.
+Files, the library and messages hold a target as JSON: {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}. It is
+parsed once, where it enters a process:
+
+    target = parse_target(inventory.target_json)
+    target.is_processor, target.arch, target.cores
 """
 
 from __future__ import annotations
@@ -10,15 +14,18 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cross.targets.boards import find_board
+from fleet.artifacts.fit import needed_features
 from fleet.base.config import did_you_mean
 from fleet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tvm.target import Target
+    import tvm.target
 
 _FAMILY_OF_KIND = {"cuda": "cuda", "nvptx": "cuda", "rocm": "rocm", "metal": "metal", "hexagon": "hexagon"}
 _FAMILY_OF_ARCH = {"x86_64": "x86", "i686": "x86", "i386": "x86", "riscv64": "riscv_cpu", "riscv32": "riscv_cpu"}
@@ -38,41 +45,114 @@ _LISTS = ("keys", "libs", "mattr")
 """Target options that take a list of words."""
 
 
-def parse_target(target_json: str) -> dict[str, object]:
-    """Read a target description and refuse invalid ones.
+_WIDEST_FIRST = {
+    "x86_64": {
+        "avx512_vnni": "avx512 vnni",
+        "avx512f": "avx512",
+        "avx_vnni": "avx2 vnni",
+        "avx2": "avx2",
+        "sse4_2": "sse4",
+    },
+    "aarch64": {"sve2": "sve2", "sve": "sve", "asimddp": "neon dotprod", "asimd": "neon"},
+}
+"""By architecture: a feature, and the name of the instruction set that has it, but none of those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A TVM target and the facts that follow from it; made by `parse_target`. Equality and pickling go by its text."""
+
+    json: str
+    """The exact text: for TVM, files, messages and the library's keys."""
+
+    options: Mapping[str, object] = field(compare=False, repr=False)
+    """The parsed text, read-only."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Target], tuple[str]]:
+        return parse_target, (self.json,)
+
+    @property
+    def kind(self) -> str:
+        """TVM's name of the code generator: "llvm", "cuda", ..."""
+        return str(self.options["kind"])
+
+    @property
+    def is_processor(self) -> bool:
+        """Kernels run on the cores of a processor, as LLVM's code."""
+        return self.kind == "llvm"
+
+    @property
+    def cores(self) -> int | None:
+        """Cores that kernels run on, or None if the target states no number."""
+        cores = self.options.get("num-cores")
+        return cores if isinstance(cores, int) else None
+
+    @property
+    def triple(self) -> str:
+        """LLVM's triple of the code for the processor, or "" for this machine's."""
+        host = self.options.get("host")
+        return str(self.options.get("mtriple") or (host.get("mtriple") if isinstance(host, dict) else "") or "")
+
+    @property
+    def arch(self) -> str:
+        """CPU architecture that the target's (or its host's) code runs on, as `uname -m` names it."""
+        return _architecture_of(self.triple)
+
+    @property
+    def instruction_set(self) -> str:
+        """Instructions on which fast schedules depend: "avx512 vnni", "neon dotprod", "cuda sm_86".
+
+        The cost model learns across device models of one instruction set.
+        """
+        if not self.is_processor:
+            return f"{self.kind} {self.options.get('arch') or self.options.get('mcpu') or ''}".strip()
+        features = needed_features(self.options, self.arch)
+        names = _WIDEST_FIRST.get(self.arch, {})
+        return next((name for feature, name in names.items() if feature in features), self.arch)
+
+    @property
+    def intrinsics_family(self) -> str:
+        """Family of tensor intrinsics that schedules can use: "x86", "arm_cpu", "cuda", ..., or "" for none."""
+        if not self.is_processor:
+            return _FAMILY_OF_KIND.get(self.kind, "")
+        return "arm_cpu" if self.arch in ("aarch64", "armv7l") else _FAMILY_OF_ARCH.get(self.arch, "")
+
+
+@functools.lru_cache(maxsize=256)
+def parse_target(text: str) -> Target:
+    """Parse a target's JSON and refuse targets that cannot work. Repeated calls are free.
 
     Raises:
         ConfigError: no JSON object, no kind, or a 32-bit ARM target that would be built soft-float.
     """
     try:
-        target = json.loads(target_json)
+        target = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f'the target {target_json[:200]!r} is no JSON: {error}; write {{"kind": "llvm"}}') from error
+        raise ConfigError(f'the target {text[:200]!r} is no JSON: {error}; write {{"kind": "llvm"}}') from error
     if not isinstance(target, dict) or not isinstance(target.get("kind"), str):
-        raise ConfigError(f'the target {target_json!r} names no kind; write {{"kind": "llvm", ...}}')
+        raise ConfigError(f'the target {text!r} names no kind; write {{"kind": "llvm", ...}}')
     if _is_arm32(target) and target.get("mfloat-abi") != _HARD_FLOAT:
         raise ConfigError(
-            f"the target {target_json!r} would be built soft-float, which a hard-float board loads and answers with "
+            f"the target {text!r} would be built soft-float, which a hard-float board loads and answers with "
             'garbage; add "mfloat-abi": "hard"'
         )
-    return target
+    return Target(text, MappingProxyType(target))
 
 
-def resolve_target(text: str) -> str:
-    """Return the target, as JSON, that a user named: a board ("rpi4-64", "sm_86"), "host", or a target as JSON.
+def resolve_target(text: str) -> Target:
+    """Return the target that a user named: a board ("rpi4-64", "sm_86"), "host", or a target as JSON.
 
     Raises:
         ConfigError: no such board, or no target that can work.
     """
     text = text.strip()
     if text == "host":
-        return host_target_json()
+        return host_target()
     if text.partition(" ")[2].lstrip().startswith("-"):
         text = _target_of_words(text)
     elif not text.startswith(("{", "[", '"')):
-        return find_board(text).target_json
-    parse_target(text)
-    return text
+        text = find_board(text).target_json
+    return parse_target(text)
 
 
 def _target_of_words(text: str) -> str:
@@ -95,11 +175,6 @@ def _target_of_words(text: str) -> str:
     return json.dumps(target)
 
 
-def architecture(target_json: str) -> str:
-    """Return the CPU architecture that a target's (or its host's) code runs on, in the words of `uname -m`."""
-    return _architecture_of(triple(target_json))
-
-
 def is_x86(triple: str) -> bool:
     """Tell whether an LLVM triple, "" for this machine's, is of an x86 processor."""
     return _FAMILY_OF_ARCH.get(_architecture_of(triple)) == "x86"
@@ -112,25 +187,7 @@ def _architecture_of(triple: str) -> str:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch)
 
 
-def triple(target_json: str) -> str:
-    """Return the target's LLVM triple, or "" for this machine's."""
-    target = parse_target(target_json)
-    host = target.get("host")
-    return str(target.get("mtriple") or (host.get("mtriple") if isinstance(host, dict) else "") or "")
-
-
-def family(target_json: str) -> str:
-    """Return which family of tensor intrinsics a target can use: "x86", "arm_cpu", "cuda", ..., or "" for none."""
-    if not target_json:
-        return ""
-    kind = parse_target(target_json)["kind"]
-    if kind != "llvm":
-        return _FAMILY_OF_KIND.get(str(kind), "")
-    arch = architecture(target_json)
-    return "arm_cpu" if arch in ("aarch64", "armv7l") else _FAMILY_OF_ARCH.get(arch, "")
-
-
-def host_target_json() -> str:
+def host_target() -> Target:
     """Return the target of this machine when there is no inventory to ask: generic code for its architecture."""
     target: dict[str, object] = {"kind": "llvm", "num-cores": os.cpu_count() or 1}
     levels = [level for level, needed in _X86_LEVELS.items() if _cpu_flags() >= needed]
@@ -139,30 +196,27 @@ def host_target_json() -> str:
         feature, attribute = _X86_DOT_PRODUCTS[levels[-1]]
         if feature in _cpu_flags():
             target["mattr"] = [attribute]
-    return json.dumps(target)
+    return parse_target(json.dumps(target))
 
 
 @functools.lru_cache(maxsize=32)
-def make_target(target_json: str) -> Target:
+def make_target(target: Target) -> tvm.target.Target:
     """Return TVM's target of a description, with this machine's core count where it names none.
 
     Raises:
         ConfigError: TVM knows no such target.
     """
-    from tvm.target import Target
+    import tvm
 
-    target = parse_target(target_json)
-    if target["kind"] == "llvm":
-        target.setdefault("num-cores", os.cpu_count() or 1)
-    cores = target.get("num-cores", 1)
-    if isinstance(cores, int) and cores < 1:
-        raise ConfigError(f"a target of {cores} cores cannot be built for; num-cores goes from 1")
-    _check_triple(triple(target_json))
-    _check_core(target)
+    if target.cores is not None and target.cores < 1:
+        raise ConfigError(f"a target of {target.cores} cores cannot be built for; num-cores goes from 1")
+    _check_triple(target.triple)
+    _check_core(target.options)
+    default = {"num-cores": os.cpu_count() or 1} if target.is_processor else {}
     try:
-        return Target(target)
+        return tvm.target.Target({**default, **target.options})
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"TVM refuses the target {target_json}: {_first_sentence(error)}") from error
+        raise ConfigError(f"TVM refuses the target {target.json}: {_first_sentence(error)}") from error
 
 
 def _check_triple(triple: str) -> None:
@@ -180,7 +234,7 @@ def _check_triple(triple: str) -> None:
 
 def _check_core(target: Mapping[str, object]) -> None:
     """Refuse a core unknown to LLVM, also of a host. TVM would only print a message and use a generic core."""
-    from tvm.target import Target
+    import tvm
     from tvm.target.codegen import llvm_get_cpu_archlist, llvm_is_valid_cpu
 
     host = target.get("host")
@@ -189,7 +243,7 @@ def _check_core(target: Mapping[str, object]) -> None:
     mcpu, triple = str(target.get("mcpu") or ""), str(target.get("mtriple") or "")
     if target.get("kind") != "llvm" or not mcpu or llvm_is_valid_cpu(mcpu, triple):
         return
-    any_core = Target({"kind": "llvm", **({"mtriple": triple} if triple else {})})
+    any_core = tvm.target.Target({"kind": "llvm", **({"mtriple": triple} if triple else {})})
     known = [str(name) for name in llvm_get_cpu_archlist(any_core)]
     raise ConfigError(f"LLVM knows no core {mcpu!r} for {triple or 'this CPU'}{did_you_mean(mcpu, known)}")
 

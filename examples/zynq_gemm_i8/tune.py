@@ -16,6 +16,7 @@ from pathlib import Path
 import fleet
 from cross.build.library import build
 from cross.fabric.tiles import FabricTile, matmul_i8, schedule_matmul, tiles_for
+from cross.targets.target import Target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import TensorSpec
 
@@ -31,20 +32,20 @@ class Timed:
     sec: float
 
 
-def build_all(extents: tuple[int, int, int], target_json: str, folder: Path) -> dict[FabricTile, Artifact]:
+def build_all(extents: tuple[int, int, int], target: Target, folder: Path) -> dict[FabricTile, Artifact]:
     """Build the product in every tiling."""
     m, n, k = extents
     shapes = (((m, k), "int8", False), ((k, n), "int8", False), ((m, n), "int32", True))
     specs = tuple(TensorSpec(shape, dtype, is_output=is_output) for shape, dtype, is_output in shapes)
     mod = matmul_i8(m, n, k)
-    return {tile: build(schedule_matmul(mod, tile), target_json, folder, args=specs) for tile in tiles_for(m, n, k)}
+    return {tile: build(schedule_matmul(mod, tile), target, folder, args=specs) for tile in tiles_for(m, n, k)}
 
 
 def tune(client: fleet.Fleet, selector: str, bitstream: Path, extents: tuple[int, int, int]) -> list[Timed]:
     """Return all tilings, the fastest first."""
     with client.acquire(selector) as device, tempfile.TemporaryDirectory() as folder:
         device.program(bitstream, registers=REGISTERS)
-        artifacts = build_all(extents, device.inventory.target_json, Path(folder))
+        artifacts = build_all(extents, parse_target(device.inventory.target_json), Path(folder))
         found = []
         for tile, artifact in artifacts.items():
             timing = device.load(artifact).time(repeat=1, min_repeat_ms=0)

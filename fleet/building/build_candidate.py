@@ -13,6 +13,7 @@ from cross.build.cache import BuildCache, cache_key
 from cross.build.library import build, tvm_version
 from cross.build.toolchains import find_linker
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.features import extract_features
 from fleet.domain.measuring import TensorSpec
@@ -35,7 +36,7 @@ class BuildTask:
     """What to build."""
 
     mod_json: str
-    target_json: str
+    target: Target
     trace_json: str | None
     """Schedule to replay; None builds the unscheduled program, for the reference and the untuned latency. GPUs cannot
     run that, so there TVM's default rules schedule it."""
@@ -73,18 +74,18 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         BuildError: it did not compile or link.
         InvalidRequest: the trace does not fit the workload.
     """
-    load_intrinsics(task.target_json)
+    load_intrinsics(task.target)
     original, features, program = module_of(task.mod_json), None, None
     packings: tuple[Packing, ...] = ()
     args = argument_specs(original)
     if task.trace_json is None:
-        mod = default_schedule(original, task.target_json)
+        mod = default_schedule(original, task.target)
     else:
         schedule = replay(original, task.trace_json)
         program = program_hash(schedule)
         if task.wants_features:
-            features = extract_features(task.mod_json, task.target_json, [schedule])[0]
-        mod, packings = finished(schedule.mod, task.target_json), packings_of(schedule, original)
+            features = extract_features(task.mod_json, task.target, [schedule])[0]
+        mod, packings = finished(schedule.mod, task.target), packings_of(schedule, original)
     artifact = _build(mod, task, pack_specs(args, packings))
     return BuiltCandidate(artifact=artifact, packings=packings, features=features, program=program)
 
@@ -98,18 +99,18 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
     if task.cache is not None:
         key = cache_key(
             int(tvm_ffi.structural_hash(mod)),
-            task.target_json,
+            task.target,
             function=task.function,
             args=args,
             checks_arguments=checks_arguments,
-            linker=find_linker(task.target_json),
+            linker=find_linker(task.target),
             tvm=tvm_version(),
         )
     if task.cache is not None and key is not None and (known := task.cache.get(key, out_dir)) is not None:
         return known
     artifact = build(
         mod,
-        task.target_json,
+        task.target,
         out_dir,
         function=task.function,
         args=args,

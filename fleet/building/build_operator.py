@@ -22,6 +22,6 @@ def build_alone(task: BuildTask) -> Artifact:
         BuildError: it did not compile or link.
         InvalidRequest: the trace does not fit the workload.
     """
-    load_intrinsics(task.target_json)
-    alone = schedule_alone(module_of(task.mod_json), task.target_json, task.trace_json)
-    return build(alone.mod, task.target_json, Path(task.out_dir), function=task.function, args=alone.args)
+    load_intrinsics(task.target)
+    alone = schedule_alone(module_of(task.mod_json), task.target, task.trace_json)
+    return build(alone.mod, task.target, Path(task.out_dir), function=task.function, args=alone.args)

@@ -173,7 +173,7 @@ _here = functools.cache(machine_fingerprint)
 
 def _is_processor(inventory: Inventory) -> bool:
     """Tell whether kernels run on the very cores; an emulator is slow enough not to be disturbed."""
-    return not inventory.is_simulated and parse_target(inventory.target_json)["kind"] == "llvm"
+    return not inventory.is_simulated and parse_target(inventory.target_json).is_processor
 
 
 @asynccontextmanager

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cross.targets.target import Target
 
 _HELP = ("-h", "--help")
 _ELSEWHERE = ("--tracker", "--dask")
@@ -14,7 +17,7 @@ _SLOW = ("cuda", "rocm")
 """Their tensor intrinsics take seconds: the pool, which knows the target, has them loaded once for all workers."""
 
 _NAMED = "--target"
-_ARCHITECTURE = json.dumps({"kind": "llvm"})
+_ARCHITECTURE = '{"kind": "llvm"}'
 """Of the processor that a target is likely to name: little is loaded for it in vain."""
 
 
@@ -41,8 +44,8 @@ def start_ahead(arguments: Sequence[str]) -> None:
         start_fork_server(likely_target(arguments), MODULES)
 
 
-def likely_target(arguments: Sequence[str]) -> str:
+def likely_target(arguments: Sequence[str]) -> Target:
     """Return a target whose tensor intrinsics workers will want: this machine's, unless another is named."""
-    from cross.targets.target import host_target_json
+    from cross.targets.target import host_target, parse_target
 
-    return _ARCHITECTURE if any(word.startswith(_NAMED) for word in arguments) else host_target_json()
+    return parse_target(_ARCHITECTURE) if any(word.startswith(_NAMED) for word in arguments) else host_target()

@@ -13,6 +13,7 @@ import typer
 
 from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
+from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.base.outputs import check_output, put_file
@@ -45,7 +46,7 @@ class BuildOrder:
     """What to build, for what, and where to put it."""
 
     workload: str
-    target_json: str
+    target: Target
     output: Path
     linker: str | None = None
     library: str | None = None
@@ -106,10 +107,9 @@ def build(
 
     Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
     """
-    target_json = target_of(target)
     order = BuildOrder(
         workload=workload,
-        target_json=target_json,
+        target=target_of(target),
         output=output or Path(f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _ENDING.sub('', Path(workload).name))}.so"),
         linker=linker,
         library=library,
@@ -138,8 +138,8 @@ def run_build(order: BuildOrder, say: Say = lambda _: None) -> BuiltArtifact:
         BuildError: it does not compile or link, or cannot be written.
     """
     check_output(order.output)
-    check_tools(order.target_json)
-    find_linker(order.target_json, order.linker)
+    check_tools(order.target)
+    find_linker(order.target, order.linker)
     with scratch_dir("build") as scratch:
         built = _built(order, scratch, say)
         artifact = replace(built.artifact, path=order.output.absolute())
@@ -177,13 +177,13 @@ def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     from fleet.workloads.workload import module_of
 
     say(f"reading {order.workload}")
-    load_intrinsics(order.target_json)
+    load_intrinsics(order.target)
     workload = _find_workload(order)
     best = None if order.is_untuned else _best_trace(order, workload)
     trace = best.trace_json if best else None
     say(f"compiling {workload.operator}")
-    alone = schedule_alone(module_of(workload.mod_json), order.target_json, trace)
-    artifact = build_module(alone.mod, order.target_json, out_dir, args=alone.args, linker=order.linker)
+    alone = schedule_alone(module_of(workload.mod_json), order.target, trace)
+    artifact = build_module(alone.mod, order.target, out_dir, args=alone.args, linker=order.linker)
     return BuiltArtifact(
         artifact=replace(artifact, loop_nests=alone.loop_nests),
         workload=workload.name,
@@ -199,17 +199,17 @@ def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
 
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
-    path, target_json = Path(order.workload), order.target_json
-    with one_worker(target_json) as worker:
+    path, target = Path(order.workload), order.target
+    with one_worker(target) as worker:
         say(f"reading {path.name}")
         loading = reading(load_model, path)
         model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
         say("finding the operators")
-        found = {} if order.is_untuned else _traces(order, worker.run(having(extract, model), model, target_json))
+        found = {} if order.is_untuned else _traces(order, worker.run(having(extract, model), model, target))
         traces = {shash: best.trace_json for shash, best in found.items()}
         say(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library")
         compiling = having(compile_model, model, writable=out_dir)
-        artifact = worker.run(compiling, model, target_json, traces, out_dir)
+        artifact = worker.run(compiling, model, target, traces, out_dir)
     return BuiltArtifact(
         artifact=artifact,
         workload=model.title,
@@ -231,7 +231,7 @@ def _source(order: BuildOrder, *, is_from_library: bool) -> Schedule:
 
     if is_from_library:
         return "library"
-    return "default" if needs_schedule(order.target_json) else "static"
+    return "default" if needs_schedule(order.target) else "static"
 
 
 def _find_workload(order: BuildOrder) -> Workload:
@@ -248,7 +248,7 @@ def _find_workload(order: BuildOrder) -> Workload:
         return find_program(order.workload)
     from fleet.models.confined import reading
 
-    with one_worker(order.target_json) as worker:
+    with one_worker(order.target) as worker:
         return worker.run(reading(find_program, order.workload), order.workload)
 
 
@@ -257,10 +257,10 @@ def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
     from fleet.models.model import load_model
     from fleet.workloads.extract import extract
 
-    with one_worker(order.target_json) as worker:
+    with one_worker(order.target) as worker:
         loading = reading(load_model, path)
         model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
-        found = {item.name: item for item in worker.run(having(extract, model), model, order.target_json)}
+        found = {item.name: item for item in worker.run(having(extract, model), model, order.target)}
     return found[choose_operator(list(found), pattern, path.name)]
 
 
@@ -328,7 +328,7 @@ def _warn(text: str) -> None:
 def _within(order: BuildOrder) -> ScopeFilter:
     """Return whose records count: a trace means something to the TVM that wrote it only."""
     return ScopeFilter(
-        target_json=None if order.device_model else order.target_json,
+        target_json=None if order.device_model else order.target.json,
         device_model=order.device_model,
         tvm_version=tvm_version(),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 import typer
 
+from cross.targets.target import Target
 from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.explain_view import estimated_sec, render_explanation
@@ -74,22 +74,22 @@ def explain(
 
     Example: fleet explain model.onnx --target rpi4-64
     """
-    target_json = target_of(target)
+    parsed = target_of(target)
     shapes = parse_one_shape(shape or ())
     with working(f"lowering {model.name}"):
-        found = _lowered(model, target_json, shapes, batch_size)
-        roofline = _roofline(target, target_json, peak_gflops, bandwidth_gbs)
+        found = _lowered(model, parsed, shapes, batch_size)
+        roofline = _roofline(target, parsed, peak_gflops, bandwidth_gbs)
     if options.wants_json(ctx, json_output):
-        options.print_json(explanation_data(found, roofline, target_json))
+        options.print_json(explanation_data(found, roofline, parsed))
     else:
         console = make_console(is_wide=wide)
         console.print(render_explanation(found, roofline, title=f"{model.stem} for {target}", width=console.width))
 
 
-def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -> dict[str, object]:
+def explanation_data(found: Explanation, roofline: Roofline, target: Target) -> dict[str, object]:
     """Return an explanation as JSON data; times in seconds, null where no limit is known."""
     return {
-        "target": json.loads(target_json),
+        "target": dict(target.options),
         "roofline": _roofline_data(roofline),
         "passes": [asdict(stage) for stage in found.stages],
         "programs": [
@@ -113,15 +113,15 @@ def _roofline_data(roofline: Roofline) -> dict[str, object]:
     return {**asdict(roofline), "memory": memory}
 
 
-def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
+def _lowered(model: Path, target: Target, shapes: Shapes, batch_size: int | None) -> Explanation:
     from fleet.cli.one_worker import one_worker
     from fleet.models.confined import reading
 
-    with one_worker(target_json) as worker:
-        return worker.run(reading(explain_file, model), model, target_json, shapes, batch_size)
+    with one_worker(target) as worker:
+        return worker.run(reading(explain_file, model), model, target, shapes, batch_size)
 
 
-def explain_file(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
+def explain_file(model: Path, target: Target, shapes: Shapes, batch_size: int | None) -> Explanation:
     """Read a model and describe its lowering. Runs in a confined worker.
 
     Raises:
@@ -132,14 +132,14 @@ def explain_file(model: Path, target_json: str, shapes: Shapes, batch_size: int 
     from fleet.workloads.default_schedule import needs_schedule
 
     loaded = load_model(model, shapes=shapes, batch_size=batch_size)
-    mod = import_model(loaded, unrolls=needs_schedule(target_json))
+    mod = import_model(loaded, unrolls=needs_schedule(target))
     try:
-        return explain_module(mod, target_json, lambda lowered: _scheduled(lowered, target_json))
+        return explain_module(mod, target, lambda lowered: _scheduled(lowered, target))
     except Exception as error:
         raise ImportFailed(f"{model.name}: TVM cannot lower the model: {complaint(error)}") from error
 
 
-def _scheduled(lowered: IRModule, target_json: str) -> Scheduled:
+def _scheduled(lowered: IRModule, target: Target) -> Scheduled:
     from fleet.graph.concats import CopyReason, is_fused_concat
     from fleet.graph.explaining import Scheduled
     from fleet.graph.marking import calls_of
@@ -147,8 +147,8 @@ def _scheduled(lowered: IRModule, target_json: str) -> Scheduled:
     from fleet.workloads.concats import join_concats
     from fleet.workloads.slices import program_of
 
-    applied = apply_schedules(lowered, target_json, {})
-    joined = join_concats(applied.mod, target_json)
+    applied = apply_schedules(lowered, target, {})
+    joined = join_concats(applied.mod, target)
     fused = [call for callee, calls in calls_of(lowered).items() if is_fused_concat(lowered[callee]) for call in calls]
     called = {program_of(variable.name_hint) for variable in joined.mod.functions}
     return Scheduled(
@@ -159,12 +159,12 @@ def _scheduled(lowered: IRModule, target_json: str) -> Scheduled:
     )
 
 
-def _roofline(target: str, target_json: str, peak_gflops: float | None, bandwidth_gbs: float | None) -> Roofline:
+def _roofline(name: str, target: Target, peak_gflops: float | None, bandwidth_gbs: float | None) -> Roofline:
     from fleet.spaces.limits import expected_roofline
 
-    is_here = target.strip() == "host"
+    is_here = name.strip() == "host"
     return expected_roofline(
-        target_json,
+        target,
         peak_gflops=peak_gflops,
         clock_ghz=_clock_ghz() if is_here else None,
         bandwidth_gbs=bandwidth_gbs,

@@ -62,7 +62,7 @@ def export(
     """
     wanted = ExportOptions(
         model=model,
-        target_json=target_of(target),
+        target=target_of(target),
         output=output or Path(f"{title_of(model) if is_of_transformers(model) else model.stem}.fleet"),
         library=library,
         device_model=device_model,

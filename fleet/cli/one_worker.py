@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from cross.pool.build_pool import BuildPool
+from cross.targets.target import Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,9 +33,9 @@ class OneWorker:
 
 
 @contextlib.contextmanager
-def one_worker(target_json: str) -> Iterator[OneWorker]:
+def one_worker(target: Target) -> Iterator[OneWorker]:
     """Provide a worker, and kill it at the end of the block."""
-    pool = BuildPool(1, target_json=target_json)
+    pool = BuildPool(1, target=target)
     try:
         yield OneWorker(pool)
     finally:

@@ -68,7 +68,7 @@ def profile(
         model=model,
         device_kind=parse_selector(options.selector_or_default(on)).kind,
         library=library,
-        target_json=target_of(target) if target else None,
+        target=target_of(target) if target else None,
         shapes=parse_one_shape(shape or ()),
         input_batch_size=batch_size,
         random_weights=random_weights,

@@ -222,7 +222,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             shapes=parse_shapes(shape or ()),
             input_batch_size=batch_size,
             random_weights=random_weights,
-            target_json=target_of(target) if target else None,
+            target_json=target_of(target).json if target else None,
             batch_size=batch,
             enough=enough,
             wait_timeout_sec=wait_timeout,

@@ -131,7 +131,7 @@ def next_lines(options: TuneOptions, report: TuneReport) -> list[str]:
     model, target = str(options.model), report.target_json
     file = f"{title_of(options.model) if is_of_transformers(options.model) else options.model.stem}.fleet"
     export = ["fleet", "export", model, "-o", file]
-    if target and target != target_of("host"):
+    if target and target != target_of("host").json:
         export += ["--target", target]
     for shapes in options.shapes:
         export += [

@@ -39,7 +39,7 @@ class Observation:
 
     device_model: str = ""
     instruction_set: str = ""
-    """Shared by device models: "avx512 vnni", "neon"; see `fleet.cost_model.instruction_sets`."""
+    """Shared by device models: "avx512 vnni", "neon"; see `cross.targets.target.Target`."""
 
     @property
     def has_features(self) -> bool:

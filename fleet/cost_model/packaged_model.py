@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cross.targets.target import parse_target
+from cross.targets.target import Target
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.samples import grouped
 from fleet.cost_model.snapshot import Snapshot
@@ -24,14 +24,14 @@ PATH = Path(__file__).with_name("prior_cpu.npz")
 SAMPLES_PATH = Path(__file__).with_name("prior_cpu_samples.npz")
 
 
-def has_prior(target_json: str) -> bool:
+def has_prior(target: Target) -> bool:
     """Tell whether anything is known before anything is measured for a target: it is, of processors."""
-    return bool(parse_target(target_json)["kind"] == "llvm")
+    return target.is_processor
 
 
-def prior_for(target_json: str) -> Snapshot | None:
+def prior_for(target: Target) -> Snapshot | None:
     """Return what is known before anything is measured for a target, if anything is."""
-    return _cpu() if has_prior(target_json) else None
+    return _cpu() if has_prior(target) else None
 
 
 @functools.lru_cache(maxsize=1)

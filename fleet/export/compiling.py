@@ -110,7 +110,7 @@ def compile(  # noqa: A001 - the name that users look for
         path = model_file(model, example_inputs, folder)
         options = ExportOptions(
             model=path,
-            target_json=target_of(target if isinstance(target, str) else json.dumps(dict(target))),
+            target=target_of(target if isinstance(target, str) else json.dumps(dict(target))),
             output=folder / f"{path.stem}.fleet",
             library=None if library is None else os.fspath(library),
             device_model=device_model,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cross.build import lowering
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target, parse_target
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
 from fleet.domain.workload import Workload
@@ -28,15 +28,15 @@ from fleet.workloads.concats import join_concats
 from fleet.workloads.workload import has_known_sizes, workload_of
 
 if TYPE_CHECKING:
+    import tvm.target
     from tvm.ir import IRModule
-    from tvm.target import Target
     from tvm.transform import Pass, PassContext
 
 logger = logging.getLogger(__name__)
 
 
 def pipeline(
-    target: str | Mapping[str, object] | Target,
+    target: str | Mapping[str, object] | tvm.target.Target,
     *,
     library: str | os.PathLike[str] | None = None,
     device_model: str | None = None,
@@ -59,27 +59,27 @@ def pipeline(
     import tvm
     from tvm import relax
 
-    target_json = json_of(target)
-    made = make_target(target_json)
+    parsed = target_in(target)
+    made = make_target(parsed)
     within = ScopeFilter(
-        target_json=None if device_model else target_json, device_model=device_model, tvm_version=tvm_version()
+        target_json=None if device_model else parsed.json, device_model=device_model, tvm_version=tvm_version()
     )
 
     def run(mod: IRModule, _: PassContext) -> IRModule:
-        load_intrinsics(target_json)
-        lowered = lower(mod, target_json)
+        load_intrinsics(parsed)
+        lowered = lower(mod, parsed)
         with Library.open(library) as opened:
             choice = choose(opened, _workloads(lowered), within)
         if choice.unproven:
             logger.warning(choice.unproven)
-        scheduled = apply_schedules(lowered, target_json, choice.traces).mod
-        planned = relax.get_default_pipeline(made)(join_concats(scheduled, target_json).mod)
-        return lowering.lower_by_default(planned, target_json)
+        scheduled = apply_schedules(lowered, parsed, choice.traces).mod
+        planned = relax.get_default_pipeline(made)(join_concats(scheduled, parsed).mod)
+        return lowering.lower_by_default(planned, parsed)
 
     return tvm.transform.module_pass(run, opt_level=0, name="FleetPipeline")
 
 
-def tir_pipeline(target: str | Mapping[str, object] | Target) -> str:
+def tir_pipeline(target: str | Mapping[str, object] | tvm.target.Target) -> str:
     """Return the name of the lowering that our schedules expect: TVM's, with the sums of a tile in registers.
 
     For programs that were scheduled by other means than `pipeline`; those of its own are lowered so in any case. With
@@ -88,15 +88,15 @@ def tir_pipeline(target: str | Mapping[str, object] | Target) -> str:
     Raises:
         ConfigError: a target that cannot work.
     """
-    return lowering.tir_pipeline(json_of(target))
+    return lowering.tir_pipeline(target_in(target))
 
 
-def json_of(target: str | Mapping[str, object] | Target) -> str:
-    """Return a target as JSON, in whichever form a user has it."""
-    return target_of(target) if isinstance(target, str) else json.dumps(_described(target))
+def target_in(target: str | Mapping[str, object] | tvm.target.Target) -> Target:
+    """Parse a target in any form that users have it."""
+    return target_of(target) if isinstance(target, str) else parse_target(json.dumps(_described(target)))
 
 
-def _described(target: Mapping[str, object] | Target) -> dict[str, object]:
+def _described(target: Mapping[str, object] | tvm.target.Target) -> dict[str, object]:
     return dict(target) if isinstance(target, Mapping) else dict(json.loads(str(target)))
 
 

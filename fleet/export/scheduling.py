@@ -12,22 +12,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import Target
 from fleet.errors import InvalidRequest
-from fleet.export.pipeline import json_of
+from fleet.export.pipeline import target_in
 from fleet.spaces.design_space import Space
 from fleet.spaces.facts import assume, processor_facts
 from fleet.spaces.space import finished, space_on
 from fleet.workloads.default_schedule import default_schedule
 
 if TYPE_CHECKING:
+    import tvm.target
     from tvm.ir import IRModule
-    from tvm.target import Target
     from tvm.te import Tensor
     from tvm.tirx import PrimFunc
 
 
 def schedule(
-    mod: IRModule | PrimFunc | Sequence[Tensor], target: str | Mapping[str, object] | Target, **options: int | bool
+    mod: IRModule | PrimFunc | Sequence[Tensor],
+    target: str | Mapping[str, object] | tvm.target.Target,
+    **options: int | bool,
 ) -> IRModule:
     """Return a function with its static schedule: the most promising one, found without a trial.
 
@@ -47,20 +50,22 @@ def schedule(
     """
     import tvm
 
-    name, own, target_json = *_single_function(mod), json_of(target)
-    load_intrinsics(target_json)
-    if processor_facts(target_json) is None:
-        _refuse_options(target_json, options)
-        scheduled = default_schedule(own, target_json)
+    name, own, parsed = *_single_function(mod), target_in(target)
+    load_intrinsics(parsed)
+    if processor_facts(parsed) is None:
+        _refuse_options(parsed, options)
+        scheduled = default_schedule(own, parsed)
     else:
-        space = _space(name, own, target_json, options)
-        scheduled = finished(next(space.schedules_at(range(len(space.choices)))).mod, target_json)
+        space = _space(name, own, parsed, options)
+        scheduled = finished(next(space.schedules_at(range(len(space.choices)))).mod, parsed)
     function = scheduled["main"].with_attrs({"global_symbol": name, "tirx.is_scheduled": True})
     return tvm.IRModule({name: function})
 
 
 def design_space(
-    mod: IRModule | PrimFunc | Sequence[Tensor], target: str | Mapping[str, object] | Target, **options: int | bool
+    mod: IRModule | PrimFunc | Sequence[Tensor],
+    target: str | Mapping[str, object] | tvm.target.Target,
+    **options: int | bool,
 ) -> Space:
     """Return the schedules that a function can have on a processor; printed, it lists the knobs and their options.
 
@@ -73,15 +78,15 @@ def design_space(
         ConfigError: a target that cannot work.
         InvalidRequest: as `fleet.schedule`, or a GPU: its space is that of MetaSchedule's rules.
     """
-    name, own, target_json = *_single_function(mod), json_of(target)
-    load_intrinsics(target_json)
-    return _space(name, own, target_json, options)
+    name, own, parsed = *_single_function(mod), target_in(target)
+    load_intrinsics(parsed)
+    return _space(name, own, parsed, options)
 
 
-def _space(name: str, own: IRModule, target_json: str, options: Mapping[str, int | bool]) -> Space:
-    facts = processor_facts(target_json)
+def _space(name: str, own: IRModule, target: Target, options: Mapping[str, int | bool]) -> Space:
+    facts = processor_facts(target)
     if facts is None:
-        raise InvalidRequest(f"no processor: {target_json}; `fleet tune` searches the space of MetaSchedule's rules")
+        raise InvalidRequest(f"no processor: {target.json}; `fleet tune` searches the space of MetaSchedule's rules")
     space = space_on(own, assume(facts, options))
     if space is None:
         raise InvalidRequest(
@@ -91,9 +96,9 @@ def _space(name: str, own: IRModule, target_json: str, options: Mapping[str, int
     return space
 
 
-def _refuse_options(target_json: str, options: Mapping[str, int | bool]) -> None:
+def _refuse_options(target: Target, options: Mapping[str, int | bool]) -> None:
     if options:
-        raise InvalidRequest(f"{', '.join(options)}: facts of a processor, and {target_json} is none; leave them out")
+        raise InvalidRequest(f"{', '.join(options)}: facts of a processor, and {target.json} is none; leave them out")
 
 
 def _single_function(mod: IRModule | PrimFunc | Sequence[Tensor]) -> tuple[str, IRModule]:

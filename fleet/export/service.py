@@ -21,7 +21,7 @@ import numpy as np
 from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import architecture, parse_target
+from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.fit import needed_features
 from fleet.base.digests import digest_of
@@ -63,7 +63,7 @@ class ExportOptions:
     """What to export, for what, and where to."""
 
     model: Path
-    target_json: str
+    target: Target
     output: Path
     library: str | None = None
     """URL of the library; None: the user's own."""
@@ -145,7 +145,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
     _check(options)
     with ExitStack() as stack:
         out_dir = stack.enter_context(scratch_dir("export"))
-        pool = BuildPool(_WORKERS, target_json=options.target_json)
+        pool = BuildPool(_WORKERS, target=options.target)
         stack.callback(pool.shutdown, wait=False)
         pool.start()
         async with Turns.of_this_machine().building():
@@ -159,14 +159,14 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
                 batch_size=options.input_batch_size,
                 random_weights_seed=options.seed if options.random_weights else None,
             )
-            workloads = await run_within(pool, _TASK_TIMEOUT_SEC, having(extract, model), model, options.target_json)
+            workloads = await run_within(pool, _TASK_TIMEOUT_SEC, having(extract, model), model, options.target)
             choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
             say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
-            target_json, traces = options.target_json, dict(choice.traces)
+            target, traces = options.target, dict(choice.traces)
             compiling = having(compile_model, model, writable=out_dir)
             finding = (_answers(pool, one, options.seed) for one in model.variants)
             artifact, answers = await asyncio.gather(
-                run_within(pool, _TASK_TIMEOUT_SEC, compiling, model, target_json, traces, out_dir),
+                run_within(pool, _TASK_TIMEOUT_SEC, compiling, model, target, traces, out_dir),
                 asyncio.gather(*finding),
             )
             say(f"writing {options.output.name}")
@@ -214,16 +214,16 @@ def _check(options: ExportOptions) -> None:
     if options.threads is not None and not 1 <= options.threads <= MOST_THREADS:
         raise InvalidRequest(f"a model runs on 1 to {MOST_THREADS} threads, not {options.threads}")
     check_output(options.output)
-    kind = str(parse_target(options.target_json)["kind"])
+    kind = options.target.kind
     if kind not in _DEVICE_TYPES:
         raise InvalidRequest(f"exported models run on {', '.join(_DEVICE_TYPES.values())}; {kind} is none of them")
-    check_tools(options.target_json)
-    find_linker(options.target_json)
+    check_tools(options.target)
+    find_linker(options.target)
 
 
 def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
     within = ScopeFilter(
-        target_json=None if options.device_model else options.target_json,
+        target_json=None if options.device_model else options.target.json,
         device_model=options.device_model,
         tvm_version=tvm_version(),
     )
@@ -248,16 +248,15 @@ def _write(
         variant, arrays = _variant(model, given, spread, terms, f"check/{index}" if index else "check")
         variants.append(variant)
         files |= arrays
-    target = parse_target(options.target_json)
-    machine = architecture(options.target_json)
+    target = options.target
     host = _host(target)
     manifest = Manifest(
         title=model.title,
         model_digest=model.digest,
-        target=target,
-        device_type=_DEVICE_TYPES[str(target["kind"])],
-        machine=machine,
-        cpu_features=tuple(sorted(needed_features(host, machine))),
+        target=dict(target.options),
+        device_type=_DEVICE_TYPES[target.kind],
+        machine=target.arch,
+        cpu_features=tuple(sorted(needed_features(host, target.arch))),
         tvm_version=artifact.tvm_version,
         threads=options.threads or _cores(host),
         affinity=options.affinity,
@@ -296,11 +295,11 @@ def _variant(
     return variant, inputs | outputs
 
 
-def _host(target: Mapping[str, object]) -> Mapping[str, object]:
+def _host(target: Target) -> Mapping[str, object]:
     """Return the target of the code that runs on the processor."""
-    host = target.get("host")
-    if target["kind"] == "llvm":
-        return target
+    host = target.options.get("host")
+    if target.is_processor:
+        return target.options
     return host if isinstance(host, dict) else {"kind": "llvm"}
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cross.targets.target import resolve_target
+from cross.targets.target import Target, parse_target, resolve_target
 from device_agents.machine.host import read_host
 
 
-def target_of(text: str) -> str:
-    """Return the target, as JSON, that a user named.
+def target_of(text: str) -> Target:
+    """Return the target that a user named.
 
     `host` is the very target that the driver `cpu` reports for this machine, so it finds what was tuned here.
 
@@ -17,4 +17,4 @@ def target_of(text: str) -> str:
     if text.strip() != "host":
         return resolve_target(text)
     host = read_host()
-    return host.target_json(host.core_count)
+    return parse_target(host.target_json(host.core_count))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cross.targets.intrinsics import keep_package_light
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload, operators_of
 from fleet.graph.concats import CopyReason
@@ -111,7 +111,7 @@ class Explanation:
 
 
 def explain(
-    mod: IRModule, target_json: str, schedule: Callable[[IRModule], Scheduled] = lambda _: Scheduled()
+    mod: IRModule, target: Target, schedule: Callable[[IRModule], Scheduled] = lambda _: Scheduled()
 ) -> Explanation:
     """Lower a model as the pipeline does, and note what each pass changes.
 
@@ -119,8 +119,8 @@ def explain(
         schedule: tells what becomes of the lowered model.
     """
     stages = [_stage("imported", "what the model's exporter wrote", mod)]
-    with make_target(target_json):
-        for step in steps(target_json):
+    with make_target(target):
+        for step in steps(target):
             mod = step.run(mod)
             stages.append(_stage(step.name, step.reason, mod))
     scheduled = schedule(mod)

@@ -1,6 +1,6 @@
 """From a model's operators to fused tensor programs: the passes, each with its reason, in their order.
 
-    lowered = lower(mod, '{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
+    lowered = lower(mod, parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}'))
 
 `main` of the result calls fused PrimFuncs only. Those that take weights say so in the attribute "fleet.constants"
 (fleet.graph.marking). CPUs get channels last; what serves GPUs best depends on their rules, so they keep the model's.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
-from cross.targets.target import make_target, parse_target
+from cross.targets.target import Target, make_target
 from fleet.graph.attention import ATTENTION
 from fleet.graph.block_names import with_steady_names
 from fleet.graph.bounds import BOUNDS
@@ -50,21 +50,20 @@ class Step:
     run: Callable[[IRModule], IRModule]
 
 
-def lower(mod: IRModule, target_json: str) -> IRModule:
+def lower(mod: IRModule, target: Target) -> IRModule:
     """Return a model, a Relax module of operators, as calls of fused tensor programs for a target."""
-    with make_target(target_json):
-        for step in steps(target_json):
+    with make_target(target):
+        for step in steps(target):
             mod = step.run(mod)
     return mod
 
 
-def steps(target_json: str) -> list[Step]:
+def steps(target: Target) -> list[Step]:
     """Return the passes for a target, in their order. They need the target as the current one."""
-    is_processor = parse_target(target_json)["kind"] == "llvm"
-    unit = integer_unit(target_json)
+    unit = integer_unit(target)
     quantized = [] if unit is None else [_compute_in_integers(unit)]
     padded = [] if unit is None else [_pad_integers(unit)]
-    by_layout = [_CHANNELS_LAST, _LAYERS, _FINISH, *padded, _GROUP, _FILTER] if is_processor else [_FINISH]
+    by_layout = [_CHANNELS_LAST, _LAYERS, _FINISH, *padded, _GROUP, _FILTER] if target.is_processor else [_FINISH]
     return [*quantized, _CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
 
 

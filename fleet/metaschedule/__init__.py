@@ -45,9 +45,9 @@ _HOMES = {
 
 def host_target() -> Target:
     """Return the target of this machine as `fleet tune` and `fleet build` use it, so that records match."""
-    from cross.targets.target import host_target_json, make_target
+    from cross.targets.target import host_target, make_target
 
-    return make_target(host_target_json())
+    return make_target(host_target())
 
 
 def load_intrinsics(target: object) -> None:
@@ -59,8 +59,9 @@ def load_intrinsics(target: object) -> None:
     from tvm.target import Target
 
     from cross.targets import intrinsics
+    from cross.targets.target import parse_target
 
-    intrinsics.load_intrinsics(str(Target(target)))
+    intrinsics.load_intrinsics(parse_target(str(Target(target))))
 
 
 def __getattr__(name: str) -> object:

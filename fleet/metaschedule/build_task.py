@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cross.build.library import build
+from cross.targets.target import parse_target
 
 
 def build_module(mod_json: str, target_json: str, out_dir: str) -> str:
@@ -18,5 +19,5 @@ def build_module(mod_json: str, target_json: str, out_dir: str) -> str:
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(mod_json))
-    artifact = build(mod, target_json, Path(out_dir))
+    artifact = build(mod, parse_target(target_json), Path(out_dir))
     return str(artifact.path)

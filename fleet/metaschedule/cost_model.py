@@ -23,8 +23,8 @@ from tvm.s_tir.meta_schedule.cost_model.xgb_model import FeatureGroup, XGBModel
 from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 from tvm.s_tir.meta_schedule.utils import shash2hex
 
-from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kind, target_kinds
-from fleet.cost_model.instruction_sets import instruction_set_of
+from cross.targets.target import Target, parse_target
+from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kinds
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import prior_for
@@ -125,20 +125,20 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         workload = shash2hex(context.mod)
         if workload not in self._rankers:
             known = [lesson.features for lesson in self._lessons if lesson.workload == workload]
-            target_json = str(context.target)
+            target = parse_target(str(context.target))
             self._rankers[workload] = Ranker(
-                self._shared(target_json),
+                self._shared(target),
                 self._own,
                 records=len(known),
-                instruction_set=instruction_set_of(target_json),
+                instruction_set=target.instruction_set,
             )
         return self._rankers[workload]
 
-    def _shared(self, target_json: str) -> Snapshot | None:
+    def _shared(self, target: Target) -> Snapshot | None:
         """Return what all workloads know about targets of a kind."""
-        if self._kinds is not None and target_kind(target_json) not in self._kinds:
-            return prior_for(target_json)
-        return self._snapshot or prior_for(target_json)
+        if self._kinds is not None and target.kind not in self._kinds:
+            return prior_for(target)
+        return self._snapshot or prior_for(target)
 
     def _features(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> list[NDArray[np.float32]]:
         return [found.numpy().astype(np.float32) for found in self._extractor.extract_from(context, candidates)]

@@ -15,6 +15,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.space_generator import PySpaceGenerator
 
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import parse_target
 from fleet.domain.keys import canonical_target
 from fleet.errors import InvalidRequest
 from fleet.spaces.space import schedules
@@ -41,13 +42,13 @@ def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules
     from tvm.s_tir.meta_schedule.space_generator import PostOrderApply, ScheduleFn, SpaceGeneratorUnion
     from tvm.target import Target
 
-    target_json = str(Target(target))
-    load_intrinsics(target_json)
+    parsed = parse_target(str(Target(target)))
+    load_intrinsics(parsed)
 
     def own_space(schedule: Schedule) -> list[Schedule]:
-        return list(itertools.islice(schedules(schedule.mod, target_json), most))
+        return list(itertools.islice(schedules(schedule.mod, parsed), most))
 
-    own = [SameTarget(target_json), ScheduleFn(own_space)]
+    own = [SameTarget(parsed.json), ScheduleFn(own_space)]
     return SpaceGeneratorUnion([*own, PostOrderApply()] if with_rules else own)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from cross.targets.target import parse_target
 from fleet.building.pool import Pool, run_within
 from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM
@@ -81,7 +82,9 @@ async def _recall_step(
     """Compute the features of a few records; what kills its worker is found by halving."""
     traces = [record.trace_json for record in records]
     try:
-        programs = await run_within(pool, _STEP_TIMEOUT_SEC, recall_programs, mod_json, target_json, traces)
+        programs = await run_within(
+            pool, _STEP_TIMEOUT_SEC, recall_programs, mod_json, parse_target(target_json), traces
+        )
     except ConfigError:  # an imported target that we refuse, or none at all
         return {record.id: NO_PROGRAM for record in records}
     except BuildError:

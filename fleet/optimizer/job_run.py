@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from cross.build.cache import BuildCache
+from cross.targets.target import Target
 from fleet.base.machine import machine_fingerprint
 from fleet.building.pool import Builders, Pool
 from fleet.building.turns import Cores, Turns
@@ -86,7 +87,7 @@ class JobRun:
     workloads: list[Workload]
     """All workloads of the model, costliest first."""
 
-    target_json: str
+    target: Target
     artifact_dir: Path
     cache: BuildCache | None
     started_at: float
@@ -227,7 +228,7 @@ class JobRun:
                 device=self.device,
                 pool=self.builders,
                 turns=turns,
-                target_json=self.target_json,
+                target=self.target,
                 folder=self.artifact_dir,
             )
             if roofline is not None:
@@ -257,7 +258,7 @@ class JobRun:
     @property
     def _scope(self) -> RecordScope:
         return RecordScope(
-            target_json=self.target_json,
+            target_json=self.target.json,
             device_model=measured_model(self.inventory.device_model, self.options.evaluator),
             tvm_version=self.inventory.tvm_version,
         )
@@ -397,7 +398,7 @@ class JobRun:
             last_record_sec=progress.last_record_sec,
             workloads=report_workloads(progress),
             model=model,
-            target_json=self.target_json,
+            target_json=self.target.json,
         )
 
 

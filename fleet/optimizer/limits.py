@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from cross.targets.target import Target
 from fleet.base.plain import from_plain, to_plain
 from fleet.building.pool import Pool
 from fleet.building.turns import Turns
@@ -38,12 +39,12 @@ def known_roofline(library: Library, device_model: str) -> Roofline | None:
 
 
 async def measured_roofline(
-    loop: TuningLoop, *, device: SteadyDevice, pool: Pool, turns: Turns, target_json: str, folder: Path
+    loop: TuningLoop, *, device: SteadyDevice, pool: Pool, turns: Turns, target: Target, folder: Path
 ) -> Roofline | None:
     """Measure it; None if that fails, or if anything disturbed it: a limit that is too low would end searches early."""
     try:
         async with turns.building():
-            built = await build_peaks(pool, target_json, folder)
+            built = await build_peaks(pool, target, folder)
         trials = peak_trials(built)
         async with loop.measuring():
             measured = [found async for found in device.measure([item.artifact for item in built], trials)]

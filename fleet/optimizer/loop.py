@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from cross.build.cache import BuildCache
+from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import count_text
 from fleet.base.tasks import stopped, together
@@ -26,7 +27,6 @@ from fleet.building.pool import Pool
 from fleet.building.turns import Turns, stepped_aside
 from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
-from fleet.cost_model.feature_codec import target_kind
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.workload import Workload
 from fleet.library import Library
@@ -100,7 +100,7 @@ class TuningLoop:
 
     def use_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Search with what the library has learnt of such targets, from the next round on."""
-        if target_kind(self._core.conditions.scope.target_json) in snapshot.target_kinds:
+        if parse_target(self._core.conditions.scope.target_json).kind in snapshot.target_kinds:
             self._searcher.shared = snapshot.content
             self._core.progress.snapshot = snapshot.digest
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
-from cross.targets.target import parse_target
+from cross.targets.target import Target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import time_text
 from fleet.building.pool import Pool, run_within
@@ -324,7 +324,7 @@ class ModelComparison:
             _COMPILE_TIMEOUT_SEC,
             having(compile_model, self.model, writable=core.conditions.artifact_dir),
             self.model,
-            core.conditions.scope.target_json,
+            self._target,
             {**self.without_static, **schedules},
             core.conditions.artifact_dir,
             is_static=is_static,
@@ -375,9 +375,12 @@ class ModelComparison:
         )
 
     @property
+    def _target(self) -> Target:
+        return parse_target(self.core.conditions.scope.target_json)
+
+    @property
     def _engine_threads(self) -> int:
-        is_processor = parse_target(self.core.conditions.scope.target_json)["kind"] == "llvm"
-        return self.threads if is_processor else os.cpu_count() or 1
+        return self.threads if self._target.is_processor else os.cpu_count() or 1
 
     async def _run_reference(self, model: Model, inputs: Inputs) -> ReferenceRun | None:
         return await run_within(

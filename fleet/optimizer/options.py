@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cross.build.cache import BuildCache
+from cross.targets.target import Target, parse_target
 from fleet.building.cluster.address import ClusterAddress
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
@@ -110,6 +111,11 @@ class TuneOptions:
 
     compares_model: bool = True
     """Build the whole model untuned, static and tuned, time them, and check the outputs."""
+
+    @property
+    def target(self) -> Target | None:
+        """Return the target to use instead of the device's own."""
+        return None if self.target_json is None else parse_target(self.target_json)
 
     @property
     def selectors(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from cross.build.cache import BuildCache
+from cross.targets.target import parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.metered import metered
 from fleet.building.pool import Pool, run_within
@@ -54,6 +55,7 @@ class Searcher:
         """
         self._pool = pool
         self._conditions = conditions
+        self._target = parse_target(conditions.scope.target_json)
         self._workload_of = workload_of
         self._cache = cache
         self._snapshot: bytes | None = None
@@ -63,7 +65,7 @@ class Searcher:
     async def learn(self, effect: Learn) -> AsyncGenerator[Learnt | LearningFailed, None]:
         """Fit trees to the job's own records for the next search, unless that has something better to score by: what
         other workloads taught, together with the records themselves (`fleet.cost_model.prediction`)."""
-        if self.shared is not None or has_prior(self._conditions.scope.target_json):
+        if self.shared is not None or has_prior(self._target):
             return
         try:
             learnt = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, metered, learn, effect.observations)
@@ -77,7 +79,7 @@ class Searcher:
         """Search for new candidates."""
         task = ProposeTask(
             mod_json=self._workload_of(effect.workload).mod_json,
-            target_json=self._conditions.scope.target_json,
+            target=self._target,
             device_model=self._conditions.scope.device_model,
             records=effect.records,
             model=self._snapshot if self._conditions.uses_model else None,
@@ -154,7 +156,7 @@ class Searcher:
         """Describe the build of a candidate, or of the unscheduled program if `trace_json` is None."""
         return BuildTask(
             mod_json=self._workload_of(shash).mod_json,
-            target_json=self._conditions.scope.target_json,
+            target=self._target,
             trace_json=trace_json,
             out_dir=str(self._conditions.artifact_dir),
             wants_features=wants_features,

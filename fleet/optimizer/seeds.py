@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cross.targets.target import architecture, parse_target
+from cross.targets.target import parse_target
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import operators_of
 from fleet.domain.scope import RecordScope
@@ -71,7 +71,7 @@ def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple
 def _is_alike(target_json: str, other_json: str) -> bool:
     """Tell whether schedules for one target can be right for another: the same kind, and of processors the same ISA."""
     try:
-        kinds = {str(parse_target(target)["kind"]) for target in (target_json, other_json)}
-        return len(kinds) == 1 and (kinds != {"llvm"} or architecture(target_json) == architecture(other_json))
+        target, other = parse_target(target_json), parse_target(other_json)
+        return target.kind == other.kind and (not target.is_processor or target.arch == other.arch)
     except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
         return False

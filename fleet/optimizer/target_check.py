@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from cross.targets.target import architecture, parse_target
+from cross.targets.target import Target, parse_target
 from fleet.artifacts.fit import check_target
 from fleet.domain.devices import Inventory
 from fleet.errors import InvalidRequest
 
 
-def check_device(target_json: str, inventory: Inventory, *, device_name: str) -> None:
+def check_device(target: Target, inventory: Inventory, *, device_name: str) -> None:
     """Refuse a target that does not fit the device.
 
     Raises:
         InvalidRequest: another kind of hardware or another processor architecture.
         ArtifactRefused: the code may use features that the device's processor or GPU lacks.
     """
-    kinds = parse_target(target_json)["kind"], parse_target(inventory.target_json)["kind"]
-    built_for, arch = architecture(target_json), inventory.labels.get("arch", "")
-    named, own = (kinds[0], kinds[1]) if kinds[0] != kinds[1] else (built_for, arch or built_for)
+    kind, arch = parse_target(inventory.target_json).kind, inventory.labels.get("arch", "")
+    named, own = (target.kind, kind) if target.kind != kind else (target.arch, arch or target.arch)
     if named != own:
         raise InvalidRequest(
             f"the target is for {named}, and {device_name} is {own}; leave --target out to tune for that device, or "
             f"choose another one with --on (fleet devices lists them)"
         )
-    check_target(target_json, inventory, device_name=device_name)
+    check_target(target.json, inventory, device_name=device_name)

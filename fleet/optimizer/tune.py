@@ -16,6 +16,7 @@ from pathlib import Path
 from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.targets.intrinsics import target_hint
+from cross.targets.target import Target, parse_target
 from fleet import aio
 from fleet.base.scratch import scratch_dir
 from fleet.building import MODULES
@@ -71,8 +72,8 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         await asyncio.to_thread(library.check_writable)
         # Opened before the pool, so that it is removed after the last build that writes into it.
         artifact_dir = stack.enter_context(scratch_dir("artifacts"))
-        wanted = options.target_json or target_hint(parse_selector(options.selector).kind)
-        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=wanted, modules=MODULES)
+        wanted = options.target or target_hint(parse_selector(options.selector).kind)
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target=wanted, modules=MODULES)
         # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()
@@ -188,8 +189,8 @@ class OpenJob:
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
             inventory = device.inventory
-            if self.options.target_json is not None:
-                check_device(self.options.target_json, inventory, device_name=device.name)
+            if self.options.target is not None:
+                check_device(self.options.target, inventory, device_name=device.name)
             feed(self.core, DeviceFound(device.name, inventory.device_model))
             others = [
                 await stack.enter_async_context(self._steady_device(client, alike(device)))
@@ -197,10 +198,10 @@ class OpenJob:
             ]
             if self._gives_back:
                 await steady.give_back()
-            target_json = self.options.target_json or inventory.target_json
+            target = self.options.target or parse_target(inventory.target_json)
             if workloads is None:
                 self._say("finding the workloads", Phase.WORKLOADS)
-                workloads = await self._extract(model, target_json)
+                workloads = await self._extract(model, target)
             job = JobRun(
                 options=self.options,
                 core=self.core,
@@ -213,7 +214,7 @@ class OpenJob:
                 inventory=inventory,
                 model=model,
                 workloads=workloads,
-                target_json=target_json,
+                target=target,
                 artifact_dir=self.shop.artifact_dir,
                 cache=self.shop.cache,
                 started_at=self.started_at,
@@ -272,12 +273,12 @@ class OpenJob:
 
     async def _import(self) -> tuple[Model, list[Workload] | None]:
         """Import the model; find its workloads, too, where no device has to say first what it is compiled for."""
-        model, target_json = await self._import_model(), self.options.target_json
-        return model, None if target_json is None else await self._extract(model, target_json)
+        model, target = await self._import_model(), self.options.target
+        return model, None if target is None else await self._extract(model, target)
 
-    async def _extract(self, model: Model, target_json: str) -> list[Workload]:
+    async def _extract(self, model: Model, target: Target) -> list[Workload]:
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
-            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, having(extract, model), model, target_json)
+            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, having(extract, model), model, target)
 
     async def _import_model(self) -> Model:
         seed = self.options.seed if self.options.random_weights else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
-from cross.targets.target import architecture, parse_target
+from cross.targets.target import Target
 from fleet.base.config import did_you_mean
 from fleet.errors import InvalidRequest
 
@@ -53,18 +53,12 @@ class ProcessorFacts:
 
 
 @functools.lru_cache(maxsize=32)
-def processor_facts(target_json: str) -> ProcessorFacts | None:
-    """Return the facts of a target's processor, or None where kernels do not run on one (GPUs).
-
-    Raises:
-        ConfigError: see `cross.targets.target.parse_target`.
-    """
-    target = parse_target(target_json)
-    if target["kind"] not in ("llvm", "c"):
+def processor_facts(target: Target) -> ProcessorFacts | None:
+    """Return the facts of a target's processor, or None where kernels do not run on one (GPUs)."""
+    if target.kind not in ("llvm", "c"):
         return None
-    cores = target.get("num-cores")
-    found = replace(_FAMILIES[_family(target, architecture(target_json))], integer_unit=integer_unit(target_json))
-    return replace(found, cores=cores) if isinstance(cores, int) else found
+    found = replace(_FAMILIES[_family(target)], integer_unit=integer_unit(target))
+    return found if target.cores is None else replace(found, cores=target.cores)
 
 
 def assume(facts: ProcessorFacts, options: Mapping[str, int | bool]) -> ProcessorFacts:
@@ -84,9 +78,9 @@ def assume(facts: ProcessorFacts, options: Mapping[str, int | bool]) -> Processo
     return replace(facts, **checked)
 
 
-def _family(target: dict[str, object], arch: str) -> str:
-    core = str(target.get("mcpu") or "")
-    attributes = target.get("mattr") or []
+def _family(target: Target) -> str:
+    core, arch = str(target.options.get("mcpu") or ""), target.arch
+    attributes = target.options.get("mattr") or []
     switched_on = {str(name) for name in attributes} if isinstance(attributes, (list, tuple)) else {str(attributes)}
     if arch == "aarch64":
         return "neon64"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cross.targets.target import parse_target
+from cross.targets.target import Target
 from fleet.domain.roofline import MemoryRate, Roofline
 from fleet.spaces.facts import processor_facts
 
@@ -18,7 +18,7 @@ _FLOP_PER_LANE = 2
 
 
 def expected_roofline(
-    target_json: str,
+    target: Target,
     *,
     peak_gflops: float | None = None,
     clock_ghz: float | None = None,
@@ -33,15 +33,14 @@ def expected_roofline(
         bandwidth_gbs: of the memory; None: what was measured, else an assumption, for GPUs none: they differ too much.
         measured_bandwidth_gbs: by copying, on this machine.
     """
-    facts = processor_facts(target_json)
+    facts = processor_facts(target)
     said = []
     if peak_gflops is None and facts is not None:
-        cores = _cores(target_json)
         clock = clock_ghz or _ASSUMED_CLOCK_GHZ
-        peak_gflops = cores * facts.lanes * facts.fmas_per_cycle * _FLOP_PER_LANE * clock
+        peak_gflops = facts.cores * facts.lanes * facts.fmas_per_cycle * _FLOP_PER_LANE * clock
         said.append(
-            f"{peak_gflops:.4g} GFLOP/s from {cores} cores x {facts.lanes} lanes x {facts.fmas_per_cycle} units at "
-            f"{clock:.3g} GHz{'' if clock_ghz else ' (assumed)'}"
+            f"{peak_gflops:.4g} GFLOP/s from {facts.cores} cores x {facts.lanes} lanes x {facts.fmas_per_cycle} units "
+            f"at {clock:.3g} GHz{'' if clock_ghz else ' (assumed)'}"
         )
     elif peak_gflops is not None:
         said.append(f"{peak_gflops:.4g} GFLOP/s as given")
@@ -52,8 +51,3 @@ def expected_roofline(
         said.append(f"{bandwidth_gbs:.4g} GB/s {how}")
     memory = (MemoryRate(size_bytes=ALL_SIZES, bytes_per_sec=bandwidth_gbs * 1e9),) if bandwidth_gbs else ()
     return Roofline(flop_per_sec=(peak_gflops or 0.0) * 1e9, memory=memory, source="; ".join(said) or "not known")
-
-
-def _cores(target_json: str) -> int:
-    cores = parse_target(target_json).get("num-cores")
-    return cores if isinstance(cores, int) else 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit
+from cross.targets.target import Target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import WinogradStage
 from fleet.spaces.attention import attention_choices, attention_schedules, is_attention
@@ -37,26 +38,26 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import SBlockRV
 
 
-def static_schedule(mod: IRModule, target_json: str) -> Schedule | None:
+def static_schedule(mod: IRModule, target: Target) -> Schedule | None:
     """Return the best schedule that can be told without a measurement; None if there is none for this target.
 
     Args:
         mod: one function, "main".
-        target_json: None of the GPUs has schedules here; TVM's own rules serve them.
+        target: None of the GPUs has schedules here; TVM's own rules serve them.
     """
-    return next(schedules(mod, target_json), None)
+    return next(schedules(mod, target), None)
 
 
-def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
+def schedules(mod: IRModule, target: Target) -> Iterator[Schedule]:
     """Yield all schedules of a function's space, the most promising first. The first is the static one."""
-    space = space_of(mod, target_json)
+    space = space_of(mod, target)
     if space is not None:
         yield from space.schedules_at(range(len(space.choices)))
 
 
-def space_of(mod: IRModule, target_json: str) -> Space | None:
+def space_of(mod: IRModule, target: Target) -> Space | None:
     """Return a function's space; None if there is none for this target."""
-    facts = processor_facts(target_json)
+    facts = processor_facts(target)
     return None if facts is None else space_on(mod, facts)
 
 
@@ -90,13 +91,13 @@ def space_on(mod: IRModule, facts: ProcessorFacts) -> Space | None:
     )
 
 
-def finished(scheduled: IRModule, target_json: str) -> IRModule:
+def finished(scheduled: IRModule, target: Target) -> IRModule:
     """Return a scheduled module as it is compiled: functions become vectors' arithmetic, loops split at borders.
 
     No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
     everyone who compiles one finishes it; references stay as they are.
     """
-    if processor_facts(target_json) is None:
+    if processor_facts(target) is None:
         return scheduled
     return with_narrow_indices(with_arithmetic_functions(scheduled))
 

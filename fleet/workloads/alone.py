@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cross.targets.target import Target
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import TensorSpec
 from fleet.spaces.packing import pack_specs, packings_of
@@ -30,7 +31,7 @@ class Alone:
     """What of it has no schedule, on processors."""
 
 
-def schedule_alone(original: IRModule, target_json: str, trace_json: str | None) -> Alone:
+def schedule_alone(original: IRModule, target: Target, trace_json: str | None) -> Alone:
     """Schedule an operator with a trace; with None its static schedule, with NO_TRACE the default one.
 
     Raises:
@@ -38,15 +39,15 @@ def schedule_alone(original: IRModule, target_json: str, trace_json: str | None)
     """
     args = argument_specs(original)
     if trace_json is None:
-        schedule = static_schedule(original, target_json)
+        schedule = static_schedule(original, target)
     else:
         schedule = replay(original, trace_json) if trace_json != NO_TRACE else None
-    is_wanted = trace_json != NO_TRACE and not needs_schedule(target_json)
+    is_wanted = trace_json != NO_TRACE and not needs_schedule(target)
     loop_nests = tuple(blocks_left("main", schedule)) if is_wanted else ()
     if schedule is None:
-        return Alone(mod=default_schedule(original, target_json), args=args, loop_nests=loop_nests)
+        return Alone(mod=default_schedule(original, target), args=args, loop_nests=loop_nests)
     return Alone(
-        mod=finished(schedule.mod, target_json),
+        mod=finished(schedule.mod, target),
         args=pack_specs(args, packings_of(schedule, original)),
         loop_nests=loop_nests,
     )

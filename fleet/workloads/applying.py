@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import Target
 from fleet.domain.keys import NO_TRACE
 from fleet.errors import BuildError, InvalidRequest
 from fleet.graph.concats import marked
@@ -36,7 +37,7 @@ class Applied:
     """What has no schedule although one was wanted, on processors: functions, blocks of them, and operators."""
 
 
-def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], *, is_static: bool = True) -> Applied:
+def apply_schedules(mod: IRModule, target: Target, traces: Mapping[str, str], *, is_static: bool = True) -> Applied:
     """Give all functions of a model their schedules.
 
     Args:
@@ -51,10 +52,10 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
     from tvm import ir
     from tvm.tirx import PrimFunc
 
-    load_intrinsics(target_json)
+    load_intrinsics(target)
     functions = dict(mod.functions)
     packings: dict[GlobalVar, tuple[Packing, ...]] = {}
-    is_named = is_static and not needs_schedule(target_json)
+    is_named = is_static and not needs_schedule(target)
     loop_nests = operators_left(mod) if is_named else []
     for variable, function in mod.functions.items():
         if not isinstance(function, PrimFunc):
@@ -62,19 +63,19 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
         own = workload_module(function)
         trace = traces.get(workload_hash(own)) if traces else None
         try:
-            schedule = _choose(own, target_json, trace, is_static=is_static)
+            schedule = _choose(own, target, trace, is_static=is_static)
         except InvalidRequest as error:
             raise BuildError(f"the schedule of {variable.name_hint} does not fit it: {error}") from error
         if is_named and trace != NO_TRACE:
             loop_nests += blocks_left(variable.name_hint, schedule)
         if schedule is not None:
-            functions[variable] = marked(_renamed(finished(schedule.mod, target_json)["main"], function), function)
+            functions[variable] = marked(_renamed(finished(schedule.mod, target)["main"], function), function)
             packings[variable] = packings_of(schedule, own)
-        elif not needs_schedule(target_json):
+        elif not needs_schedule(target):
             functions[variable] = reorder_products(function)
     scheduled = ir.IRModule(functions, attrs=mod.attrs)
-    if needs_schedule(target_json):
-        scheduled = default_schedule(scheduled, target_json)
+    if needs_schedule(target):
+        scheduled = default_schedule(scheduled, target)
     packed = _pack_constants(scheduled, {variable: found for variable, found in packings.items() if found})
     return Applied(mod=packed, loop_nests=tuple(sorted(loop_nests)))
 
@@ -88,10 +89,10 @@ def workload_module(function: PrimFunc) -> IRModule:
     return ms.tune_context._normalize_mod(mod)  # noqa: SLF001 - what TVM's own databases apply before they hash
 
 
-def _choose(mod: IRModule, target_json: str, trace: str | None, *, is_static: bool) -> Schedule | None:
+def _choose(mod: IRModule, target: Target, trace: str | None, *, is_static: bool) -> Schedule | None:
     if trace is not None:
         return replay(mod, trace) if trace != NO_TRACE else None
-    return static_schedule(mod, target_json) if is_static else None
+    return static_schedule(mod, target) if is_static else None
 
 
 def workload_hash(mod: IRModule) -> str:

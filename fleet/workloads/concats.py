@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cross.targets.target import Target
 from fleet.graph.concats import CopyReason, marked
 from fleet.graph.constants import shape_of
 from fleet.graph.rebuilding import is_plain, op_name, result_types
@@ -38,7 +39,7 @@ class Joined:
     """Of each of the others, why it is."""
 
 
-def join_concats(mod: IRModule, target_json: str) -> Joined:
+def join_concats(mod: IRModule, target: Target) -> Joined:
     """Return a scheduled model without the concats that need no copies.
 
     Args:
@@ -47,7 +48,7 @@ def join_concats(mod: IRModule, target_json: str) -> Joined:
     from tvm import relax
 
     graphs = {variable: function for variable, function in mod.functions.items() if _is_graph(function)}
-    if needs_schedule(target_json):
+    if needs_schedule(target):
         count = sum(len(_concats(mod, function)) for function in graphs.values())
         return Joined(mod=mod, in_place=0, copied=(CopyReason.GPU,) * count)
     found = {variable: concat_places(mod, function) for variable, function in graphs.items()}
@@ -62,7 +63,7 @@ def join_concats(mod: IRModule, target_json: str) -> Joined:
     return Joined(mod=unused(relax.transform.Normalize()(builder.get())), in_place=in_place, copied=copied)
 
 
-def skipped_programs(lowered: IRModule, target_json: str) -> frozenset[str]:
+def skipped_programs(lowered: IRModule, target: Target) -> frozenset[str]:
     """Return the names of the programs that `join_concats` will leave no call of: tuning them would be in vain.
 
     Args:
@@ -70,7 +71,7 @@ def skipped_programs(lowered: IRModule, target_json: str) -> frozenset[str]:
     """
     from tvm import ir, relax
 
-    if needs_schedule(target_json) or not _is_graph(lowered["main"]):
+    if needs_schedule(target) or not _is_graph(lowered["main"]):
         return frozenset()
     functions = {
         variable: function if isinstance(function, relax.Function) else marked(function, function)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target
 from fleet.spaces.blocks import Role, child_blocks, find_product
 
 if TYPE_CHECKING:
@@ -24,22 +24,22 @@ _GPU = "gpu"
 """Key of every target whose kernels run in blocks of threads: cuda, rocm, opencl, vulkan, metal."""
 
 
-def needs_schedule(target_json: str) -> bool:
+def needs_schedule(target: Target) -> bool:
     """Tell whether a target cannot run unscheduled programs."""
-    return _GPU in make_target(target_json).keys
+    return _GPU in make_target(target).keys
 
 
-def default_schedule(mod: IRModule, target_json: str) -> IRModule:
+def default_schedule(mod: IRModule, target: Target) -> IRModule:
     """Return a module whose functions run on the target. Those that are scheduled already stay as they are."""
-    return _on_gpu(mod, target_json) if needs_schedule(target_json) else _on_processor(mod)
+    return _on_gpu(mod, target) if needs_schedule(target) else _on_processor(mod)
 
 
-def _on_gpu(mod: IRModule, target_json: str) -> IRModule:
-    load_intrinsics(target_json)
+def _on_gpu(mod: IRModule, target: Target) -> IRModule:
+    load_intrinsics(target)
     from tvm.s_tir import dlight
 
     rules = dlight.gpu
-    with make_target(target_json):
+    with make_target(target):
         return dlight.ApplyDefaultSchedule(
             rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
         )(mod.clone())  # the rules modify the module that they are given

@@ -12,7 +12,7 @@ from cross.build import gpu_code
 from cross.build.library import build_executable, last_lines
 from cross.build.lowering import tir_pipeline
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, FleetError, ImportFailed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule.extracted_task import ExtractedTask
 
 
-def extract(model: Model, target_json: str) -> list[Workload]:
+def extract(model: Model, target: Target) -> list[Workload]:
     """Return the workloads of a model, the costliest (weight times operations) first; no concats that copy nothing, and
     nothing whose size depends on the data.
 
@@ -40,16 +40,16 @@ def extract(model: Model, target_json: str) -> list[Workload]:
     Raises:
         ImportFailed: an operator that TVM cannot import.
     """
-    load_intrinsics(target_json)
+    load_intrinsics(target)
     if model.format is ModelFormat.PROGRAM:
         return [workload_of(one_function(model.content.decode(), model.title), name=model.title)]
-    found = _united([_workloads(variant, target_json) for variant in model.variants])
+    found = _united([_workloads(variant, target) for variant in model.variants])
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
 
 def compile_model(
     model: Model,
-    target_json: str,
+    target: Target,
     schedules: Mapping[str, str],
     out_dir: Path | str,
     *,
@@ -68,41 +68,41 @@ def compile_model(
     """
     import tvm
 
-    load_intrinsics(target_json)
-    target = make_target(target_json)
-    fused = {variant.inputs: _fused(variant, target_json) for variant in model.variants}
+    load_intrinsics(target)
+    tvm_target = make_target(target)
+    fused = {variant.inputs: _fused(variant, target) for variant in model.variants}
     try:
         applied = {
-            inputs: apply_schedules(mod, target_json, schedules, is_static=is_static) for inputs, mod in fused.items()
+            inputs: apply_schedules(mod, target, schedules, is_static=is_static) for inputs, mod in fused.items()
         }
         mods = {inputs: one.mod for inputs, one in applied.items()}
         mod = one_program(model.title, mods) if model.others else mods[model.inputs]
-        mod = join_concats(mod, target_json).mod if is_static else mod
-        with gpu_code.compiling(target_json):
-            executable = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json))
+        mod = join_concats(mod, target).mod if is_static else mod
+        with gpu_code.compiling(target):
+            executable = tvm.compile(mod, target=tvm_target, tir_pipeline=tir_pipeline(target))
     except FleetError:
         raise
     except Exception as error:
-        raise BuildError(f"{model.title} does not compile for {target_json}: {last_lines(error)}") from error
-    artifact = build_executable(executable, target_json, Path(out_dir), args=model.inputs)
+        raise BuildError(f"{model.title} does not compile for {target.json}: {last_lines(error)}") from error
+    artifact = build_executable(executable, target, Path(out_dir), args=model.inputs)
     return replace(artifact, loop_nests=tuple(sorted({name for one in applied.values() for name in one.loop_nests})))
 
 
-def _fused(model: Model, target_json: str) -> IRModule:
+def _fused(model: Model, target: Target) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
-    mod = import_model(model, unrolls=needs_schedule(target_json))
+    mod = import_model(model, unrolls=needs_schedule(target))
     try:
-        return lower(mod, target_json)
+        return lower(mod, target)
     except Exception as error:
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {complaint(error)}") from error
 
 
-def _workloads(model: Model, target_json: str) -> list[Workload]:
-    fused = _fused(model, target_json)
-    skipped = skipped_programs(fused, target_json)
+def _workloads(model: Model, target: Target) -> list[Workload]:
+    fused = _fused(model, target)
+    skipped = skipped_programs(fused, target)
     return [
         workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))
-        for task in _tasks(fused, target_json)
+        for task in _tasks(fused, target)
         if str(task.task_name) not in skipped and has_known_sizes(task.dispatched[0]["main"])
     ]
 
@@ -120,7 +120,7 @@ def _united(variants: Sequence[Sequence[Workload]]) -> list[Workload]:
     return list(found.values())
 
 
-def _tasks(fused: IRModule, target_json: str) -> list[ExtractedTask]:
+def _tasks(fused: IRModule, target: Target) -> list[ExtractedTask]:
     from tvm.s_tir import meta_schedule as ms
 
-    return list(ms.relax_integration.extract_tasks(fused, make_target(target_json)))
+    return list(ms.relax_integration.extract_tasks(fused, make_target(target)))

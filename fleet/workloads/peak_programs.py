@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cross.targets.target import Target
 from fleet.domain.measuring import TensorSpec
 from fleet.workloads.default_schedule import default_schedule, needs_schedule
 
@@ -41,11 +42,11 @@ class PeakProgram:
     read_bytes: int = 0
 
 
-def arithmetic(target_json: str, lanes: int) -> tuple[IRModule, PeakProgram]:
+def arithmetic(target: Target, lanes: int) -> tuple[IRModule, PeakProgram]:
     """Return a program that multiplies and adds, `lanes` numbers at once."""
     from tvm import te, tirx
 
-    tasks = _GPU_TASKS if needs_schedule(target_json) else _CPU_TASKS
+    tasks = _GPU_TASKS if needs_schedule(target) else _CPU_TASKS
     shape = (tasks, _ACCUMULATORS, lanes)
 
     def chain(accumulator: PrimExpr, value: PrimExpr) -> PrimExpr:
@@ -56,14 +57,14 @@ def arithmetic(target_json: str, lanes: int) -> tuple[IRModule, PeakProgram]:
     step = te.reduce_axis((0, _STEPS), name="step")
     result = te.compute(shape, lambda task, a, lane: multiply_add(given[lane], axis=step), name="y")
     args = (TensorSpec((lanes,), "float32"), TensorSpec(shape, "float32", is_output=True))
-    return _scheduled(given, result, target_json), PeakProgram(args=args, flop=2.0 * _STEPS * math.prod(shape))
+    return _scheduled(given, result, target), PeakProgram(args=args, flop=2.0 * _STEPS * math.prod(shape))
 
 
-def reading(target_json: str, size_bytes: int) -> tuple[IRModule, PeakProgram]:
+def reading(target: Target, size_bytes: int) -> tuple[IRModule, PeakProgram]:
     """Return a program that reads through about so much memory and adds everything up."""
     from tvm import te
 
-    is_gpu = needs_schedule(target_json)
+    is_gpu = needs_schedule(target)
     tasks, lanes = _GPU_READ_TASKS if is_gpu else _CPU_READ_TASKS, VECTOR_LANES[1]
     rows = max(1, size_bytes // (4 * tasks * _ACCUMULATORS * lanes))
     # Threads of a GPU read side by side, a core reads on where it is.
@@ -76,17 +77,17 @@ def reading(target_json: str, size_bytes: int) -> tuple[IRModule, PeakProgram]:
 
     result = te.compute((tasks, _ACCUMULATORS, lanes), total, name="y")
     args = (TensorSpec(shape, "float32"), TensorSpec((tasks, _ACCUMULATORS, lanes), "float32", is_output=True))
-    return _scheduled(given, result, target_json), PeakProgram(args=args, read_bytes=4 * math.prod(shape))
+    return _scheduled(given, result, target), PeakProgram(args=args, read_bytes=4 * math.prod(shape))
 
 
-def _scheduled(given: Tensor, result: Tensor, target_json: str) -> IRModule:
+def _scheduled(given: Tensor, result: Tensor, target: Target) -> IRModule:
     """Return the program with its accumulators in registers, one task for each thread at a time."""
     import tvm
     from tvm import te
 
     mod = tvm.IRModule({"main": te.create_prim_func([given, result]).with_attr("global_symbol", "main")})
-    if needs_schedule(target_json):
-        return default_schedule(mod, target_json)
+    if needs_schedule(target):
+        return default_schedule(mod, target)
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)

@@ -85,9 +85,9 @@ async def test_the_inventory_of_a_gpu(h200: Driver) -> None:
 
 async def test_tvm_takes_the_target(h200: Driver) -> None:
     """What the inventory says is a target that code can be built for."""
-    from cross.targets.target import make_target
+    from cross.targets.target import make_target, parse_target
 
-    target = make_target(h200.inventory().target_json)
+    target = make_target(parse_target(h200.inventory().target_json))
 
     assert target.kind.name == "cuda"
     assert target.host.kind.name == "llvm"

@@ -12,6 +12,7 @@ import numpy as np
 import fleet.aio
 from cross.build.library import build
 from cross.fabric.tiles import FabricTile, matmul_i8, schedule_matmul
+from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
 from fleet.domain.measuring import Measurement, TensorSpec
@@ -39,10 +40,10 @@ class Found:
     measurement: Measurement
 
 
-def build_tilings(target_json: str, folder: Path) -> dict[FabricTile, Artifact]:
+def build_tilings(target: Target, folder: Path) -> dict[FabricTile, Artifact]:
     """Build one product in every tiling."""
     mod = matmul_i8(EXTENT, EXTENT, EXTENT)
-    return {tile: build(schedule_matmul(mod, tile), target_json, folder, args=SPECS) for tile in TILES}
+    return {tile: build(schedule_matmul(mod, tile), target, folder, args=SPECS) for tile in TILES}
 
 
 async def program(device: Device, design: str, folder: Path, **patience: int) -> bool:

@@ -10,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 
+from cross.targets.target import Target
 from device_agents.runtimes.tvm import TvmRuntime
 from fleet.domain.measuring import Call, Tensor, TensorSpec
 
@@ -17,7 +18,7 @@ SHAPE = (7, 8, 32)
 """Side of the image, channels of data and of result."""
 
 
-def build_integers(target_json: str, folder: Path) -> None:
+def build_integers(target: Target, folder: Path) -> None:
     """Write the convolution into a new folder, with its static schedule for a target that has the instruction."""
     import numpy as np
 
@@ -28,19 +29,19 @@ def build_integers(target_json: str, folder: Path) -> None:
     from fleet.spaces.space import finished, static_schedule
     from tests.unit.spaces.test_int8_schedules import conv, operands
 
-    load_intrinsics(target_json)
-    unit = integer_unit(target_json)
+    load_intrinsics(target)
+    unit = integer_unit(target)
     if unit is None:
-        raise ValueError(f"{target_json} has no instruction for integers")
+        raise ValueError(f"{target} has no instruction for integers")
     mod, [*inputs, expected] = conv(unit, *SHAPE), operands(unit, *SHAPE)
-    schedule = static_schedule(mod, target_json)
+    schedule = static_schedule(mod, target)
     if schedule is None:
-        raise ValueError(f"no schedule for {target_json}")
+        raise ValueError(f"no schedule for {target}")
     arrays = [np.ascontiguousarray(array) for array in pack_all(inputs, packings_of(schedule, mod))]
     specs = [TensorSpec(array.shape, str(array.dtype)) for array in arrays]
     specs.append(TensorSpec(expected.shape, str(expected.dtype), True))
     folder.mkdir()
-    built = build(finished(schedule.mod, target_json), target_json, folder, args=tuple(specs))
+    built = build(finished(schedule.mod, target), target, folder, args=tuple(specs))
     (folder / "program.so").write_bytes(built.path.read_bytes())
     (folder / "args.json").write_text(json.dumps([[spec.shape, spec.dtype, spec.is_output] for spec in specs]))
     for place, array in enumerate(arrays):

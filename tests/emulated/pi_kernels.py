@@ -10,6 +10,7 @@ from typing import Any
 
 from cross.build.library import build
 from cross.targets.boards import find_board
+from cross.targets.target import parse_target
 from fleet.domain.measuring import TensorSpec
 from tests.emulated.integer_kernels import build_integers
 from tests.emulated.recurrent_kernels import build_lstm
@@ -57,18 +58,18 @@ def main(folder: Path) -> None:
         "armv7": json.dumps(find_board("rpi2-32").cpu_target),
     }
     paths = {
-        name: str(build(matmul(parallel=name != "armv7"), target, folder, args=_specs("float32")).path)
+        name: str(build(matmul(parallel=name != "armv7"), parse_target(target), folder, args=_specs("float32")).path)
         for name, target in targets.items()
     }
-    half = build(matmul("float16"), json.dumps(A76), folder, args=_specs("float16"))
+    half = build(matmul("float16"), parse_target(json.dumps(A76)), folder, args=_specs("float16"))
     paths["half"] = str(half.path)
-    slow = build(matmul(parallel=False, size=1024), targets["pi4"], folder, args=_specs("float32", 1024))
+    slow = build(matmul(parallel=False, size=1024), parse_target(targets["pi4"]), folder, args=_specs("float32", 1024))
     paths["slow"] = str(slow.path)
     paths["soft"] = str(_soft_float(folder))
     for board in ("pi4", "armv7"):
-        paths |= {f"winograd{m}-{board}": str(build_winograd(m, targets[board], folder)) for m in SIZES}
-    paths |= {f"lstm-{board}": str(build_lstm(targets[board], folder)) for board in ("pi4", "armv7")}
-    build_integers(find_board("rpi5-64").target_json, folder / "integers")
+        paths |= {f"winograd{m}-{board}": str(build_winograd(m, parse_target(targets[board]), folder)) for m in SIZES}
+    paths |= {f"lstm-{board}": str(build_lstm(parse_target(targets[board]), folder)) for board in ("pi4", "armv7")}
+    build_integers(parse_target(find_board("rpi5-64").target_json), folder / "integers")
     (folder / "index.json").write_text(json.dumps(paths))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cross.build.library import build
+from cross.targets.target import Target
 from fleet.checking.index_inputs import inputs_of
 from fleet.models.recurrent_layer import Cell, Recurrence
 from fleet.models.recurrent_program import recurrence_program
@@ -25,17 +26,17 @@ LAYER = Recurrence(
 """Large enough that the cores share each step and meet at a barrier."""
 
 
-def build_lstm(target_json: str, folder: Path) -> Path:
+def build_lstm(target: Target, folder: Path) -> Path:
     """Build the layer for a target and write its expected outputs beside it; return its library."""
     import tvm
 
     workload = workload_of(
         tvm.IRModule({"main": recurrence_program(LAYER).with_attr("global_symbol", "main")}), name="lstm"
     )
-    schedule = static_schedule(module_of(workload.mod_json), target_json)
+    schedule = static_schedule(module_of(workload.mod_json), target)
     if schedule is None:
-        raise ValueError(f"no schedule for {target_json}")
-    built = build(finished(schedule.mod, target_json), target_json, folder, args=workload.args)
+        raise ValueError(f"no schedule for {target}")
+    built = build(finished(schedule.mod, target), target, folder, args=workload.args)
     given, weights = (np.asarray(each) for each in inputs_of(workload, 0)[:2])
     answers, hidden, cell = _by_equations(given, weights)
     np.savez(built.path.with_suffix(".npz"), given, weights, answers=answers, hidden=hidden, cell=cell)

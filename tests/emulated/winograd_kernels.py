@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cross.build.library import build
+from cross.targets.target import Target
 from fleet.domain.measuring import TensorSpec
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import best_outputs, winograd
@@ -31,7 +32,7 @@ class Answers:
     """Of each sum."""
 
 
-def build_winograd(outputs: int, target_json: str, folder: Path) -> Path:
+def build_winograd(outputs: int, target: Target, folder: Path) -> Path:
     """Build the convolution that F(outputs, 3) is chosen for, with its answers beside it; return its library."""
     import tvm
     from tvm import te
@@ -46,13 +47,13 @@ def build_winograd(outputs: int, target_json: str, folder: Path) -> Path:
     kernel = te.placeholder((filtering.size, filtering.size, channels, channels), name="kernel")
     result = winograd(data, kernel, filtering, (side, side), (1, 1))
     mod = tvm.IRModule({"main": te.create_prim_func([data, kernel, result]).with_attr(CONSTANTS, [1])})
-    schedule = static_schedule(mod, target_json)
+    schedule = static_schedule(mod, target)
     if schedule is None:
-        raise ValueError(f"no schedule for {target_json}")
+        raise ValueError(f"no schedule for {target}")
     packings = packings_of(schedule, mod)
     specs = [TensorSpec(tuple(map(int, each.shape)), "float32") for each in (data, kernel)]
     specs = [*pack_specs(specs, packings), TensorSpec(shape, "float32", True)]
-    path = build(finished(schedule.mod, target_json), target_json, folder, args=tuple(specs)).path
+    path = build(finished(schedule.mod, target), target, folder, args=tuple(specs)).path
     rng = np.random.default_rng(outputs)
     image = rng.standard_normal(shape, np.float32)
     weights = rng.standard_normal((TAPS, TAPS, channels, channels), np.float32)

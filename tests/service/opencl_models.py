@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from cross.targets.target import Target, parse_target
+
 SIZE = 48
 
 
-def build_all(folder: Path, target_json: str) -> None:
+def build_all(folder: Path, target: Target) -> None:
     """Write the files."""
     from fleet.building.build_candidate import BuildTask, build_candidate
     from fleet.optimizer.tasks.propose import ProposeTask, propose
@@ -24,16 +26,19 @@ def build_all(folder: Path, target_json: str) -> None:
 
     def store(name: str, workload: Any, trace_json: str | None) -> None:
         task = BuildTask(
-            mod_json=workload.mod_json, target_json=target_json, trace_json=trace_json, out_dir=str(folder / "built")
+            mod_json=workload.mod_json,
+            target=target,
+            trace_json=trace_json,
+            out_dir=str(folder / "built"),
         )
         build_candidate(task).artifact.path.rename(folder / name)
 
     product = matmul(SIZE)
-    proposals = propose(ProposeTask(mod_json=product.mod_json, target_json=target_json, count=1, seed=2))
+    proposals = propose(ProposeTask(mod_json=product.mod_json, target=target, count=1, seed=2))
     store("matmul.so", product, None)
     store("tuned.so", product, proposals[0].trace_json)
     store("undefined.so", workload_of(_undefined(), name="undefined"), None)
-    _build_model(folder, target_json)
+    _build_model(folder, target)
 
 
 def _undefined() -> Any:
@@ -44,7 +49,7 @@ def _undefined() -> Any:
     return te.create_prim_func([given, called])
 
 
-def _build_model(folder: Path, target_json: str) -> None:
+def _build_model(folder: Path, target: Target) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -73,11 +78,11 @@ def _build_model(folder: Path, target_json: str) -> None:
     path = folder / "two_layers.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     model = load_model(path)
-    costliest = extract(model, target_json)[0]
-    proposal = propose(ProposeTask(mod_json=costliest.mod_json, target_json=target_json, count=1, seed=1))[0]
-    artifact = compile_model(model, target_json, {costliest.shash: proposal.trace_json}, folder / "built")
+    costliest = extract(model, target)[0]
+    proposal = propose(ProposeTask(mod_json=costliest.mod_json, target=target, count=1, seed=1))[0]
+    artifact = compile_model(model, target, {costliest.shash: proposal.trace_json}, folder / "built")
     artifact.path.rename(folder / "model.so")
 
 
 if __name__ == "__main__":
-    build_all(Path(sys.argv[1]), sys.argv[2])
+    build_all(Path(sys.argv[1]), parse_target(sys.argv[2]))

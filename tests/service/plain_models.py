@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from cross.targets.target import parse_target
+
 
 def build(folder: Path, target_json: str) -> None:
     """Write matmul.so, parallel.so, workspace.so, packed.so, exp.so."""
@@ -16,7 +18,7 @@ def build(folder: Path, target_json: str) -> None:
     from cross.build.library import build as build_artifact
 
     def export(name: str, function: object) -> None:
-        built = build_artifact(tvm.IRModule({"main": function}), target_json, folder / "built")
+        built = build_artifact(tvm.IRModule({"main": function}), parse_target(target_json), folder / "built")
         built.path.replace(folder / name)
 
     def prim(*tensors: object) -> object:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fleet.aio
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.errors import InvalidRequest, MeasurementError
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
     """Programming another bitstream changes what the same board computes, and how many cycles it takes."""
     root = make_zynq_root(tmp_path / "root", family="xlnx,zynqmp")
-    artifacts = build_tilings(host_target_json(), tmp_path)
+    artifacts = build_tilings(host_target(), tmp_path)
     entry = {"driver": "zynq", "name": "zynq", "part": "xczu3eg", "sys_root": str(root)}
     config = parse_config({"devices": [{**entry, "state_dir": str(tmp_path / "fabric"), "emulated": True}]})
     with (

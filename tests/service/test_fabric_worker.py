@@ -14,7 +14,7 @@ import pytest
 
 from cross.build.library import build, build_executable
 from cross.fabric.tiles import GEMM_I8_DMA, FabricTile, matmul_i8, schedule_matmul
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from device_agents.driver import WorkerSpec
 from device_agents.fabric.description import Window
 from device_agents.fabric.program import FabricDead
@@ -50,7 +50,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[FabricTile, Arti
     folder = tmp_path_factory.mktemp("artifacts")
     tiles = (*TILES, FabricTile(m=8, n=8, k=4))
     mod = matmul_i8(EXTENT, EXTENT, EXTENT)
-    return {tile: build(schedule_matmul(mod, tile), host_target_json(), folder) for tile in tiles}
+    return {tile: build(schedule_matmul(mod, tile), host_target(), folder) for tile in tiles}
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ async def test_operands_can_be_fetched_by_the_fabric(
     """The same numbers through memory that both share; its cycles hold the bursts, too."""
     tile = replace(TILES[1], function=GEMM_I8_DMA)
     mod = schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)
-    fetching = build(mod, host_target_json(), tmp_path)
+    fetching = build(mod, host_target(), tmp_path)
     await workers.start(registers_yaml())
 
     times = [await workers.measure(artifact) for artifact in (artifacts[TILES[1]], fetching, fetching)]
@@ -159,7 +159,7 @@ async def test_a_model_whose_operator_is_on_the_fabric_is_counted_too(
 ) -> None:
     """A Relax executable that multiplies twice takes the cycles of two products."""
     tile = TILES[2]
-    model = build_executable(compile_chain(tile), host_target_json(), tmp_path)
+    model = build_executable(compile_chain(tile), host_target(), tmp_path)
     await workers.start(registers_yaml())
     vm = {"args": ARGUMENTS[:2], "module_kind": measurement_pb2.MODULE_KIND_RELAX_VM}
 
@@ -215,7 +215,7 @@ async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
     workers: Workers, fabric: EmulatedFabric, tmp_path: Path
 ) -> None:
     """The measurement says so: cycles and seconds must not be mixed up."""
-    plain = build(matmul_i8(EXTENT, EXTENT, EXTENT), host_target_json(), tmp_path)
+    plain = build(matmul_i8(EXTENT, EXTENT, EXTENT), host_target(), tmp_path)
     await workers.start(registers_yaml())
 
     measured = await workers.measure(plain, number=3)
@@ -248,7 +248,7 @@ async def test_a_stuck_core_costs_one_candidate(
     """RUN_FAILED with the reason, the worker lives, and the next candidate is right."""
     fabric.load("gemm_i8_faulty")
     bad_mod = schedule_matmul(matmul_i8(40, 40, 40), FabricTile(m=8, n=8, k=20))
-    bad = build(bad_mod, host_target_json(), tmp_path)
+    bad = build(bad_mod, host_target(), tmp_path)
     await workers.start(registers_yaml(run_ms=2000))
     request = session_service_pb2.CallRequest(
         artifact_digest=bad.digest,

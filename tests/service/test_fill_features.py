@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.targets.target import parse_target
+from cross.targets.target import Target, parse_target
 from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
 from fleet.domain.keys import trace_digest
@@ -22,27 +22,26 @@ from fleet.optimizer.backfill import fill_features
 from fleet.optimizer.recall import recall, with_features
 from tests.contract.test_library_snapshots import Threads
 
-TARGET = '{"kind":"llvm","mcpu":"x86-64-v3"}'
-SCOPE = RecordScope(target_json=TARGET, device_model="m", tvm_version="0.27")
+TARGET = parse_target('{"kind":"llvm","mcpu":"x86-64-v3"}')
+SCOPE = RecordScope(target_json=TARGET.json, device_model="m", tvm_version="0.27")
 POISON = "[[13],[]]"
 TURNS = Turns(shares_cores=True)
 FOUND = pack_program(17, np.ones((2, 3), np.float32))
 
 
 class Fragile(Threads):
-    """A pool whose worker dies of one trace, and refuses the targets that any would."""
+    """A pool whose worker dies of one trace."""
 
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self.submit(self._recall, *args)
 
-    def _recall(self, mod_json: str, target_json: str, traces: list[str]) -> list[RecordProgram]:
-        parse_target(target_json)
+    def _recall(self, mod_json: str, target: Target, traces: list[str]) -> list[RecordProgram]:
         if POISON in traces:
             raise BuildError("the worker crashed")
         return [FOUND] * len(traces)
 
 
-def add(library: Library, *traces: str, target_json: str = TARGET) -> None:
+def add(library: Library, *traces: str, target_json: str = TARGET.json) -> None:
     """Store records without features."""
     scope = replace(SCOPE, target_json=target_json)
     library.add_records(NewRecord(workload="1", scope=scope, trace_json=trace, run_secs=(1.0,)) for trace in traces)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, StoredWorkload
@@ -42,7 +42,7 @@ def write_files(folder: Path, mod_json: str, trace: object) -> None:
     encoded = base64.b64encode(struct.pack("<Q", len(text)) + text).decode()
     workload = programs.matmul(16)
     (folder / WORKLOAD_FILE).write_text(json.dumps([workload.shash, encoded]) + "\n")
-    record = [0, [trace, [1e-9], json.loads(host_target_json()), None]]
+    record = [0, [trace, [1e-9], dict(host_target().options), None]]
     (folder / RECORD_FILE).write_text(json.dumps(record) + "\n")
 
 
@@ -80,7 +80,7 @@ def test_an_imported_program_that_calls_a_packed_function_is_refused(tmp_path: P
 def test_a_build_refuses_a_planted_record_of_a_shared_library(tmp_path: Path) -> None:
     """A shared library has other writers, so the trace is checked again before it is replayed."""
     workload, path = programs.matmul(16), tmp_path / "library.sqlite"
-    scope = RecordScope(target_json=host_target_json(), device_model="mine", tvm_version=VERSION)
+    scope = RecordScope(target_json=host_target().json, device_model="mine", tvm_version=VERSION)
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash=workload.shash, name="matmul", mod_json=workload.mod_json))
         planted = NewRecord(workload=workload.shash, scope=scope, trace_json=json.dumps(TRACE), run_secs=(1e-9,))
@@ -108,13 +108,13 @@ def test_a_database_leaves_a_planted_record_out(tmp_path: Path) -> None:
     from fleet.metaschedule import FleetDatabase
 
     workload, path = programs.matmul(16), tmp_path / "library.sqlite"
-    scope = RecordScope(target_json=host_target_json(), device_model="mine", tvm_version=VERSION)
+    scope = RecordScope(target_json=host_target().json, device_model="mine", tvm_version=VERSION)
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash=workload.shash, name="matmul", mod_json=workload.mod_json))
         planted = NewRecord(workload=workload.shash, scope=scope, trace_json=json.dumps(TRACE), run_secs=(1e-9,))
         library.add_record(planted)
     database = FleetDatabase(path)
 
-    target = tvm.target.Target(json.loads(host_target_json()))
+    target = tvm.target.Target(dict(host_target().options))
     assert database.query_tuning_record(tvm.ir.load_json(workload.mod_json), target, "main") is None
     database.close()

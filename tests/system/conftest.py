@@ -81,7 +81,7 @@ def exporting(two_heads: Path) -> Callable[..., Exported]:
     """Exports the model with two heads to a file of a given name, by default without any record."""
 
     def make(name: str, **more: object) -> Exported:
-        values = {"target_json": target_of("host"), "library": str(two_heads.with_name("none.sqlite")), **more}
+        values = {"target": target_of("host"), "library": str(two_heads.with_name("none.sqlite")), **more}
         wanted = ExportOptions(model=two_heads, output=two_heads.with_name(name), **values)  # type: ignore[arg-type]
         return asyncio.run(export(wanted))
 

@@ -25,7 +25,7 @@ def store_record(model_file: Path, library_path: Path) -> str:
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
     schedule.parallel(schedule.get_loops(block)[0])
     scope = RecordScope(
-        target_json=canonical_target(target_of("host")), device_model="it x2", tvm_version=tvm_version() or ""
+        target_json=canonical_target(target_of("host").json), device_model="it x2", tvm_version=tvm_version() or ""
     )
     stored = StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json, flop=workload.flop)
     facts = {"workload": workload.shash, "scope": scope}

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cross.targets.boards import load_boards
+from cross.targets.target import parse_target
 from device_agents.driver import NoStrays
 from device_agents.drivers.cpu import CpuDriver
 from fleet.artifacts.artifact import Artifact, elf_machine
@@ -102,7 +103,7 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
         )
 
     def order(**more: object) -> BuildOrder:
-        values: dict[str, object] = {"workload": "matmul-32", "target_json": target, "shapes": {}, **more}
+        values: dict[str, object] = {"workload": "matmul-32", "target": parse_target(target), "shapes": {}, **more}
         return BuildOrder(output=tmp_path / "it.so", library=str(tmp_path / "records.sqlite"), **values)  # type: ignore[arg-type]
 
     tuned = run_build(order())
@@ -111,8 +112,8 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
     assert untuned.schedule == "static"
     assert tuned.artifact.digest != untuned.artifact.digest
     elsewhere = '{"kind": "llvm", "num-cores": 7}'
-    assert run_build(order(target_json=elsewhere)).schedule == "static"
-    assert run_build(order(target_json=elsewhere, device_model="it")).schedule == "library"
+    assert run_build(order(target=parse_target(elsewhere))).schedule == "static"
+    assert run_build(order(target=parse_target(elsewhere), device_model="it")).schedule == "library"
 
 
 @slow
@@ -124,7 +125,7 @@ def test_a_model_is_built_as_it_is_exported(two_heads: Path, tmp_path: Path) -> 
     def built(workload: str = str(two_heads)) -> str:
         output, library = tmp_path / "it.so", str(library_path)
         return run_build(
-            BuildOrder(workload=workload, target_json=target_of("host"), output=output, shapes=(), library=library)
+            BuildOrder(workload=workload, target=target_of("host"), output=output, shapes=(), library=library)
         ).artifact.digest
 
     def exported() -> str:
@@ -159,9 +160,7 @@ def test_an_operator_of_a_model_is_built_by_its_pattern(tmp_path: Path) -> None:
 @slow
 def test_the_facts_of_an_operator_are_those_of_its_packed_weights(two_heads: Path, tmp_path: Path) -> None:
     """Its schedule takes weights in tiles: who made arguments by the model's own shapes read past their end."""
-    order = BuildOrder(
-        workload=f"{two_heads}:*conv2d*", target_json=target_of("host"), output=tmp_path / "it.so", shapes={}
-    )
+    order = BuildOrder(workload=f"{two_heads}:*conv2d*", target=target_of("host"), output=tmp_path / "it.so", shapes={})
 
     built = run_build(order)
 
@@ -187,7 +186,7 @@ async def test_host_is_the_target_that_this_machines_agent_tells() -> None:
     await driver.open(NoStrays())
     inventory = driver.inventory()
     await driver.close()
-    assert json.loads(target_of("host")) == json.loads(inventory.target_json)
+    assert dict(target_of("host").options) == json.loads(inventory.target_json)
 
 
 @slow

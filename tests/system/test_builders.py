@@ -14,6 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
+from cross.targets.target import parse_target
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
@@ -40,7 +41,7 @@ from tests.unit import cross_pool_tasks as tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-TARGET = '{"kind": "llvm", "mcpu": "x86-64-v3"}'
+TARGET = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3"}')
 _ENDS_WITHIN_SEC = 240
 
 
@@ -164,7 +165,7 @@ async def test_what_is_built_goes_from_its_builder_to_the_agent(
 
 async def _build(pool: DaskPool, size: int, out_dir: Path) -> BuiltElsewhere:
     workload = matmul(size)
-    task = BuildTask(mod_json=workload.mod_json, target_json=TARGET, trace_json=None, out_dir=str(out_dir))
+    task = BuildTask(mod_json=workload.mod_json, target=TARGET, trace_json=None, out_dir=str(out_dir))
     artifact = (await asyncio.wrap_future(pool.submit(build_candidate, task))).artifact
     assert isinstance(artifact, BuiltElsewhere)
     return artifact

@@ -14,6 +14,7 @@ import pytest
 
 import fleet
 from cross.targets.boards import find_board
+from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import ErrorKind, Evaluator, TensorSpec, Trial
@@ -186,7 +187,7 @@ def test_a_killed_agent_finds_its_fabric_as_it_was(bench: Bench) -> None:
 def test_modules_call_the_fabric_from_32_bits(bench: Bench) -> None:
     """An int8 product in tiles, each one a call of the simulated core: exact, and the same cycles each time."""
     tile = TILES[1]
-    artifact = build_tilings(find_board("pynq-z1").target_json, bench.folder)[tile]
+    artifact = build_tilings(parse_target(find_board("pynq-z1").target_json), bench.folder)[tile]
     design = bitstream("gemm_i8", bench.folder, idcode=bitstreams.XC7Z020)
     registers = bench.folder / "registers.yaml"
     registers.write_text(registers_yaml())

@@ -14,6 +14,7 @@ import pytest
 import fleet.aio
 from cross.build.library import build
 from cross.fabric.tiles import GEMM_I8_DMA, FabricTile, matmul_i8, schedule_matmul
+from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
@@ -31,7 +32,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 BOARD = "kind=zynq,emulated=true"
 _CONFIG = "devices: [{driver: zynq, name: ultra96, part: xczu3eg, emulated: true, threads: 2}]\n"
-_TARGET = '{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "mattr": ["+neon"], "num-cores": 2}'
+_TARGET = parse_target(
+    '{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "mattr": ["+neon"], "num-cores": 2}'
+)
 _FILES = {
     "/sys/firmware/devicetree/base/model": "Avnet Ultra96 Rev1\0",
     "/sys/firmware/devicetree/base/compatible": "avnet,ultra96-rev1\0xlnx,zynqmp\0",

@@ -107,7 +107,7 @@ def test_an_output_is_as_large_as_the_data_makes_it(app: Path, tmp_path: Path) -
     graph = helper.make_graph(nodes, "detector", [boxes, scores], [y], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "it.onnx")
     options = ExportOptions(
-        model=tmp_path / "it.onnx", target_json=target_of("host"), output=tmp_path / "it.fleet", is_untuned=True
+        model=tmp_path / "it.onnx", target=target_of("host"), output=tmp_path / "it.fleet", is_untuned=True
     )
     exported = asyncio.run(export(options))
     zipfile.ZipFile(exported.path).extractall(tmp_path / "model")

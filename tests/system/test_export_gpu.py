@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import fleet.runtime
+from cross.targets.target import parse_target
 from device_agents.drivers.opencl.devices import find_opencl_devices
 from device_agents.drivers.opencl.driver import target_of
 from device_agents.machine.host import read_host
@@ -36,7 +37,7 @@ def test_a_model_for_opencl_runs_from_python(exporting: Callable[..., Exported])
     require_opencl()
     target = target_of(find_opencl_devices()[0], read_host())
 
-    exported = exporting("opencl.fleet", target_json=json.dumps(target))
+    exported = exporting("opencl.fleet", target=parse_target(json.dumps(target)))
 
     assert exported.manifest.device_type == "opencl"
     subprocess.run([sys.executable, "-c", _RUN, exported.path], check=True, env=here(), timeout=150)
@@ -46,7 +47,7 @@ def test_a_model_for_a_gpu_that_is_not_here_is_refused(exporting: Callable[..., 
     """It is built all the same, for the host that its target names; the loader says what is missing."""
     target = {"kind": "cuda", "arch": "sm_90", "host": {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 3}}
 
-    exported = exporting("cuda.fleet", target_json=json.dumps(target))
+    exported = exporting("cuda.fleet", target=parse_target(json.dumps(target)))
 
     manifest = exported.manifest
     assert (manifest.device_type, manifest.machine, manifest.threads) == ("cuda", "x86_64", 3)
@@ -58,4 +59,4 @@ def test_a_model_for_a_gpu_that_is_not_here_is_refused(exporting: Callable[..., 
 def test_a_kind_without_a_runtime_is_refused(exporting: Callable[..., Exported]) -> None:
     """Before anything is compiled."""
     with pytest.raises(InvalidRequest, match="vulkan is none of them"):
-        exporting("vulkan.fleet", target_json='{"kind": "vulkan"}')
+        exporting("vulkan.fleet", target=parse_target('{"kind": "vulkan"}'))

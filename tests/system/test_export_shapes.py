@@ -73,7 +73,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(path: Path) -> Exported:
     wanted = ExportOptions(
         model=path,
-        target_json=target_of("host"),
+        target=target_of("host"),
         output=path.with_suffix(".fleet"),
         is_untuned=True,
         shapes=[{"x": shape} for shape in SHAPES],

@@ -14,7 +14,7 @@ import pytest
 import fleet.aio
 from cross.fabric.tiles import FabricTile, matmul_i8
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from examples.zynq_gemm_i8 import tune as example
@@ -47,7 +47,7 @@ def tile_of(trace: Any) -> FabricTile:
 
 def tune(address: str, selector: str, work_dir: Path) -> list[Any]:
     """Return the records of a stock tuning run."""
-    load_intrinsics(host_target_json())
+    load_intrinsics(host_target())
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tvm.s_tir import Schedule
 
+from cross.targets.target import parse_target
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
 from fleet.building.turns import Turns
@@ -56,14 +57,14 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
             device_model=inventory.device_model,
             tvm_version=inventory.tvm_version,
         )
-        workloads = extract(model, scope.target_json)
+        workloads = extract(model, parse_target(scope.target_json))
         first = workloads[0]
-        static = static_schedule(module_of(first.mod_json), scope.target_json)
+        static = static_schedule(module_of(first.mod_json), parse_target(scope.target_json))
         assert static is not None
         claims = {trace_json(serial(first)): RecordKind.CANDIDATE, trace_json(static): RecordKind.STATIC}
 
         async def compiled(lineup: Lineup) -> Artifact:
-            return compile_model(model, scope.target_json, lineup, tmp_path)
+            return compile_model(model, parse_target(scope.target_json), lineup, tmp_path)
 
         with Library.open(tmp_path / "library.sqlite") as library:
             library.add_workload(StoredWorkload(shash=first.shash, name=first.name, mod_json=first.mod_json))
@@ -116,7 +117,7 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
 
     order = BuildOrder(
         workload=str(two_products),
-        target_json=scope.target_json,
+        target=parse_target(scope.target_json),
         output=tmp_path / "built.so",
         library=str(tmp_path / "library.sqlite"),
         shapes={},

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cross.build.library import build
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.workloads.programs import matmul
 from tests.system.fleet_processes import FLEET, Fleet, run_fleet, running_fleet
 
@@ -27,7 +27,7 @@ def matmul_so(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     workload = matmul(SIZE)
     artifact = build(
-        tvm.ir.load_json(workload.mod_json), host_target_json(), tmp_path_factory.mktemp("built"), args=workload.args
+        tvm.ir.load_json(workload.mod_json), host_target(), tmp_path_factory.mktemp("built"), args=workload.args
     )
     return artifact.path
 

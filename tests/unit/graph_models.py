@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cross.targets.intrinsics import keep_package_light
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.graph.rebuilding import op_name
 from tests.unit.quick_compile import compile_quickly
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Emit = Callable[[Expr], Expr]
 
-TARGET = host_target_json()
+TARGET = host_target()
 
 
 def random_array(*shape: int, seed: int = 0) -> np.ndarray:

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cross.targets.intrinsics import keep_package_light
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import host_target, make_target, parse_target
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -24,6 +24,6 @@ def compile_quickly(mod: IRModule, *, optimized: bool = False) -> Any:
     keep_package_light()
     import tvm
 
-    target = json.loads(host_target_json()) | ({} if optimized else {"opt-level": 0})
+    target = dict(host_target().options) | ({} if optimized else {"opt-level": 0})
     with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
-        return tvm.compile(mod, target=make_target(json.dumps(target)))
+        return tvm.compile(mod, target=make_target(parse_target(json.dumps(target))))

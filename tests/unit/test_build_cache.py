@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from cross.build.cache import BuildCache, cache_key
+from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.domain.measuring import TensorSpec
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.programs import matmul
 
-TARGET = '{"kind": "llvm", "mcpu": "x86-64-v3"}'
+TARGET = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3"}')
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def make_artifact(folder: Path, content: bytes = b"code" * 1000) -> Artifact:
     folder.mkdir(exist_ok=True)
     (folder / "built.so").write_bytes(content)
     args = (TensorSpec((2, 3), "float32"), TensorSpec((2,), "float32", is_output=True))
-    return Artifact.of_file(folder / "built.so", function="f", args=args, target_json=TARGET, linker="ld")
+    return Artifact.of_file(folder / "built.so", function="f", args=args, target_json=TARGET.json, linker="ld")
 
 
 def entry_of(cache: BuildCache, key: str) -> Path:
@@ -152,11 +153,11 @@ def test_what_has_no_room_is_a_miss(cache: BuildCache, tmp_path: Path) -> None:
 def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None:
     """A build takes what the cache has for its program, features beside it; another program is compiled."""
     workload = matmul(16)
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2)
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=2)
     tasks = [
         BuildTask(
             mod_json=workload.mod_json,
-            target_json=TARGET,
+            target=TARGET,
             trace_json=proposal.trace_json,
             out_dir=str(tmp_path / "built"),
             cache=cache,
@@ -183,11 +184,11 @@ def test_everything_that_decides_a_library_is_in_its_name() -> None:
     names = [
         cache_key(1, TARGET, **options),
         cache_key(2, TARGET, **options),
-        cache_key(1, TARGET.replace("v3", "v4"), **options),
+        cache_key(1, parse_target(TARGET.json.replace("v3", "v4")), **options),
         cache_key(1, TARGET, **{**options, "tvm": "0.28"}),
         cache_key(1, TARGET, **{**options, "checks_arguments": False}),
     ]
 
     assert len(set(names)) == len(names)
-    assert cache_key(1, '{"mcpu": "x86-64-v3", "kind": "llvm"}', **options) == names[0]
-    assert cache_key(1, '{"kind": "cuda", "arch": "sm_90"}', **options) is None
+    assert cache_key(1, parse_target('{"mcpu": "x86-64-v3", "kind": "llvm"}'), **options) == names[0]
+    assert cache_key(1, parse_target('{"kind": "cuda", "arch": "sm_90"}'), **options) is None

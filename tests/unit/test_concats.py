@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cross.targets.target import parse_target
 from fleet.graph.concats import CopyReason, concat_starts, is_fused_concat
 from fleet.graph.pipeline import lower
 from fleet.workloads.applying import apply_schedules
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fleet.workloads.concats import Joined
     from tests.unit.graph_models import Emit
 
-CUDA = '{"kind": "cuda", "arch": "sm_86"}'
+CUDA = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 
 
 def program(shapes: Sequence[tuple[int, ...]], compute: Callable[..., object]) -> PrimFunc:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.cost_data.dataset import Dataset, Group, Program, load, refreshed, save
 from benchmarks.cost_data.timer import Times
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
+from cross.targets.target import parse_target
 from fleet.cost_model.packaged_model import prior_samples
 from fleet.cost_model.samples import grouped
 
@@ -93,11 +94,11 @@ def test_a_space_that_begins_with_other_schedules_is_noticed() -> None:
     from benchmarks.cost_data.own_spaces import has_other_space
     from fleet.workloads.programs import matmul
 
-    target_json = '{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}'
+    target = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
     workload = matmul(16)
-    task = CandidateTask(mod_json=workload.mod_json, target_json=target_json, count=9)
+    task = CandidateTask(mod_json=workload.mod_json, target=target, count=9)
     traces = [candidate.trace_json for candidate in own_candidates(task)]
-    program = replace(made_up("1").program, mod_json=workload.mod_json, target_json=target_json)
+    program = replace(made_up("1").program, mod_json=workload.mod_json, target_json=target.json)
     group = replace(made_up("1"), program=program, sources=["own"] * len(traces), traces=traces)
 
     assert not has_other_space(group)

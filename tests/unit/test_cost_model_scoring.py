@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from cross.targets.target import parse_target
 from fleet.cost_model.boosting import train
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 
-CPU = '{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}'
-GPU = '{"kind": "cuda", "arch": "sm_86"}'
+CPU = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
+GPU = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 COLUMNS = 164
 
 

@@ -9,7 +9,7 @@ import pytest
 from cross.build.cuda_code import architecture as cuda_architecture
 from cross.build.rocm_code import architecture as rocm_architecture
 from cross.targets.boards import Board, Found, boards_of, find_board, load_boards, match, refine
-from cross.targets.target import architecture, host_target_json, make_target, parse_target, resolve_target
+from cross.targets.target import host_target, make_target, parse_target, resolve_target
 from fleet.errors import ConfigError
 
 BOARDS = load_boards()
@@ -25,9 +25,10 @@ def test_tvm_accepts_every_target(name: str) -> None:
     """No board describes a target that cannot be built for; 32-bit ARM is hard-float."""
     board = BOARDS[name]
 
-    assert str(make_target(board.target_json).kind.name) == board.target["kind"]
+    target = parse_target(board.target_json)
+    assert str(make_target(target).kind.name) == board.target["kind"]
     if board.triple:
-        assert architecture(board.target_json) == board.arch
+        assert target.arch == board.arch
     if board.arch == "armv7l":
         assert board.cpu_target["mfloat-abi"] == "hard"
 
@@ -38,7 +39,7 @@ def test_llvm_knows_every_core(name: str) -> None:
     """LLVM takes an unknown core for a generic one with a mere warning."""
     import tvm_ffi
 
-    target = make_target(json.dumps(BOARDS[name].cpu_target))
+    target = make_target(parse_target(json.dumps(BOARDS[name].cpu_target)))
     known = tvm_ffi.get_global_func("target.llvm_get_cpu_archlist")(target)
     assert BOARDS[name].mcpu in {str(core) for core in known}
 
@@ -121,9 +122,9 @@ def test_an_unknown_board_names_the_nearest() -> None:
 
 def test_a_target_is_named_by_board_by_json_or_as_this_machine() -> None:
     """Wherever a target is asked for, all three will do; JSON is checked."""
-    assert resolve_target("pynq-z2") == find_board("pynq-z2").target_json
-    assert resolve_target(" host ") == host_target_json()
-    assert parse_target(resolve_target('{"kind": "llvm"}')) == {"kind": "llvm"}
+    assert resolve_target("pynq-z2").json == find_board("pynq-z2").target_json
+    assert resolve_target(" host ") == host_target()
+    assert resolve_target('{"kind": "llvm"}').options == {"kind": "llvm"}
     with pytest.raises(ConfigError, match="no JSON"):
         resolve_target('{"kind":')
 

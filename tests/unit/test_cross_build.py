@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cross.build.library import build
-from cross.targets.target import architecture, host_target_json
+from cross.targets.target import Target, host_target, parse_target
 from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.domain.measuring import ModuleKind
 from fleet.errors import BuildError, ConfigError, DiskFull
@@ -19,12 +19,12 @@ from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 
 pytestmark = pytest.mark.slow
-TARGET = host_target_json()
+TARGET = host_target()
 
 
-def build_matmul(out_dir: Path, target_json: str = TARGET) -> Artifact:
+def build_matmul(out_dir: Path, target: Target = TARGET) -> Artifact:
     workload = matmul(16)
-    return build(module_of(workload.mod_json), target_json, out_dir, args=workload.args)
+    return build(module_of(workload.mod_json), target, out_dir, args=workload.args)
 
 
 def test_artifact_computes_the_program(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_artifact_is_named_by_its_digest_and_keeps_its_facts(tmp_path: Path) -> 
     assert artifact.digest == f"sha256:{artifact.path.stem}"
     assert [spec.is_output for spec in artifact.args] == [False, False, True]
     assert artifact.module_kind == ModuleKind.FUNCTIONS
-    assert architecture(TARGET) == elf_machine(artifact.path.read_bytes()[:20])
+    assert TARGET.arch == elf_machine(artifact.path.read_bytes()[:20])
     assert {artifact.path.name, f"{artifact.path.name}.json"} == {path.name for path in tmp_path.iterdir()}
 
 
@@ -76,7 +76,7 @@ def test_object_of_another_architecture_is_never_linked_for_this_one(tmp_path: P
     target = json.dumps({"kind": "llvm", "mtriple": "riscv64-linux-gnu"})
 
     with pytest.raises((ConfigError, BuildError)):
-        build(module_of(matmul(16).mod_json), target, tmp_path, linker="gcc")
+        build(module_of(matmul(16).mod_json), parse_target(target), tmp_path, linker="gcc")
 
     assert [path for path in tmp_path.iterdir() if path.suffix == ".so"] == []
 
@@ -84,7 +84,7 @@ def test_object_of_another_architecture_is_never_linked_for_this_one(tmp_path: P
 def test_target_that_tvm_does_not_know_is_a_config_error(tmp_path: Path) -> None:
     """A typing error in a target's attribute is the user's, not the build's."""
     with pytest.raises(ConfigError, match="TVM refuses the target"):
-        build_matmul(tmp_path, '{"kind": "llvm", "mcu": "x86-64-v3"}')
+        build_matmul(tmp_path, parse_target('{"kind": "llvm", "mcu": "x86-64-v3"}'))
 
 
 def test_program_that_does_not_compile_is_a_build_error(tmp_path: Path) -> None:

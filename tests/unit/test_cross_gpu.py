@@ -15,6 +15,7 @@ from cross.build import cuda_code, gpu_code, rocm_code
 from cross.build.library import build
 from cross.build.toolchains import find_linker
 from cross.targets.boards import Board, find_board, load_boards
+from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.errors import BuildError, ConfigError
 from fleet.models.model import load_model
@@ -37,9 +38,9 @@ def program(dtype: str = "float32") -> Any:
 def built(target: dict[str, Any] | str, out_dir: Path, dtype: str = "float32") -> Artifact:
     import tvm
 
-    target_json = target if isinstance(target, str) else json.dumps(target)
-    mod = default_schedule(tvm.IRModule({"main": program(dtype)}), target_json)
-    return build(mod, target_json, out_dir)
+    parsed = parse_target(target if isinstance(target, str) else json.dumps(target))
+    mod = default_schedule(tvm.IRModule({"main": program(dtype)}), parsed)
+    return build(mod, parsed, out_dir)
 
 
 def packed_modules(artifact: Artifact) -> dict[str, bytes]:
@@ -183,7 +184,7 @@ def test_opencl_artifacts_hold_source(host: dict[str, Any] | None, tmp_path: Pat
 
     assert b"__kernel void main_kernel" in artifact.path.read_bytes()
     assert elf_machine(artifact.path.read_bytes()[:20]) == ("aarch64" if host else "x86_64")
-    assert artifact.linker == find_linker(json.dumps(target)).name
+    assert artifact.linker == find_linker(parse_target(json.dumps(target))).name
 
 
 @slow
@@ -202,7 +203,7 @@ def test_models_hold_compiled_kernels_too(board_name: str, mark: bytes, tmp_path
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)]), str(tmp_path / "m.onnx"))
 
     model = load_model(tmp_path / "m.onnx")
-    artifact = compile_model(model, find_board(board_name).target_json, {}, tmp_path)
+    artifact = compile_model(model, parse_target(find_board(board_name).target_json), {}, tmp_path)
 
     content = artifact.path.read_bytes()
     assert mark in content
@@ -214,7 +215,7 @@ def test_models_hold_compiled_kernels_too(board_name: str, mark: bytes, tmp_path
 def test_building_for_a_gpu_leaves_the_process_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable that makes TVM keep source is set only while it compiles."""
     monkeypatch.delenv("TVM_COMPILE_FORCE_FALLBACK", raising=False)
-    target = '{"kind": "cuda", "arch": "sm_90"}'
+    target = parse_target('{"kind": "cuda", "arch": "sm_90"}')
     with gpu_code.compiling(target):
         assert gpu_code.os.environ["TVM_COMPILE_FORCE_FALLBACK"] == "1"
     assert "TVM_COMPILE_FORCE_FALLBACK" not in gpu_code.os.environ
@@ -232,7 +233,7 @@ def test_building_for_a_gpu_leaves_the_process_as_it_was(tmp_path: Path, monkeyp
 )
 def test_an_unknown_architecture_is_a_config_error(target: dict[str, Any], said: str) -> None:
     """Said before TVM compiles anything."""
-    with pytest.raises(ConfigError, match=re.escape(said)), gpu_code.compiling(json.dumps(target)):
+    with pytest.raises(ConfigError, match=re.escape(said)), gpu_code.compiling(parse_target(json.dumps(target))):
         pass
 
 

@@ -16,6 +16,7 @@ from cross.build.library import build
 from cross.build.link_check import BOARDS
 from cross.build.toolchains import Linker, check_linked, find_linker, find_linkers, link
 from cross.targets.boards import find_board
+from cross.targets.target import Target, parse_target
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
 from fleet.errors import BuildError, ConfigError, ErrorKind
 
@@ -27,7 +28,7 @@ ALLOWED_UNDEFINED = {"exp", "expf", "memset", "memcpy", "__aeabi_unwind_cpp_pr0"
 
 
 @functools.cache
-def object_code(target_json: str) -> bytes:
+def object_code(target: str) -> bytes:
     """An object with a loop, a float argument and a call of the mathematical library."""
     import tvm
     from tvm import te
@@ -37,19 +38,19 @@ def object_code(target_json: str) -> bytes:
     program = te.create_prim_func([values, te.compute((64,), lambda i: te.exp(values[i]) * 2.0, name="B")])
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "code.o"
-        tvm.compile(program, target=Target(json.loads(target_json))).mod.write_to_file(str(path), "o")
+        tvm.compile(program, target=Target(json.loads(target))).mod.write_to_file(str(path), "o")
         return path.read_bytes()
 
 
-def linked(linker: Linker, target_json: str, tmp_path: Path) -> bytes:
+def linked(linker: Linker, target: str, tmp_path: Path) -> bytes:
     code, output = tmp_path / "code.o", tmp_path / f"{linker.name}.so"
-    code.write_bytes(object_code(target_json))
+    code.write_bytes(object_code(target))
     link(linker, [code], output)
     return output.read_bytes()
 
 
-def cross_linkers(target_json: str) -> dict[str, Linker]:
-    return {linker.name: linker for linker in find_linkers(target_json)}
+def cross_linkers(target: Target) -> dict[str, Linker]:
+    return {linker.name: linker for linker in find_linkers(target)}
 
 
 @pytest.mark.slow
@@ -57,13 +58,13 @@ def cross_linkers(target_json: str) -> dict[str, Linker]:
 @pytest.mark.parametrize("platform_name", TARGETS)
 def test_both_cross_linkers_link_for_every_platform(platform_name: str, linker_name: str, tmp_path: Path) -> None:
     """The right machine, hard-float where that is a question, and nothing undefined but what runtimes have."""
-    target_json = TARGETS[platform_name]
-    found = cross_linkers(target_json)
+    target = TARGETS[platform_name]
+    found = cross_linkers(parse_target(target))
     assert linker_name in found, f"install {linker_name} (Debian package lld, Python package ziglang) to run this test"
 
-    library = linked(found[linker_name], target_json, tmp_path)
+    library = linked(found[linker_name], target, tmp_path)
 
-    check_linked(library, target_json, found[linker_name])
+    check_linked(library, parse_target(target), found[linker_name])
     header = read_header(library)
     assert header is not None
     assert header.machine == ARCHES[platform_name]
@@ -78,11 +79,11 @@ def test_what_is_linked_for_this_machine_runs(tmp_path: Path) -> None:
     import numpy as np
     import tvm
 
-    target_json = '{"kind": "llvm"}'
-    linkers = cross_linkers(target_json)
+    target = '{"kind": "llvm"}'
+    linkers = cross_linkers(parse_target(target))
     assert {"gcc", "ziglang", "ld.lld"} <= set(linkers), "install gcc, lld and ziglang to run this test"
     for name, linker in linkers.items():
-        linked(linker, target_json, tmp_path)
+        linked(linker, target, tmp_path)
         output = tvm.runtime.tensor(np.zeros(64, "float32"))
         values = np.linspace(0, 1, 64, dtype="float32")
         tvm.runtime.load_module(str(tmp_path / f"{name}.so"))["main"](tvm.runtime.tensor(values), output)
@@ -97,7 +98,7 @@ def test_a_soft_float_library_is_told_by_flags_and_by_attributes(linker_name: st
     assert "soft" == arm_float_abi(object_code(soft))
     assert "hard" == arm_float_abi(object_code(hard))
 
-    linker = cross_linkers(hard)[linker_name]
+    linker = cross_linkers(parse_target(hard))[linker_name]
     library = linked(linker, soft, tmp_path)
 
     assert "soft" == arm_float_abi(library[:64])
@@ -105,7 +106,7 @@ def test_a_soft_float_library_is_told_by_flags_and_by_attributes(linker_name: st
     assert "" == arm_float_abi(without_flags[:64])
     assert "soft" == arm_float_abi(without_flags)
     with pytest.raises(BuildError, match="soft-float"):
-        check_linked(library, hard, linker)
+        check_linked(library, parse_target(hard), linker)
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ def test_a_linker_for_another_machine_is_caught(tmp_path: Path) -> None:
     library = linked(linker, TARGETS["aarch64"], tmp_path)
 
     with pytest.raises(BuildError, match="made aarch64 when asked for x86_64; name another with --linker"):
-        check_linked(library, TARGETS["x86_64"], linker)
+        check_linked(library, parse_target(TARGETS["x86_64"]), linker)
 
 
 @pytest.mark.slow
@@ -133,14 +134,14 @@ def test_what_a_phone_has_not_got_is_caught(tmp_path: Path) -> None:
         ]
     )
 
-    assert build(program, TARGETS["android"], tmp_path).path.exists()
+    assert build(program, parse_target(TARGETS["android"]), tmp_path).path.exists()
     with pytest.raises(BuildError, match="needs __helper3, which Android does not have; link it with the NDK"):
-        build(called, TARGETS["android"], tmp_path)
+        build(called, parse_target(TARGETS["android"]), tmp_path)
 
 
 def test_android_never_takes_a_compiler_for_another_c_library() -> None:
     """No gcc, though the architecture may be this machine's own."""
-    assert not [name for name in cross_linkers(TARGETS["android"]) if "gcc" in name]
+    assert not [name for name in cross_linkers(parse_target(TARGETS["android"])) if "gcc" in name]
 
 
 def test_the_named_linker_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -153,27 +154,27 @@ def test_the_named_linker_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(config))
     monkeypatch.setenv("FLEET_LINKER_AARCH64", f"{sys.executable} from-variable")
 
-    assert find_linker(TARGETS["aarch64"], "ld.lld -s").command == ("ld.lld", "-s", "-shared")
-    assert find_linker(TARGETS["aarch64"]).command == (sys.executable, "from-variable", "-shared")
-    assert find_linker(TARGETS["android"]).command == ("ld.lld", "--icf=all", "-shared")
+    assert find_linker(parse_target(TARGETS["aarch64"]), "ld.lld -s").command == ("ld.lld", "-s", "-shared")
+    assert find_linker(parse_target(TARGETS["aarch64"])).command == (sys.executable, "from-variable", "-shared")
+    assert find_linker(parse_target(TARGETS["android"])).command == ("ld.lld", "--icf=all", "-shared")
     monkeypatch.delenv("FLEET_LINKER_AARCH64")
-    assert find_linker(TARGETS["aarch64"]).command == ("ld.lld", "--build-id", "-shared")
+    assert find_linker(parse_target(TARGETS["aarch64"])).command == ("ld.lld", "--build-id", "-shared")
 
 
 def test_a_linker_that_is_not_there_is_named_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A slip in the file or the variable is not passed over."""
     monkeypatch.setenv("FLEET_LINKER_ARMV7L", "no-such-ld")
     with pytest.raises(ConfigError, match=r"'no-such-ld' .from \$FLEET_LINKER_ARMV7L. is not on PATH"):
-        find_linker(TARGETS["armv7l"])
+        find_linker(parse_target(TARGETS["armv7l"]))
 
     config = tmp_path / "cross.yaml"
     config.write_text("linker:\n  aarch64: gcc\n")
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(config))
     with pytest.raises(ConfigError, match="unknown key 'linker'; did you mean 'linkers'"):
-        find_linker(TARGETS["aarch64"])
+        find_linker(parse_target(TARGETS["aarch64"]))
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(tmp_path / "missing.yaml"))
     with pytest.raises(ConfigError, match=r"cannot read .*missing\.yaml"):
-        find_linker(TARGETS["aarch64"])
+        find_linker(parse_target(TARGETS["aarch64"]))
 
 
 def script(path: Path, text: str) -> Linker:

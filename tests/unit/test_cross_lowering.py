@@ -11,7 +11,7 @@ import pytest
 
 from cross.build.cutting import with_cut_vectors
 from cross.build.lowering import lower_by_default, tir_pipeline
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.spaces.packing import pack_all
@@ -40,9 +40,9 @@ def test_a_tile_of_sums_is_on_the_stack(rows: int, is_from_heap: bool) -> None:
     """Two calls for each tile, and sums that are cleared and moved, took a third of the time; large buffers may."""
     import tvm
 
-    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"})
+    target = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"}))
 
-    library = tvm.compile(tiled_sums(rows), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json)).mod
+    library = tvm.compile(tiled_sums(rows), target=dict(target.options), tir_pipeline=tir_pipeline(target)).mod
 
     assert ("TVMBackendAllocWorkspace" in library.inspect_source("ll")) == is_from_heap
 
@@ -54,9 +54,9 @@ def test_frames_are_aligned_to_the_widest_vector(mtriple: str, frames: int) -> N
     """
     import tvm
 
-    target_json = json.dumps({"kind": "llvm", "mtriple": mtriple})
+    target = parse_target(json.dumps({"kind": "llvm", "mtriple": mtriple}))
 
-    library = tvm.compile(tiled_sums(6), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json)).mod
+    library = tvm.compile(tiled_sums(6), target=dict(target.options), tir_pipeline=tir_pipeline(target)).mod
 
     assert library.inspect_source("s").count("$-64, %rsp") == frames
     assert library.inspect_source("ll").count("store volatile") == frames
@@ -66,10 +66,10 @@ def test_a_marked_function_is_lowered_so_by_default() -> None:
     """Who names one pipeline of ours gets all of it; functions of others stay as they are, in the same process."""
     import tvm
 
-    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"})
-    ours = lower_by_default(lower_by_default(tiled_sums(6), target_json), target_json)
+    target = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    ours = lower_by_default(lower_by_default(tiled_sums(6), target), target)
 
-    sources = [tvm.compile(mod, target=json.loads(target_json)).mod for mod in (tiled_sums(6), ours, tiled_sums(6))]
+    sources = [tvm.compile(mod, target=dict(target.options)).mod for mod in (tiled_sums(6), ours, tiled_sums(6))]
 
     from_heap = ["TVMBackendAllocWorkspace" in library.inspect_source("ll") for library in sources]
     assert [True, False, True] == from_heap
@@ -121,29 +121,27 @@ def test_a_program_with_cut_vectors_computes_the_same() -> None:
     """All columns, and none behind them."""
     import tvm
 
-    target_json = host_target_json()
+    target = host_target()
     data, result = np.random.default_rng(0).standard_normal((2, 5, 24)).astype("float32")
     buffers = [tvm.runtime.tensor(array) for array in (data, result)]
 
-    tvm.compile(one_more(24, 16, 2), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json))["main"](
-        *buffers
-    )
+    tvm.compile(one_more(24, 16, 2), target=dict(target.options), tir_pipeline=tir_pipeline(target))["main"](*buffers)
 
     np.testing.assert_array_equal(data + 1, buffers[1].numpy())
 
 
 def test_gpus_are_lowered_as_tvm_does() -> None:
     """Their buffers are in memories of their own."""
-    assert tir_pipeline(json.dumps({"kind": "cuda", "arch": "sm_86"})) == "default"
+    assert tir_pipeline(parse_target(json.dumps({"kind": "cuda", "arch": "sm_86"}))) == "default"
 
 
 def conversions(has_half: bool) -> str:
     """Return what TVM adds to a small program to convert half-precision numbers, as LLVM has it."""
     import tvm
 
-    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"})
-    lowering = tir_pipeline(target_json, has_half=has_half)
-    source = tvm.compile(tiled_sums(6), target=json.loads(target_json), tir_pipeline=lowering).mod.inspect_source("ll")
+    target = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    lowering = tir_pipeline(target, has_half=has_half)
+    source = tvm.compile(tiled_sums(6), target=dict(target.options), tir_pipeline=lowering).mod.inspect_source("ll")
     return "".join(
         part.partition("\n}")[0] for part in source.split("\ndefine ") if "fhf2(" in part or "hfsf2(" in part
     )
@@ -160,13 +158,11 @@ def test_a_candidate_computes_the_same_where_the_processor_converts_nothing(dtyp
     """The first of these processors has no instruction for half precision: there the functions are called."""
     import tvm
 
-    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v2"})
-    task = ProposeTask(mod_json=matmul(16, dtype).mod_json, target_json=target_json, count=1)
+    target = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v2"}))
+    task = ProposeTask(mod_json=matmul(16, dtype).mod_json, target=target, count=1)
     trace = propose(task)[0].trace_json
 
-    built = build_candidate(
-        BuildTask(mod_json=task.mod_json, target_json=target_json, trace_json=trace, out_dir=str(tmp_path))
-    )
+    built = build_candidate(BuildTask(mod_json=task.mod_json, target=target, trace_json=trace, out_dir=str(tmp_path)))
 
     rows, columns = (np.random.default_rng(seed).random((16, 16)).astype(dtype) for seed in (1, 2))
     inputs = pack_all([rows, columns], built.packings)
@@ -186,9 +182,9 @@ def test_the_largest_of_nothing_but_minus_infinity_is_that(reduce: str, infinity
     rows = np.array([[infinity, infinity], [infinity, last], [1, -1]], dtype)
     data = te.placeholder(rows.shape, dtype, name="data")
     mod = tvm.IRModule({"main": te.create_prim_func([data, getattr(topi, reduce)(data, axis=1)])})
-    target_json, result = host_target_json(), tvm.runtime.tensor(np.zeros(3, dtype))
+    target, result = host_target(), tvm.runtime.tensor(np.zeros(3, dtype))
 
-    tvm.compile(mod, target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json))["main"](
+    tvm.compile(mod, target=dict(target.options), tir_pipeline=tir_pipeline(target))["main"](
         tvm.runtime.tensor(rows), result
     )
 
@@ -204,11 +200,11 @@ def test_what_a_program_fills_with_the_smallest_number_stays_so() -> None:
     data = te.placeholder((4,), name="data")
     masked = te.compute((4,), lambda i: te.if_then_else(i < 2, data[i], min_value("float32")), name="masked")
     filled = te.compute((4,), lambda i: const(np.finfo("float32").min, "float32"), name="filled")
-    target_json = host_target_json()
+    target = host_target()
     mod = tvm.IRModule({"main": te.create_prim_func([data, masked, filled])})
     results = [tvm.runtime.tensor(np.zeros(4, "float32")) for _ in range(2)]
 
-    tvm.compile(mod, target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json))["main"](
+    tvm.compile(mod, target=dict(target.options), tir_pipeline=tir_pipeline(target))["main"](
         tvm.runtime.tensor(np.ones(4, "float32")), *results
     )
 

@@ -14,18 +14,19 @@ import pytest
 
 from cross.pool.build_pool import BuildPool
 from cross.pool.fork_server import start_fork_server
+from cross.targets.target import parse_target
 from fleet.errors import BuildError, InvalidRequest
 from fleet.testing.waiting import eventually_sync
 from tests.programs import here, is_alive
 from tests.unit import cross_pool_tasks as tasks
 
 pytestmark = pytest.mark.slow
-TARGET = '{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}'
+TARGET = parse_target('{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}')
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[BuildPool]:
-    with BuildPool(2, timeout_sec=30.0, target_json=TARGET) as pool:
+    with BuildPool(2, timeout_sec=30.0, target=TARGET) as pool:
         yield pool
 
 
@@ -56,7 +57,7 @@ def test_last_words_of_a_crash_are_kept(pool: BuildPool) -> None:
 
 def test_temporary_files_of_compilers_go_away_with_the_pool() -> None:
     """A linker killed with its worker leaves its files. Before, they stayed in $TMPDIR for good."""
-    with BuildPool(1, timeout_sec=30.0, target_json=TARGET) as pool:
+    with BuildPool(1, timeout_sec=30.0, target=TARGET) as pool:
         left = Path(pool.submit(tasks.leave_a_file).result())
         assert left.exists()
 

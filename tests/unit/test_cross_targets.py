@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import platform
 from pathlib import Path
 
 import pytest
 
 from cross.build.toolchains import Linker, find_linker, link
-from cross.targets.target import (
-    architecture,
-    family,
-    host_target_json,
-    make_target,
-    parse_target,
-    resolve_target,
-    triple,
-)
+from cross.targets.target import host_target, make_target, parse_target, resolve_target
 from device_agents.machine.host import read_host
 from fleet.errors import BuildError, ConfigError
 
@@ -38,14 +32,14 @@ ARMV7 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9
 )
 def test_family_follows_what_the_code_runs_on(target: dict[str, object], expected: str) -> None:
     """A target loads the intrinsics of its own family, and a target without any loads none."""
-    assert expected == family(json.dumps(target))
+    assert expected == parse_target(json.dumps(target)).intrinsics_family
 
 
 def test_a_target_may_be_written_as_before_tvm_0_20() -> None:
     """Every tutorial of TVM uses this form: words after the kind, each -key=value."""
-    text = resolve_target("llvm -mcpu=skylake -num-cores=4 -mattr=+avx2,+fma")
+    target = resolve_target("llvm -mcpu=skylake -num-cores=4 -mattr=+avx2,+fma")
 
-    assert json.loads(text) == {"kind": "llvm", "mcpu": "skylake", "num-cores": 4, "mattr": ["+avx2", "+fma"]}
+    assert target.options == {"kind": "llvm", "mcpu": "skylake", "num-cores": 4, "mattr": ["+avx2", "+fma"]}
     with pytest.raises(ConfigError, match=r"'-mcpu' in the target 'llvm -mcpu skylake' is not of the form -key=value"):
         resolve_target("llvm -mcpu skylake")
 
@@ -61,16 +55,16 @@ def test_architecture_speaks_like_uname() -> None:
     named = {"armv7l-linux-gnueabihf": "armv7l", "arm64-apple": "aarch64", "x86_64-linux-gnu": "x86_64"}
     for llvm_triple, expected in named.items():
         target = {"kind": "llvm", "mtriple": llvm_triple, "mfloat-abi": "hard"}
-        assert expected == architecture(json.dumps(target))
-    assert platform.machine() == architecture('{"kind": "llvm"}')
+        assert expected == parse_target(json.dumps(target)).arch
+    assert platform.machine() == parse_target('{"kind": "llvm"}').arch
 
 
 def test_host_of_a_gpu_names_the_triple() -> None:
     """What is linked for a GPU target runs on its host."""
-    target = json.dumps({"kind": "cuda", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}})
+    target = parse_target(json.dumps({"kind": "cuda", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}}))
 
-    assert triple(target) == "aarch64-linux-gnu"
-    assert architecture(target) == "aarch64"
+    assert (target.triple, target.arch) == ("aarch64-linux-gnu", "aarch64")
+    assert not target.is_processor
 
 
 def test_soft_float_arm_is_refused() -> None:
@@ -79,7 +73,7 @@ def test_soft_float_arm_is_refused() -> None:
 
     with pytest.raises(ConfigError, match='add "mfloat-abi": "hard"'):
         parse_target(json.dumps(soft))
-    assert parse_target(json.dumps(ARMV7)) == ARMV7
+    assert parse_target(json.dumps(ARMV7)).options == ARMV7
 
 
 @pytest.mark.parametrize("text", ["llvm -mcpu=x", "[]", "{}", '{"kind": 3}', ""])
@@ -89,15 +83,33 @@ def test_what_is_no_target_is_refused(text: str) -> None:
         parse_target(text)
 
 
-def test_own_target_is_one_that_parses() -> None:
-    """The description of this machine passes its own check."""
-    assert parse_target(host_target_json())["kind"] == "llvm"
+def test_own_target_is_a_processor_with_all_its_cores() -> None:
+    """Programs built without an inventory run on this machine."""
+    assert (host_target().is_processor, host_target().cores) == (True, os.cpu_count())
+
+
+def test_a_target_travels_as_its_text_alone() -> None:
+    """Tasks carry targets to workers: they pickle small, arrive equal, and keep the spelling that records have."""
+    text = json.dumps({"num-cores": 4, "kind": "llvm", "mattr": ["+avx2"]}, indent=1)
+    target = parse_target(text)
+
+    arrived = pickle.loads(pickle.dumps(target))  # noqa: S301 - written one call earlier
+
+    assert (arrived, hash(arrived), arrived.json) == (target, hash(target), text)
+    assert arrived.options == {"kind": "llvm", "mattr": ["+avx2"], "num-cores": 4}
+    assert len(pickle.dumps(target)) < len(text) + 100
+
+
+@pytest.mark.parametrize(("options", "cores"), [({"num-cores": 4}, 4), ({}, None), ({"num-cores": "4"}, None)])
+def test_cores_are_known_only_if_the_target_states_a_number(options: dict[str, object], cores: int | None) -> None:
+    """Schedules then assume one core, builds those of this machine."""
+    assert parse_target(json.dumps({"kind": "llvm", **options})).cores == cores
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="levels are those of x86-64")
 def test_this_machine_is_the_target_that_its_agent_says() -> None:
     """Else programs that are built here would miss AVX-512, and the records that were made for it."""
-    assert parse_target(host_target_json()).get("mcpu", "x86-64") == read_host().mcpu.replace("x86-64-v2", "x86-64")
+    assert host_target().options.get("mcpu", "x86-64") == read_host().mcpu.replace("x86-64-v2", "x86-64")
 
 
 def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,20 +118,20 @@ def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("cross.build.tools.importlib.util.find_spec", lambda _: None)
 
     with pytest.raises(ConfigError, match=r"install riscv64-linux-gnu-gcc, lld \(ld.lld\), or .* ziglang"):
-        find_linker('{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}')
+        find_linker(parse_target('{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}'))
 
 
 def test_unknown_explicit_linker_is_a_config_error() -> None:
     """A linker that the user names and that is not there is not replaced in silence."""
     with pytest.raises(ConfigError, match=r"'no-such-linker-here' .from --linker. is not on PATH"):
-        find_linker('{"kind": "llvm"}', "no-such-linker-here --fast")
+        find_linker(parse_target('{"kind": "llvm"}'), "no-such-linker-here --fast")
 
 
 def test_failed_link_carries_command_and_reason(tmp_path: Path) -> None:
     """A link error shows the command and the linker's own last words."""
     broken = tmp_path / "broken.o"
     broken.write_bytes(b"no object")
-    linker = find_linker('{"kind": "llvm"}')
+    linker = find_linker(parse_target('{"kind": "llvm"}'))
 
     with pytest.raises(BuildError, match=r"-shared.*broken\.o.* exited with \d+") as caught:
         link(linker, [broken], tmp_path / "out.so")
@@ -147,6 +159,6 @@ def test_a_core_that_is_unknown_is_refused_by_one_line(
 ) -> None:
     """Before, TVM printed a line of its own first, and a GPU's host got code for a generic core without an error."""
     with pytest.raises(ConfigError, match="LLVM knows no core 'nope'"):
-        make_target(json.dumps(target))
+        make_target(parse_target(json.dumps(target)))
 
     assert capfd.readouterr() == ("", "")

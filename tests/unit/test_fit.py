@@ -90,11 +90,11 @@ def test_features_of_cores_are_those_of_llvm(board_name: str) -> None:
     """What the table says of a core is what LLVM lets code for it use."""
     import tvm_ffi
 
-    from cross.targets.target import make_target
+    from cross.targets.target import make_target, parse_target
 
     board = find_board(board_name)
     llvm_words = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fullfp16", "abm": "lzcnt", "bmi1": "bmi"}
-    target = make_target(json.dumps(board.cpu_target))
+    target = make_target(parse_target(json.dumps(board.cpu_target)))
     features = tvm_ffi.get_global_func("target.llvm_get_cpu_features")(target)
     known = {str(name) for name in features}
     for feature in needed_features({"mcpu": board.mcpu}, board.arch):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cross.targets.target import parse_target
 from fleet.graph.attention_program import ATTRIBUTE
 from fleet.graph.pipeline import lower
 from fleet.graph.rebuilding import op_name
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tests.unit.graph_models import Emit
 
 pytestmark = pytest.mark.slow
-TARGET = json.dumps({"kind": "llvm", "num-cores": 2})
+TARGET = parse_target(json.dumps({"kind": "llvm", "num-cores": 2}))
 TOKENS, SEEN, HEADS, WIDTH = 5, 7, 4, 8
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import host_target, make_target
 from fleet.graph.pipeline import lower
 from fleet.models.model import import_model
 from fleet.workloads.applying import apply_schedules
@@ -16,7 +16,7 @@ from tests.unit.onnx_cases import Array, loaded, model_of, theirs
 
 pytestmark = pytest.mark.slow
 
-HOST = host_target_json()
+HOST = host_target()
 FAR = 10**12
 TABLE = np.arange(60, dtype="float32").reshape(5, 12)
 NEW = -np.arange(1, 25, dtype="float32").reshape(2, 12)

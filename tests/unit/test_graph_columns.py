@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cross.targets.target import parse_target
 from fleet.graph.marking import calls_of
 from fleet.graph.pipeline import lower
 from tests.unit.graph_models import function_of, random_array, run
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tests.unit.graph_models import Emit
 
 pytestmark = pytest.mark.slow
-TARGET = json.dumps({"kind": "llvm", "num-cores": 2})
+TARGET = parse_target(json.dumps({"kind": "llvm", "num-cores": 2}))
 
 
 def test_columns_are_padded_to_whole_vectors() -> None:

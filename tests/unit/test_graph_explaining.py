@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from cross.targets.target import parse_target
 from fleet.cli.explain_view import estimated_sec, render_explanation
 from fleet.graph.concats import CopyReason
 from fleet.graph.explaining import Explanation, GraphStage, Program, Scheduled, explain
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.unit.graph_models import Emit
 
-AVX2 = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}'
+AVX2 = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}')
 
 
 def network(x: Expr, emit: Emit) -> Expr:
@@ -70,7 +71,7 @@ def test_a_lookup_moves_the_rows_that_it_reads() -> None:
 @pytest.mark.slow
 def test_a_gpu_keeps_the_layout_of_the_model() -> None:
     """Its rules expect channels first."""
-    found = explain(function_of([(1, 8, 6, 6)], network), '{"kind": "cuda", "arch": "sm_86"}')
+    found = explain(function_of([(1, 8, 6, 6)], network), parse_target('{"kind": "cuda", "arch": "sm_86"}'))
 
     assert not found.stages[-1].transposes
 
@@ -85,7 +86,7 @@ def test_limits_of_a_processor_come_from_its_target() -> None:
 
 def test_limits_that_are_given_count() -> None:
     """Who knows the device says so; of a GPU nothing is assumed."""
-    gpu = '{"kind": "cuda", "arch": "sm_86"}'
+    gpu = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 
     assert "100 GFLOP/s as given; 20 GB/s as given" == expected_roofline(AVX2, peak_gflops=100, bandwidth_gbs=20).source
     assert "3 GHz; 5 GB/s measured" in expected_roofline(AVX2, clock_ghz=3, measured_bandwidth_gbs=5).source

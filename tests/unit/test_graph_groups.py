@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cross.targets.target import parse_target
 from fleet.domain.operators import describe_workload
 from fleet.graph.pipeline import lower
 from fleet.workloads.workload import workload_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tests.unit.graph_models import Emit
 
 pytestmark = pytest.mark.slow
-TARGET = json.dumps({"kind": "llvm", "num-cores": 2})
+TARGET = parse_target(json.dumps({"kind": "llvm", "num-cores": 2}))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -134,7 +133,7 @@ def test_tensors_that_do_not_meet_share_memory(tmp_path: Path) -> None:
             x = emit(times_weights(x))
         return x
 
-    planned = fleet.pipeline(json.loads(TARGET), library=tmp_path / "none.sqlite")(function_of([(16, 16)], body))
+    planned = fleet.pipeline(dict(TARGET.options), library=tmp_path / "none.sqlite")(function_of([(16, 16)], body))
 
     found = Counter(re.findall(r"alloc_(storage|tensor)", planned["main"].script()))
     assert (3, 6) == (found["storage"], found["tensor"]), "the sixth result is the model's user's"

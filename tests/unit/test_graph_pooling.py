@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.graph.pipeline import lower
 from fleet.models.model import import_model
 from fleet.workloads.applying import apply_schedules
 from tests.unit.graph_models import random_array, run
 from tests.unit.onnx_cases import loaded, model_of, theirs
 
-HOST = host_target_json()
+HOST = host_target()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import Target, host_target, make_target, parse_target
 from fleet.graph.pipeline import lower
 from fleet.graph.rebuilding import op_name
 from fleet.models.model import import_model
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-HOST = host_target_json()
-AVX2 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
-ARM = json.dumps({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 2})
+HOST = host_target()
+AVX2 = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}))
+ARM = parse_target(json.dumps({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 2}))
 
 IMAGE = np.random.default_rng(3).standard_normal((1, 6, 9, 9)).astype("float32")
 
@@ -92,22 +92,22 @@ def residual(dtype: str) -> onnx.ModelProto:
     return model_of(net.nodes, {"x": IMAGE}, net.weights, ["g_r", "sum_q"])
 
 
-def run(mod: IRModule, target_json: str) -> list[Array]:
+def run(mod: IRModule, target: Target) -> list[Array]:
     import tvm
     from tvm import relax
 
-    scheduled = apply_schedules(mod, target_json, {}).mod
-    machine = relax.VirtualMachine(tvm.compile(scheduled, target=make_target(target_json)), tvm.cpu())
+    scheduled = apply_schedules(mod, target, {}).mod
+    machine = relax.VirtualMachine(tvm.compile(scheduled, target=make_target(target)), tvm.cpu())
     return [found.numpy() for found in machine["main"](tvm.runtime.tensor(IMAGE))]
 
 
-@pytest.mark.parametrize(("target_json", "dtype"), [(HOST, "int8"), (AVX2, "uint8")], ids=["host, int8", "avx2, uint8"])
-def test_codes_are_those_of_onnx_runtime(target_json: str, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "dtype"), [(HOST, "int8"), (AVX2, "uint8")], ids=["host, int8", "avx2, uint8"])
+def test_codes_are_those_of_onnx_runtime(target: Target, dtype: str, tmp_path: Path) -> None:
     """To one step, and nearly always the same: additions and means are made in float, in an order of their own."""
     model = loaded(residual(dtype), tmp_path)
     expected_real, expected_codes = theirs(model, [IMAGE])
 
-    real, codes = run(lower(import_model(model), target_json), target_json)
+    real, codes = run(lower(import_model(model), target), target)
 
     steps = np.abs(codes.astype(int) - expected_codes.astype(int))
     assert expected_codes.dtype == codes.dtype
@@ -121,17 +121,17 @@ def test_a_process_that_has_built_nothing_explains_them(tmp_path: Path) -> None:
     """Where no schedule was made before, nothing has registered the processor's instructions."""
     (tmp_path / "model.onnx").write_bytes(residual("int8").SerializeToString())
 
-    run_module("fleet", "explain", tmp_path / "model.onnx", "--target", AVX2)
+    run_module("fleet", "explain", tmp_path / "model.onnx", "--target", AVX2.json)
 
 
-@pytest.mark.parametrize("target_json", [AVX2, ARM], ids=["avx2", "arm"])
-def test_nothing_wider_than_a_byte_goes_through_memory(target_json: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [AVX2, ARM], ids=["avx2", "arm"])
+def test_nothing_wider_than_a_byte_goes_through_memory(target: Target, tmp_path: Path) -> None:
     """Until the mean, which is computed in float; on ARM, too, where codes are signed."""
-    lowered = lower(import_model(loaded(residual("int8"), tmp_path)), target_json)
+    lowered = lower(import_model(loaded(residual("int8"), tmp_path)), target)
 
     calls = [b.value for block in lowered["main"].body.blocks for b in block.bindings if op_name(b.value)]
     dtypes = [str(call.ty_args[0].dtype) for call in calls]
-    kept = "int8" if target_json == ARM else "uint8"
+    kept = "int8" if target == ARM else "uint8"
     assert dtypes.index("float32") >= 4
     assert {kept} == set(dtypes[: dtypes.index("float32")]) - {"int8"} | {kept}
 

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from cross.build.lowering import tir_pipeline
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import host_target, make_target, parse_target
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.concats import join_concats
 from tests.unit.onnx_cases import loaded
 
-HOST = host_target_json()
+HOST = host_target()
 PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
 CONSTANT = frozenset(
     {"depth", "iou_threshold", "k", "pads", "roi", "scales", "score_threshold", "sizes", "threshold", "value"}
@@ -99,7 +99,7 @@ def built(model: Model, inputs: Sequence[NDArray[np.generic]]) -> list[NDArray[n
 
     lowered = lower(import_model(model), HOST)
     scheduled = join_concats(apply_schedules(lowered, HOST, {}).mod, HOST).mod
-    quick = make_target(json.dumps(json.loads(HOST) | {"opt-level": 0}))
+    quick = make_target(parse_target(json.dumps(dict(HOST.options) | {"opt-level": 0})))
     executable = tvm.compile(scheduled, target=quick, tir_pipeline=tir_pipeline(HOST))
     result = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
     return [item.numpy() for item in (result if len(model.output_names) > 1 else [result])]

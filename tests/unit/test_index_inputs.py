@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.checking.index_inputs import largest_index, largest_index_of
 from fleet.export.answers import find_answers
 from fleet.models.model import Model
@@ -34,7 +34,7 @@ def test_the_shortest_table_counts(rows: tuple[int, ...], expected: int, tmp_pat
 @pytest.mark.slow
 def test_programs_tell_how_long_their_tables_are(tmp_path: Path) -> None:
     """Beyond the end each program read something else, and right schedules were taken for wrong ones."""
-    workloads = extract(lookup(tmp_path, 20, 2), host_target_json())
+    workloads = extract(lookup(tmp_path, 20, 2), host_target())
     lookups = [workload for workload in workloads if "take" in workload.name]
 
     assert [1, 19] == sorted(workload.largest_index or 0 for workload in lookups)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cross.targets.boards import find_board
-from fleet.cost_model.instruction_sets import instruction_set_of
+from cross.targets.target import parse_target
 
 X86 = "x86_64-linux-gnu"
 
@@ -27,17 +27,12 @@ X86 = "x86_64-linux-gnu"
 )
 def test_a_target_says_which_instructions_its_code_may_use(target: dict[str, object], name: str) -> None:
     """The widest vectors, and whether there are dot products; cores and other details are not told apart."""
-    assert instruction_set_of(json.dumps({"kind": "llvm", **target})) == name
+    assert parse_target(json.dumps({"kind": "llvm", **target})).instruction_set == name
 
 
 def test_boards_with_the_same_core_are_siblings() -> None:
     """A Pi 3 and a Pi 4 differ in much, but not in their instructions; a Pi 5 has dot products."""
-    pi3, pi4, pi5 = (instruction_set_of(find_board(name).target_json) for name in ("rpi3-64", "rpi4-64", "rpi5-64"))
+    boards = map(find_board, ("rpi3-64", "rpi4-64", "rpi5-64"))
+    pi3, pi4, pi5 = (parse_target(board.target_json).instruction_set for board in boards)
 
     assert pi3 == pi4 != pi5
-
-
-@pytest.mark.parametrize("text", ["", "{}", "llvm", '{"kind": "llvm", "mtriple": "armv7-linux-gnueabihf"}'])
-def test_records_without_a_target_that_can_be_read_belong_nowhere(text: str) -> None:
-    """Imported ones may name none, or one that we refuse to build for."""
-    assert instruction_set_of(text) == ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cross.targets.target import Target, parse_target
 from fleet.graph.pipeline import lower
 from fleet.models.model import import_model, load_model
 from fleet.testing.models import write
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
     from tests.unit.graph_models import Emit
 
-AVX2 = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}'
-CORTEX_A72 = '{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}'
-CUDA = '{"kind": "cuda", "arch": "sm_86"}'
+AVX2 = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}')
+CORTEX_A72 = parse_target('{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}')
+CUDA = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 
 
 def scan(x: Expr, emit: Emit) -> Expr:
@@ -97,7 +98,7 @@ def test_a_program_is_named_with_the_blocks_that_its_schedule_leaves_alone() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["efficientnet", "gru", "keyword_spotting", "llama", "lstm", "segformer", "tabular"])
 @pytest.mark.parametrize("target", [AVX2, CORTEX_A72], ids=["avx2", "cortex-a72"])
-def test_models_of_all_kinds_are_scheduled_as_a_whole(name: str, target: str, tmp_path: Path) -> None:
+def test_models_of_all_kinds_are_scheduled_as_a_whole(name: str, target: Target, tmp_path: Path) -> None:
     """Nothing of them is a bare loop nest."""
     model = import_model(load_model(write(name, tmp_path)))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import host_target, make_target
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
@@ -23,7 +23,7 @@ from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
 
-TARGET = host_target_json()
+TARGET = host_target()
 COUNT = 16
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.scope import RecordScope
@@ -32,8 +32,8 @@ from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import module_of, workload_of
 from tests.unit.quick_compile import compile_quickly
 
-TARGET = host_target_json()
-HERE = RecordScope(target_json=TARGET, device_model="this board", tvm_version="1")
+TARGET = host_target()
+HERE = RecordScope(target_json=TARGET.json, device_model="this board", tvm_version="1")
 
 
 def row_sums(rows: int, columns: int) -> Workload:
@@ -65,7 +65,7 @@ def neighbour() -> tuple[Workload, str]:
     workload = row_sums(64, 48)
     found = Evolution(
         mod_json=workload.mod_json,
-        target_json=TARGET,
+        target=TARGET,
         times=(),
         ranker=Ranker(None, None, records=0),
         population=8,
@@ -192,7 +192,7 @@ def test_a_first_batch_begins_with_what_was_best_elsewhere(neighbour: tuple[Work
 
         [progress] = recall(library, [wider], HERE)
         task = ProposeTask(
-            mod_json=wider.mod_json, target_json=TARGET, seeds=progress.seeds, count=4, population=8, generations=1
+            mod_json=wider.mod_json, target=TARGET, seeds=progress.seeds, count=4, population=8, generations=1
         )
 
     fitted = trace_json(next(iter(adapted(wider.mod_json, TARGET, progress.seeds))))

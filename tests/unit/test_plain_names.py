@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.models.model import load_model
 from fleet.models.onnx_rewrites.plain_names import use_plain_names
@@ -69,7 +69,7 @@ def test_bodies_of_branches_are_renamed_too() -> None:
 @pytest.mark.slow
 def test_sources_of_kernels_are_valid(tmp_path: Path) -> None:
     """An input called "gpu_0/x" once made OpenCL kernels divide by x. Hashes of workloads do not depend on names."""
-    target = json.dumps({"kind": "opencl", "host": json.loads(host_target_json())})
+    target = parse_target(json.dumps({"kind": "opencl", "host": dict(host_target().options)}))
     found = []
     for name in ("gpu_0/x", "a"):
         path = tmp_path / "model.onnx"
@@ -77,7 +77,7 @@ def test_sources_of_kernels_are_valid(tmp_path: Path) -> None:
         found.append(extract(load_model(path), target)[0])
 
     built = build_candidate(
-        BuildTask(mod_json=found[0].mod_json, target_json=target, trace_json=None, out_dir=str(tmp_path))
+        BuildTask(mod_json=found[0].mod_json, target=target, trace_json=None, out_dir=str(tmp_path))
     )
 
     assert b"gpu_0_x_ptr" in built.artifact.path.read_bytes()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
 from fleet.checking.numerics import make_inputs
@@ -24,13 +24,13 @@ from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
 
 pytestmark = pytest.mark.slow
-TARGET = host_target_json()
+TARGET = host_target()
 COUNT = 8
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[BuildPool]:
-    with BuildPool(2, target_json=TARGET) as pool:
+    with BuildPool(2, target=TARGET) as pool:
         yield pool
 
 
@@ -58,8 +58,7 @@ def time_once(artifact: Artifact) -> float:
 
 def build_all(pool: BuildPool, workload: Workload, traces: list[str | None], out_dir: Path) -> list[BuiltCandidate]:
     tasks = [
-        BuildTask(mod_json=workload.mod_json, target_json=TARGET, trace_json=trace, out_dir=str(out_dir))
-        for trace in traces
+        BuildTask(mod_json=workload.mod_json, target=TARGET, trace_json=trace, out_dir=str(out_dir)) for trace in traces
     ]
     return [future.result() for future in [pool.submit(build_candidate, task) for task in tasks]]
 
@@ -67,7 +66,7 @@ def build_all(pool: BuildPool, workload: Workload, traces: list[str | None], out
 def propose_all(pool: BuildPool, workload: Workload, records: list[Observation], model: bytes | None) -> list[Proposal]:
     task = ProposeTask(
         mod_json=workload.mod_json,
-        target_json=TARGET,
+        target=TARGET,
         records=tuple(records),
         model=model,
         count=COUNT,

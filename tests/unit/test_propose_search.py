@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.boosting import BoostedTrees
 from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program, program_in
@@ -33,7 +33,7 @@ from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import module_of, workload_of
 
-TARGET = host_target_json()
+TARGET = host_target()
 COUNT = 6
 
 
@@ -44,7 +44,7 @@ def workload() -> Workload:
 
 @pytest.fixture(scope="module")
 def proposals(workload: Workload) -> list[Proposal]:
-    return propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=3))
+    return propose(ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, seed=3))
 
 
 def copy_program(size: int) -> Workload:
@@ -66,7 +66,7 @@ def test_first_round_samples_the_design_space(proposals: list[Proposal]) -> None
 @pytest.mark.slow
 def test_same_task_gives_the_same_proposals(workload: Workload, proposals: list[Proposal]) -> None:
     """A round can be repeated in another process: seed and records decide alone."""
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=3)
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, seed=3)
     again = propose(pickle.loads(pickle.dumps(task)))  # noqa: S301
 
     assert [proposal.digest for proposal in proposals] == [proposal.digest for proposal in again]
@@ -79,7 +79,7 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
 
     evolution = Evolution(
         mod_json=workload.mod_json,
-        target_json=TARGET,
+        target=TARGET,
         times=(),
         ranker=Ranker(None, None, records=0),
         population=16,
@@ -109,7 +109,7 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
     ]
     task = ProposeTask(
         mod_json=workload.mod_json,
-        target_json=TARGET,
+        target=TARGET,
         records=tuple(records),
         is_guided=True,
         count=8,
@@ -142,7 +142,7 @@ def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, pro
     programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
     records = [Observation(workload="w", trace_json=proposal.trace_json, run_sec=1e-3) for proposal in proposals]
     knowing = [replace(one, program=program_in(stored)) for one, stored in zip(records, programs, strict=True)]
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, records=tuple(records))
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, records=tuple(records))
 
     replayed = propose(task, SearchState(workload.mod_json, TARGET))
     known = propose(replace(task, records=tuple(knowing)), Knowing(workload.mod_json, TARGET))
@@ -164,7 +164,7 @@ def test_now_and_then_a_random_pick_of_the_rules_is_measured(
     workload: Workload, explored: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TVM returns them last, so who keeps the first ones never measures any."""
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=4, ahead=60, population=16)
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=4, ahead=60, population=16)
     monkeypatch.setattr(proposing, "EXPLORED", 0.0)
     found = [one.digest for one in propose(task, Ruled(workload.mod_json, TARGET))]
     monkeypatch.setattr(proposing, "EXPLORED", explored)
@@ -200,7 +200,7 @@ def test_measured_candidates_never_come_again(workload: Workload, proposals: lis
         fresh = propose(
             ProposeTask(
                 mod_json=workload.mod_json,
-                target_json=TARGET,
+                target=TARGET,
                 records=tuple(records),
                 known=in_flight,
                 count=COUNT,
@@ -221,9 +221,7 @@ def test_exhausted_space_gives_fewer_then_none() -> None:
     counts = []
     for seed in range(6):
         found = propose(
-            ProposeTask(
-                mod_json=small.mod_json, target_json=TARGET, records=records, count=64, seed=seed, population=16
-            )
+            ProposeTask(mod_json=small.mod_json, target=TARGET, records=records, count=64, seed=seed, population=16)
         )
         counts.append(len(found))
         records += tuple(Observation(workload="w", trace_json=p.trace_json, run_sec=1e-6) for p in found)
@@ -257,7 +255,7 @@ def test_candidates_build_and_compute_the_same(workload: Workload, proposals: li
     left, right = np.random.default_rng(0).standard_normal((2, 64, 64)).astype("float32")
     for trace in (None, proposals[0].trace_json):
         built = build_candidate(
-            BuildTask(mod_json=workload.mod_json, target_json=TARGET, trace_json=trace, out_dir=str(tmp_path))
+            BuildTask(mod_json=workload.mod_json, target=TARGET, trace_json=trace, out_dir=str(tmp_path))
         )
         arrays = [tvm.runtime.tensor(array) for array in (left, right, np.zeros((64, 64), "float32"))]
         tvm.runtime.load_module(str(built.artifact.path))["main"](*arrays)
@@ -376,7 +374,7 @@ def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, propo
     traces = ["[[], []]", json.dumps(strange), "nonsense", proposals[0].trace_json]
     records = tuple(Observation(workload="w", trace_json=trace, run_sec=1e-3) for trace in traces[1:])
 
-    found = propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2, seed=3, records=records))
+    found = propose(ProposeTask(mod_json=workload.mod_json, target=TARGET, count=2, seed=3, records=records))
     recalled = recall_programs(workload.mod_json, TARGET, traces)
 
     assert len(found) == 2

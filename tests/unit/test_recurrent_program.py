@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from cross.build.lowering import tir_pipeline
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import Target, host_target, make_target, parse_target
 from fleet.checking.index_inputs import inputs_of
 from fleet.domain.workload import Workload
 from fleet.graph.marking import calls_of
@@ -26,9 +26,9 @@ from tests.unit.onnx_cases import Array, loaded, model_of, theirs
 
 pytest.importorskip("onnxruntime")
 
-HOST = host_target_json()
-CORTEX_A72 = '{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}'
-CUDA = '{"kind": "cuda", "arch": "sm_86"}'
+HOST = host_target()
+CORTEX_A72 = parse_target('{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}')
+CUDA = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 SIZE = 6
 
@@ -67,7 +67,7 @@ def given(steps: int, batch: int) -> Array:
     return np.random.default_rng(1).standard_normal((steps, batch, SIZE)).astype("float32")
 
 
-def built(model: Model, target: str, x: Array) -> list[Array]:
+def built(model: Model, target: Target, x: Array) -> list[Array]:
     """Return the outputs of a model with its static schedules."""
     import tvm
     from tvm import relax
@@ -79,7 +79,7 @@ def built(model: Model, target: str, x: Array) -> list[Array]:
     return [item.numpy() for item in result]
 
 
-def recurrent_workload(model: Model, target: str) -> Workload:
+def recurrent_workload(model: Model, target: Target) -> Workload:
     """Return the workload of a model's recurrent layer."""
     [found] = [one for one in extract(model, target) if one.name in ("lstm", "gru", "rnn")]
     return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.cost_model.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
@@ -19,7 +19,7 @@ from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.optimizer.tasks.searches import GRID_MOST
 from fleet.workloads.programs import matmul
 
-TARGET = host_target_json()
+TARGET = host_target()
 COUNT = 4
 
 
@@ -40,7 +40,7 @@ def own(state: SearchState) -> list[Made]:
 
 
 def task_of(workload: Workload, search: Search, **facts: object) -> ProposeTask:
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, search=search, population=16)
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, search=search, population=16)
     return replace(task, **facts)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from cross.targets.target import parse_target
 from fleet.errors import InvalidRequest
 from fleet.models.model import Model, load_model
 from fleet.models.reference import reference_outputs
@@ -18,7 +19,7 @@ from tests.unit.onnx_cases import Array
 
 pytestmark = pytest.mark.slow
 
-TARGET = '{"kind": "llvm"}'
+TARGET = parse_target('{"kind": "llvm"}')
 SHAPES = ({"x": (1, 6, 32)}, {"x": (1, 9, 32)}, {"x": (2, 6, 32)})
 
 

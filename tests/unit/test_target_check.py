@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cross.targets.target import resolve_target
+from cross.targets.target import parse_target, resolve_target
 from fleet.domain.devices import Inventory
 from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.optimizer.target_check import check_device
@@ -33,6 +33,6 @@ def test_a_target_of_other_hardware_is_refused(target: str, words: str) -> None:
 
 def test_a_target_with_features_that_the_processor_lacks_is_refused() -> None:
     """Its kernels would end with an illegal instruction."""
-    check_device('{"kind": "llvm", "mcpu": "x86-64-v3"}', PC, device_name="devices/pc")
+    check_device(parse_target('{"kind": "llvm", "mcpu": "x86-64-v3"}'), PC, device_name="devices/pc")
     with pytest.raises(ArtifactRefused, match="avx512f"):
-        check_device('{"kind": "llvm", "mcpu": "x86-64-v4"}', PC, device_name="devices/pc")
+        check_device(parse_target('{"kind": "llvm", "mcpu": "x86-64-v4"}'), PC, device_name="devices/pc")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import parse_target
 from fleet.domain.program_check import ATTRIBUTES, INDEX_MAP_TYPES, OPERATORS, check_nodes, check_program
 from fleet.domain.trace_check import ANNOTATIONS, INSTRUCTIONS, MOST_TRACE_BYTES, check_trace
 from fleet.errors import InvalidRequest
@@ -297,9 +298,9 @@ def test_all_that_our_spaces_and_metaschedules_rules_write_is_in_the_lists() -> 
     """Includes post-processing. Listed kinds that no rule writes are named here, with the reason."""
     kinds, keys = set(), set()
     for rules, target, mod in _surveyed():
-        target_json = json.dumps(target)
-        load_intrinsics(target_json)
-        made = list(itertools.islice(schedules(mod, target_json), 6))
+        parsed = parse_target(json.dumps(target))
+        load_intrinsics(parsed)
+        made = list(itertools.islice(schedules(mod, parsed), 6))
         if rules:
             made += _by_rules(mod, target, rules)
         for schedule in made:

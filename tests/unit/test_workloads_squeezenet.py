@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from cross.build.library import build
 from cross.pool.build_pool import BuildPool
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.checking.numerics import compare, make_inputs
@@ -29,7 +29,7 @@ from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import argument_specs, module_of
 
 pytestmark = pytest.mark.slow
-TARGET = host_target_json()
+TARGET = host_target()
 
 
 _TIMEOUT_SEC = 300.0
@@ -38,7 +38,7 @@ _TIMEOUT_SEC = 300.0
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[BuildPool]:
-    with BuildPool(2, timeout_sec=_TIMEOUT_SEC, target_json=TARGET) as pool:
+    with BuildPool(2, timeout_sec=_TIMEOUT_SEC, target=TARGET) as pool:
         yield pool
 
 
@@ -92,7 +92,7 @@ def test_best_schedules_are_applied_and_right(
     """The model built with schedules gives the reference's answer, and is another program than the one without."""
     chosen = {}
     for workload in workloads[:3]:
-        task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2, population=16)
+        task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=2, population=16)
         chosen[workload.shash] = pool.submit(propose, task).result()[1].trace_json  # the first is the static one
     static, tuned = (
         pool.submit(compile_model, model, TARGET, schedules, tmp_path).result() for schedules in ({}, chosen)
@@ -114,11 +114,9 @@ def test_candidates_of_the_costliest_convolution_are_right(
 ) -> None:
     """What search proposes for a real operator builds, and agrees with the unscheduled program."""
     workload = workloads[0]
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=3, population=16)
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=3, population=16)
     traces = [None, *(proposal.trace_json for proposal in pool.submit(propose, task).result())]
-    tasks = [
-        BuildTask(mod_json=workload.mod_json, target_json=TARGET, trace_json=t, out_dir=str(tmp_path)) for t in traces
-    ]
+    tasks = [BuildTask(mod_json=workload.mod_json, target=TARGET, trace_json=t, out_dir=str(tmp_path)) for t in traces]
     built = [future.result() for future in [pool.submit(build_candidate, task) for task in tasks]]
     inputs = make_inputs(workload.args, seed=0)
     reference, *answers = [run(candidate.artifact, pack_all(inputs, candidate.packings)) for candidate in built]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from cross.targets.target import parse_target
+from cross.targets.target import Target
 from fleet.building.pool import Pool, run_within
 from fleet.client.device import Device
 from fleet.domain.measuring import Evaluator, Measurement, Trial
@@ -24,15 +24,15 @@ _EVALUATOR = Evaluator(repeat=30, min_repeat_ms=2, give_up_above_sec=0.2)
 _TIMEOUT_SEC = 60.0
 
 
-async def build_peaks(pool: Pool, target_json: str, out_dir: Path) -> list[BuiltPeak]:
+async def build_peaks(pool: Pool, target: Target, out_dir: Path) -> list[BuiltPeak]:
     """Build the programs.
 
     Raises:
         BuildError: one did not compile or link.
     """
-    tasks = [PeakTask(kind="arithmetic", size=n, target_json=target_json, out_dir=str(out_dir)) for n in VECTOR_LANES]
-    sizes = _CPU_READ_BYTES if parse_target(target_json)["kind"] == "llvm" else _GPU_READ_BYTES
-    tasks += [PeakTask(kind="reading", size=n, target_json=target_json, out_dir=str(out_dir)) for n in sizes]
+    tasks = [PeakTask(kind="arithmetic", size=n, target=target, out_dir=str(out_dir)) for n in VECTOR_LANES]
+    sizes = _CPU_READ_BYTES if target.is_processor else _GPU_READ_BYTES
+    tasks += [PeakTask(kind="reading", size=n, target=target, out_dir=str(out_dir)) for n in sizes]
     return list(await asyncio.gather(*(run_within(pool, _TIMEOUT_SEC, build_peak, task) for task in tasks)))
 
 

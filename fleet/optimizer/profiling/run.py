@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cross.pool.build_pool import BuildPool
 from cross.targets.intrinsics import target_hint
-from cross.targets.target import parse_target
+from cross.targets.target import Target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
@@ -62,7 +62,7 @@ class ProfileOptions:
     """Kind of the device, if it is known before there is one: "cpu", "cuda"."""
 
     library: str | None = None
-    target_json: str | None = None
+    target: Target | None = None
     """The target to use instead of the device's own."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -101,8 +101,8 @@ async def profile_model(
     check_exists(options.model)
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_dir("artifacts"))
-        wanted = options.target_json or target_hint(options.device_kind)
-        pool = BuildPool(options.workers, timeout_sec=_BUILD_TIMEOUT_SEC, target_json=wanted)
+        wanted = options.target or target_hint(options.device_kind)
+        pool = BuildPool(options.workers, timeout_sec=_BUILD_TIMEOUT_SEC, target=wanted)
         stack.callback(pool.shutdown, wait=False)
         pool.start()
         say(f"reading {options.model.name}")
@@ -115,7 +115,7 @@ async def profile_model(
                 device=device,
                 pool=pool,
                 model=model,
-                target_json=options.target_json or device.inventory.target_json,
+                target=options.target or parse_target(device.inventory.target_json),
                 folder=folder,
                 say=say,
             )
@@ -172,7 +172,7 @@ class _Profiling:
     device: Device
     pool: Pool
     model: Model
-    target_json: str
+    target: Target
     folder: Path
     say: Callable[[str], object]
 
@@ -181,9 +181,7 @@ class _Profiling:
         turns = Turns.of_this_machine()
         async with turns.building():
             self.say("finding the operators")
-            workloads = await run_within(
-                self.pool, _COMPILE_TIMEOUT_SEC, having(extract, model), model, self.target_json
-            )
+            workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(extract, model), model, self.target)
             traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
             self.say("compiling the model")
             artifact = await run_within(
@@ -191,12 +189,12 @@ class _Profiling:
                 _COMPILE_TIMEOUT_SEC,
                 having(compile_model, model, writable=self.folder),
                 model,
-                self.target_json,
+                self.target,
                 traces,
                 self.folder,
             )
             self.say("building the operators")
-            peaks = await build_peaks(self.pool, self.target_json, self.folder)
+            peaks = await build_peaks(self.pool, self.target, self.folder)
             built = await self._build_alone(workloads, traces) if options.measures_alone else {}
         async with turns.measuring(inventory):
             self.say(f"timing the operators in their place on {self.device.name}")
@@ -234,7 +232,7 @@ class _Profiling:
     def _traces(self, workloads: Sequence[Workload]) -> dict[str, str]:
         inventory = self.device.inventory
         scope = RecordScope(
-            target_json=self.target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
+            target_json=self.target.json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
         )
         with Library.open(self.options.library) as library:
             return without_static(library, workloads, scope) | schedules(library, workloads, scope)
@@ -244,7 +242,7 @@ class _Profiling:
         tasks = [
             BuildTask(
                 mod_json=workload.mod_json,
-                target_json=self.target_json,
+                target=self.target,
                 trace_json=traces.get(workload.shash),
                 out_dir=str(self.folder),
             )
@@ -303,8 +301,7 @@ class _Profiling:
 
     async def _profile_reference(self, runs: int) -> ReferenceProfile | None:
         inventory = self.device.inventory
-        is_processor = parse_target(self.target_json)["kind"] == "llvm"
-        if not is_processor or inventory.host_fingerprint != machine_fingerprint():
+        if not self.target.is_processor or inventory.host_fingerprint != machine_fingerprint():
             return None
         largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(largest_index, self.model), self.model)
         made = make_inputs(self.model.inputs, 0, largest_index=largest)

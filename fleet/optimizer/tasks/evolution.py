@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
 from fleet.cost_model.observation import Features
@@ -60,7 +60,7 @@ class Evolution:
     """One run of the search."""
 
     mod_json: str
-    target_json: str
+    target: Target
     times: Sequence[tuple[str, float]]
     """Traces that may be parents, with their times [s]; infinite for failures."""
 
@@ -96,7 +96,7 @@ class Evolution:
         )
         context = ms.TuneContext(
             module_of(self.mod_json),
-            target=make_target(self.target_json),
+            target=make_target(self.target),
             space_generator="post-order-apply",
             search_strategy=strategy,
             rand_state=1 + self.seed % _MAX_SEED,
@@ -119,7 +119,7 @@ class Evolution:
 
         database = ms.database.MemoryDatabase()
         workload = database.commit_workload(module_of(self.mod_json))
-        target = json.loads(str(make_target(self.target_json)))
+        target = json.loads(str(make_target(self.target)))
         able = [(sec, trace) for trace, sec in self.times if math.isfinite(sec) and has_decisions(trace)]
         for sec, trace in sorted(able)[: max(1, math.ceil(_PARENTS * self.population))]:
             database.commit_tuning_record(tuning_record(trace, [sec], target, workload))
@@ -161,7 +161,7 @@ class Evolution:
         programs = [program_hash(schedule) for schedule in schedules]
         new = {program: sch for program, sch in zip(programs, schedules, strict=True) if program not in known}
         if new:
-            found = extract_features(self.mod_json, self.target_json, list(new.values()), threads=self.threads)
+            found = extract_features(self.mod_json, self.target, list(new.values()), threads=self.threads)
             known.update(zip(new, found, strict=True))
         return [known[program] for program in programs]
 

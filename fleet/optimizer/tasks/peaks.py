@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from cross.build.library import build
+from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.workloads.peak_programs import PeakProgram, arithmetic, reading
 
@@ -19,7 +20,7 @@ class PeakTask:
     size: int
     """Lanes of a vector, or bytes to read."""
 
-    target_json: str
+    target: Target
     out_dir: str
 
 
@@ -38,6 +39,6 @@ def build_peak(task: PeakTask) -> BuiltPeak:
         BuildError: it did not compile or link.
     """
     make = arithmetic if task.kind == "arithmetic" else reading
-    mod, program = make(task.target_json, task.size)
-    artifact = build(mod, task.target_json, Path(task.out_dir), args=program.args)
+    mod, program = make(task.target, task.size)
+    artifact = build(mod, task.target, Path(task.out_dir), args=program.args)
     return BuiltPeak(artifact=artifact, program=program)

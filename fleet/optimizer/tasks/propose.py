@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
-from fleet.cost_model.instruction_sets import instruction_set_of
+from cross.targets.target import Target
 from fleet.cost_model.job_trees import are_enough
 from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.packaged_model import prior_for
@@ -61,7 +61,7 @@ class ProposeTask:
     """One round of search."""
 
     mod_json: str
-    target_json: str
+    target: Target
     device_model: str = ""
     """What the shared model knows of this very hardware counts."""
 
@@ -139,8 +139,8 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     Args:
         state: what is known of the workload; None: what this process has kept of it.
     """
-    load_intrinsics(task.target_json)
-    state = state or state_of(task.mod_json, task.target_json)
+    load_intrinsics(task.target)
+    state = state or state_of(task.mod_json, task.target)
     if task.is_static:
         return [_proposal(static, math.nan) for static in itertools.islice(state.own_space(), 1)]
     programs = {
@@ -197,7 +197,7 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
     if len(task.records) >= task.count:
         return []
     left_out: Counter[Misfit] = Counter()
-    fitting = adapted(task.mod_json, task.target_json, task.seeds, left_out)
+    fitting = adapted(task.mod_json, task.target, task.seeds, left_out)
     found = list(itertools.islice(fresh.of(map(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE)))
     if left_out:
         logger.info("schedules from elsewhere left out", extra={"reasons": {**left_out}})
@@ -240,7 +240,7 @@ def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
     population = task.population if is_alone else math.ceil(task.population * beside)
     return Evolution(
         mod_json=task.mod_json,
-        target_json=task.target_json,
+        target=task.target,
         times=[(record.trace_json, record.run_sec) for record in task.records],
         ranker=ranker,
         population=blind_population(population, most) if ranker.is_blind else population,
@@ -261,7 +261,7 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]
         task.records,
         flop=task.flop,
         device_model=task.device_model,
-        instruction_set=instruction_set_of(task.target_json),
+        instruction_set=task.target.instruction_set,
     )
     scores = [math.nan] * len(candidates)
     if _is_guided(task) and any(log_secs is not None for log_secs in expected):
@@ -295,7 +295,7 @@ def _shared(task: ProposeTask) -> Snapshot | None:
     """Return what all workloads know."""
     if not task.is_warm:
         return None
-    return prior_for(task.target_json) if task.shared is None else snapshot_of(task.shared)
+    return prior_for(task.target) if task.shared is None else snapshot_of(task.shared)
 
 
 def _ranker(task: ProposeTask) -> Ranker:
@@ -304,7 +304,7 @@ def _ranker(task: ProposeTask) -> Ranker:
         task.model,
         records=len(task.records),
         device_model=task.device_model,
-        instruction_set=instruction_set_of(task.target_json),
+        instruction_set=task.target.instruction_set,
         measured=task.records if _is_guided(task) else (),
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cross.targets.target import Target
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
 from fleet.cost_model.observation import Features
@@ -51,12 +52,12 @@ class Made:
 class SearchState:
     """One workload on one target."""
 
-    def __init__(self, mod_json: str, target_json: str) -> None:
+    def __init__(self, mod_json: str, target: Target) -> None:
         self._mod_json = mod_json
-        self._target_json = target_json
+        self._target = target
         self._own: list[Made] = []
         self._programs: dict[bytes, int | None] = {}
-        self._rest = schedules(module_of(mod_json), target_json)
+        self._rest = schedules(module_of(mod_json), target)
 
     def own_space(self) -> Iterator[Made]:
         """Yield the workload's own space in its order. What nobody has asked for is not made."""
@@ -88,16 +89,16 @@ class SearchState:
         """Return the features of candidates, each computed once."""
         new = [candidate for candidate in candidates if candidate.schedule is not None]
         applied = [candidate.schedule for candidate in new if candidate.schedule is not None]
-        found = extract_features(self._mod_json, self._target_json, applied, threads=threads) if applied else []
+        found = extract_features(self._mod_json, self._target, applied, threads=threads) if applied else []
         for candidate, features in zip(new, found, strict=True):
             candidate.features, candidate.schedule = features, None
         return [candidate.features for candidate in candidates if candidate.features is not None]
 
 
 @functools.lru_cache(maxsize=_MOST_STATES)
-def state_of(mod_json: str, target_json: str) -> SearchState:
+def state_of(mod_json: str, target: Target) -> SearchState:
     """Return what this process knows of a workload."""
-    return SearchState(mod_json, target_json)
+    return SearchState(mod_json, target)
 
 
 def _key(trace: str) -> bytes:

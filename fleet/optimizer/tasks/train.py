@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cross.targets.target import Target, parse_target
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
-from fleet.cost_model.instruction_sets import instruction_set_of
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import has_prior, prior_samples
 from fleet.cost_model.samples import check, grouped
@@ -93,10 +93,16 @@ def _are_of_processors(learnt: Sequence[Usable]) -> bool:
 
 
 def _has_prior(target_key: str) -> bool:
+    target = _parsed(target_key)
+    return target is not None and has_prior(target)
+
+
+def _parsed(target_key: str) -> Target | None:
+    """Return a record's target, or None if it has none, or one that we refuse to build for: it may be imported."""
     try:
-        return has_prior(target_key)
-    except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
-        return False
+        return parse_target(target_key)
+    except ConfigError:
+        return None
 
 
 def _kinds_learnt(lessons: Sequence[Usable]) -> list[str]:
@@ -123,6 +129,7 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
     """Leave out what no model should learn from: one such record must not keep all others from being learnt."""
     found: list[Usable] = []
     for stored in samples:
+        target = _parsed(stored.target_key)
         with contextlib.suppress(InvalidRequest):
             sample = Observation(
                 workload=stored.workload,
@@ -130,7 +137,7 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
                 features=unpack_rows(stored.stores),
                 flop=stored.flop,
                 device_model=stored.device_model,
-                instruction_set=instruction_set_of(stored.target_key),
+                instruction_set="" if target is None else target.instruction_set,
                 is_disturbed=stored.is_disturbed,
             )
             check([sample])

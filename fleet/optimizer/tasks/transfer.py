@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from cross.targets.target import make_target
+from cross.targets.target import Target, make_target
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
 from fleet.optimizer.search_terms import Seed
@@ -47,7 +47,7 @@ class Misfit(enum.StrEnum):
 
 
 def adapted(
-    mod_json: str, target_json: str, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None
+    mod_json: str, target: Target, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None
 ) -> Iterator[Schedule]:
     """Yield the schedules that fit this workload, in order.
 
@@ -55,7 +55,7 @@ def adapted(
         left_out: counts those that do not fit.
     """
     for seed in seeds:
-        found = _adapt(mod_json, target_json, seed)
+        found = _adapt(mod_json, target, seed)
         if not isinstance(found, Misfit):
             yield found
         elif left_out is not None:
@@ -81,7 +81,7 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
 
-def _adapt(mod_json: str, target_json: str, seed: Seed) -> Schedule | Misfit:
+def _adapt(mod_json: str, target: Target, seed: Seed) -> Schedule | Misfit:
     try:
         if seed.mod_json != mod_json:
             check_program(seed.mod_json)
@@ -91,21 +91,21 @@ def _adapt(mod_json: str, target_json: str, seed: Seed) -> Schedule | Misfit:
         return Misfit.BROKEN
     if seed.mod_json == mod_json:
         return made
-    found = None if has_decisions(seed.trace_json) else _most_like(mod, target_json, origin, made)
+    found = None if has_decisions(seed.trace_json) else _most_like(mod, target, origin, made)
     if found is not None:
         return found
     recorded = _renamed(made, origin, mod)
     if recorded is None:
         return Misfit.OTHER_BLOCKS
     try:
-        return _fitted(mod, target_json, recorded)
+        return _fitted(mod, target, recorded)
     except InvalidRequest:
         return Misfit.REFUSED
 
 
-def _most_like(mod: IRModule, target_json: str, origin: IRModule, made: Schedule) -> Schedule | None:
+def _most_like(mod: IRModule, target: Target, origin: IRModule, made: Schedule) -> Schedule | None:
     """Return the schedule of this workload's space whose knobs are most like another's; None where it has no knobs."""
-    there, here = space_of(origin, target_json), space_of(mod, target_json)
+    there, here = space_of(origin, target), space_of(mod, target)
     if there is None or here is None:
         return None
     chosen = choice_of(there, made)
@@ -113,7 +113,7 @@ def _most_like(mod: IRModule, target_json: str, origin: IRModule, made: Schedule
     return None if place is None else next(here.schedules_at([place]))
 
 
-def _fitted(mod: IRModule, target_json: str, recorded: Trace) -> Schedule:
+def _fitted(mod: IRModule, target: Target, recorded: Trace) -> Schedule:
     """Return a schedule with the tiles of a trace made anew, if it has decisions, else its steps as they are.
 
     Raises:
@@ -137,9 +137,7 @@ def _fitted(mod: IRModule, target_json: str, recorded: Trace) -> Schedule:
         recorded.apply_to_schedule(schedule, True, decide)
         if not recorded.decisions:
             return schedule
-        context = ms.TuneContext(
-            mod, target=make_target(target_json), space_generator="post-order-apply", num_threads=1
-        )
+        context = ms.TuneContext(mod, target=make_target(target), space_generator="post-order-apply", num_threads=1)
         schedule.enter_postproc()
         is_valid = all(step.apply(schedule) for step in context.space_generator.postprocs)
     except Exception as error:

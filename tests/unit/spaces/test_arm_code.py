@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cross.build.lowering import tir_pipeline
-from cross.targets.target import make_target
+from cross.targets.target import make_target, parse_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd_algorithm import OUTPUTS
 from fleet.spaces.space import finished, static_schedule
@@ -41,15 +41,17 @@ def pointwise() -> IRModule:
     return tvm.IRModule({"main": te.create_prim_func([data, weights, result]).with_attr(CONSTANTS, [1])})
 
 
-def assembly(mod: IRModule, target: dict[str, object]) -> str:
+def assembly(mod: IRModule, options: dict[str, object]) -> str:
     """Return what the static schedule of a function is compiled to."""
     import tvm
 
-    target_json = json.dumps(target)
-    schedule = static_schedule(mod, target_json)
+    target = parse_target(json.dumps(options))
+    schedule = static_schedule(mod, target)
     assert schedule is not None
     library: Any = tvm.compile(
-        finished(schedule.mod, target_json), target=make_target(target_json), tir_pipeline=tir_pipeline(target_json)
+        finished(schedule.mod, target),
+        target=make_target(target),
+        tir_pipeline=tir_pipeline(target),
     ).mod
     return str(library.inspect_source("asm"))
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.graph.attention_program import ATTRIBUTE, LOWEST, Attention, attend, padded_to_vectors
 from fleet.spaces.fallback_rules import unscheduled
 from fleet.spaces.space import finished, schedules, static_schedule
 
 pytestmark = pytest.mark.slow
 
-HOST = host_target_json()
+HOST = host_target()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def run(mod: Any, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     import tvm
 
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(finished(mod, HOST), target=tvm.target.Target(json.loads(HOST)))["main"](*tensors)
+    tvm.compile(finished(mod, HOST), target=tvm.target.Target(dict(HOST.options)))["main"](*tensors)
     result: np.ndarray[Any, Any] = tensors[-1].numpy()
     return result
 
@@ -105,7 +105,9 @@ def test_attention_is_right(name: str) -> None:
     arrays = [draw.standard_normal(shape).astype("float32") for shape in case.shapes]
     if case.hidden:
         arrays[3][0] = LOWEST
-    schedule = static_schedule(module_of(case), json.dumps({**json.loads(HOST), "num-cores": case.cores}))
+    schedule = static_schedule(
+        module_of(case), parse_target(json.dumps({**dict(HOST.options), "num-cores": case.cores}))
+    )
 
     assert schedule is not None
     assert () == unscheduled(schedule)
@@ -118,6 +120,6 @@ def test_other_tiles_are_tried_after_the_static_one(core: str) -> None:
     """A tuning job has something to choose from, on every processor."""
     target = json.dumps({"kind": "llvm", "mcpu": core, "num-cores": 2})
 
-    found = itertools.islice(schedules(module_of(CASES["whole blocks of rows"]), target), 3)
+    found = itertools.islice(schedules(module_of(CASES["whole blocks of rows"]), parse_target(target)), 3)
 
     assert 3 == len({str(schedule.mod) for schedule in found})

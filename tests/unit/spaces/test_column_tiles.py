@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cross.targets.target import parse_target
 from fleet.spaces.column_tiles import ColumnSums, column_tiles
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.tiles import Order
@@ -23,7 +24,7 @@ TARGETS: dict[str, dict[str, object]] = {
 
 
 def facts_of(name: str) -> ProcessorFacts:
-    facts = processor_facts(json.dumps(TARGETS[name]))
+    facts = processor_facts(parse_target(json.dumps(TARGETS[name])))
     assert facts is not None
     return facts
 

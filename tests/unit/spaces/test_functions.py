@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import shutil
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.spaces.vector_math.rewriting import with_arithmetic_functions
 from tests import function_errors
 from tests.function_errors import CHUNK, MOST_ULP, NAMES, compiled, program, target_of, worst, worst_on_neon
@@ -31,7 +30,7 @@ PAIRS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e9, -1e9, 1e38,
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_right(name: str, mcpu: str | None) -> None:
     """With vectors of 256 and 512 bits, and with this machine's own."""
-    own = str(json.loads(host_target_json()).get("mcpu", ""))
+    own = str(dict(host_target().options).get("mcpu", ""))
     if mcpu is not None and not mcpu <= own:
         pytest.skip(f"this machine runs {own or 'no x86-64'} code")
     if mcpu is None and own.startswith("x86-64"):
@@ -57,7 +56,7 @@ def test_powers_with_exponents_that_are_data_are_right() -> None:
     exponents = np.concatenate([np.tile(PAIRS, len(PAIRS)), rng.normal(0, 12, CHUNK), np.linspace(-800, 800, CHUNK)])
     x, y = (np.resize(each, 3 * CHUNK).astype(np.float32) for each in (bases, exponents))
 
-    made = compiled(program(tirx.power, size=x.size, arguments=2), host_target_json())(x, y)
+    made = compiled(program(tirx.power, size=x.size, arguments=2), host_target())(x, y)
 
     with np.errstate(all="ignore"):
         right = np.power(x.astype(np.float64), y.astype(np.float64))
@@ -77,7 +76,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 
     x = np.linspace(-3, 3, CHUNK, dtype=np.float32)
 
-    made = compiled(program(function), host_target_json())(x)
+    made = compiled(program(function), host_target())(x)
 
     np.testing.assert_allclose(made, np.tanh(x.astype(np.float16).astype(np.float32)), rtol=1e-3)
 

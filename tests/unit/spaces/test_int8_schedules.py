@@ -11,14 +11,14 @@ import pytest
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import host_target_json
+from cross.targets.target import Target, host_target, parse_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.packing import Packing, pack_all, packings_of
 from fleet.spaces.space import finished, schedules, static_schedule
 from fleet.workloads.traces import replay, trace_json
 
-HOST = host_target_json()
-AVX2 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+HOST = host_target()
+AVX2 = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}))
 
 
 def conv(unit: IntegerUnit, size: int, channels: int, columns: int) -> Any:
@@ -46,40 +46,40 @@ def operands(unit: IntegerUnit, size: int, channels: int, columns: int) -> list[
     return [data, weights, scale, np.clip(np.rint(sums * 2.0**-12), -128, 127).astype("int8")]
 
 
-def assembly(mod: Any, target_json: str) -> str:
+def assembly(mod: Any, target: Target) -> str:
     import tvm
 
-    built = tvm.compile(finished(mod, target_json), target=tvm.target.Target(json.loads(target_json)))
+    built = tvm.compile(finished(mod, target), target=tvm.target.Target(dict(target.options)))
     return str(built.mod.inspect_source("asm"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target_json", [HOST, AVX2], ids=["host", "avx2"])
+@pytest.mark.parametrize("target", [HOST, AVX2], ids=["host", "avx2"])
 @pytest.mark.parametrize(("size", "channels", "columns"), [(7, 8, 32), (13, 12, 24)])
-def test_sums_are_exact(target_json: str, size: int, channels: int, columns: int) -> None:
+def test_sums_are_exact(target: Target, size: int, channels: int, columns: int) -> None:
     """No partial sum saturates, as those of `vpmaddubsw` do; the schedule read back from its trace is the same."""
     import tvm
 
-    load_intrinsics(target_json)
-    unit = integer_unit(target_json)
+    load_intrinsics(target)
+    unit = integer_unit(target)
     if unit is None:
         pytest.skip("no such instruction")
     mod, [*arguments, expected] = conv(unit, size, channels, columns), operands(unit, size, channels, columns)
 
-    schedule = static_schedule(mod, target_json)
+    schedule = static_schedule(mod, target)
 
     assert schedule is not None
     again = replay(mod, trace_json(schedule))
     tvm.ir.assert_structural_equal(again.mod, schedule.mod)
     tensors = [tvm.runtime.tensor(a) for a in pack_all(arguments, packings_of(schedule, mod))]
     result = tvm.runtime.tensor(np.zeros_like(expected))
-    tvm.compile(schedule.mod, target=tvm.target.Target(json.loads(target_json)))["main"](*tensors, result)
+    tvm.compile(schedule.mod, target=tvm.target.Target(dict(target.options)))["main"](*tensors, result)
     np.testing.assert_array_equal(result.numpy(), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "instruction"),
+    ("options", "instruction"),
     [
         ({"mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}, "vpdpbusd\t%zmm"),
         ({"mcpu": "x86-64-v3", "mattr": ["+avxvnni"]}, "vpdpbusd\t%ymm"),
@@ -88,17 +88,17 @@ def test_sums_are_exact(target_json: str, size: int, channels: int, columns: int
         ({"mcpu": "cortex-a76", "mtriple": "aarch64-linux-gnu"}, "sdot\t"),
     ],
 )
-def test_the_code_has_the_instruction(target: dict[str, object], instruction: str) -> None:
+def test_the_code_has_the_instruction(options: dict[str, object], instruction: str) -> None:
     """Whatever machine compiles it."""
-    target_json = json.dumps({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2} | target)
-    load_intrinsics(target_json)
-    unit = integer_unit(target_json)
+    target = parse_target(json.dumps({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2} | options))
+    load_intrinsics(target)
+    unit = integer_unit(target)
     assert unit is not None
 
-    schedule = static_schedule(conv(unit, 8, 8, 32), target_json)
+    schedule = static_schedule(conv(unit, 8, 8, 32), target)
 
     assert schedule is not None
-    assert instruction in assembly(schedule.mod, target_json)
+    assert instruction in assembly(schedule.mod, target)
 
 
 @pytest.mark.slow

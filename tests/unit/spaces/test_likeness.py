@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.graph.winograd import winograd
 from fleet.graph.winograd_algorithm import Filtering
 from fleet.spaces.attention import AttentionTile
@@ -26,7 +26,7 @@ from fleet.workloads.workload import module_of
 if TYPE_CHECKING:
     from tvm.ir import IRModule
 
-HOST = host_target_json()
+HOST = host_target()
 
 SIZES = st.integers(1, 64)
 TILES = st.builds(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target
 from fleet.metaschedule import FleetSpace
 
 pytestmark = pytest.mark.slow
 
-HOST = json.loads(host_target_json())
+HOST = dict(host_target().options)
 
 
 def test_a_search_tries_the_fleets_schedules_and_metaschedules_own() -> None:

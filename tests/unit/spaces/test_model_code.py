@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.artifacts.elf import undefined_symbols
 from fleet.models.model import load_model
 from fleet.testing.models import GENERATED, write
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 RUNTIME = ("TVM", "_")
 """Prefixes of symbols of TVM's runtime, of loaders and of compilers."""
 
-QUICK = json.dumps(json.loads(host_target_json()) | {"opt-level": 0})
+QUICK = parse_target(json.dumps(dict(host_target().options) | {"opt-level": 0}))
 """LLVM's optimizations take most of the build time and do not replace such calls."""
 
 MEMORY = {"memcpy", "memmove", "memset"}

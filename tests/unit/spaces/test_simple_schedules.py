@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.fallback_rules import unscheduled
 from fleet.spaces.space import schedules, space_of, static_schedule
@@ -20,9 +20,9 @@ from tests.unit.quick_compile import compile_quickly
 
 pytestmark = pytest.mark.slow
 
-HOST = host_target_json()
-AVX2 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
-AVX512 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
+HOST = host_target()
+AVX2 = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}))
+AVX512 = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2}))
 
 Make = Callable[[], list[Any]]
 
@@ -363,7 +363,9 @@ def test_no_vector_reaches_into_the_next_group(case: str, lanes: int) -> None:
 @pytest.mark.parametrize(("core", "sums"), [("x86-64-v3", 10), ("x86-64-v4", 25)])
 def test_a_tile_of_a_grouped_convolution_fills_the_registers(core: str, sums: int) -> None:
     """Multiply-adds wait for each other if there are few of them: 25 of 32 registers hold sums, or 10 of 16."""
-    schedule = static_schedule(module(grouped(10, 16, 320, 4, 1)), json.dumps({"kind": "llvm", "mcpu": core}))
+    schedule = static_schedule(
+        module(grouped(10, 16, 320, 4, 1)), parse_target(json.dumps({"kind": "llvm", "mcpu": core}))
+    )
 
     assert schedule is not None
     loops = [schedule.get(loop) for loop in schedule.get_loops(schedule.get_sblock("group_conv2d_nhwc_update"))]
@@ -440,7 +442,7 @@ def test_other_processors_have_vectors_too(case: str, target: dict[str, object])
     """A schedule for them is compiled to vector instructions."""
     import tvm
 
-    schedule = static_schedule(module(CASES[case]), json.dumps(target))
+    schedule = static_schedule(module(CASES[case]), parse_target(json.dumps(target)))
 
     assert schedule is not None
     code = tvm.compile(schedule.mod, target=tvm.target.Target(target)).mod.inspect_source("ll")

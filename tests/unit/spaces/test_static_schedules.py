@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.targets.target import host_target_json
+from cross.targets.target import host_target, parse_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.blocks import child_blocks, find_product
 from fleet.spaces.facts import processor_facts
@@ -26,7 +26,7 @@ from tests.unit.quick_compile import compile_quickly
 
 pytestmark = pytest.mark.slow
 
-HOST = host_target_json()
+HOST = host_target()
 
 
 def function_of(shapes: Sequence[tuple[int, ...]], compute: Callable[..., Any], constants: Sequence[int] = ()) -> Any:
@@ -106,14 +106,14 @@ def test_a_static_schedule_computes_the_same(case: str) -> None:
 @pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
 def test_constant_weights_are_packed_for_the_tile(mcpu: str) -> None:
     """The function's parameter changes its shape, and the packing says how."""
-    target_json = json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+    target = parse_target(json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
     mod = function_of([(64, 64), (64, 128)], matmul, constants=[1])
 
-    schedule = static_schedule(mod, target_json)
+    schedule = static_schedule(mod, target)
 
     assert schedule is not None
     [packing] = packings_of(schedule, mod)
-    facts = processor_facts(target_json)
+    facts = processor_facts(target)
     assert facts is not None
     assert packing.argument == 1
     assert packing.axis == 1
@@ -126,7 +126,7 @@ def test_columns_that_are_no_whole_vectors_are_one_tile_with_a_short_last_one(co
     """With 16 lanes, two vectors and a half are three: those of 8 would be five, each as dear."""
     mod = function_of([(1, 14, 14, 32), (1, 1, 32, columns), (1, 1, 1, columns)], conv(), constants=[1])
 
-    schedule = static_schedule(mod, json.dumps({"kind": "llvm", "mcpu": "x86-64-v4"}))
+    schedule = static_schedule(mod, parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v4"})))
 
     assert schedule is not None
     [packing] = packings_of(schedule, mod)
@@ -230,7 +230,12 @@ def test_what_schedules_have_in_common_changes_none_of_them() -> None:
 
 def test_gpus_have_no_static_schedule_here() -> None:
     """TVM's rules serve them."""
-    assert static_schedule(function_of(*CASES["matrix product"]), json.dumps({"kind": "cuda", "arch": "sm_86"})) is None
+    assert (
+        static_schedule(
+            function_of(*CASES["matrix product"]), parse_target(json.dumps({"kind": "cuda", "arch": "sm_86"}))
+        )
+        is None
+    )
 
 
 def test_a_packed_array_has_its_blocks_first() -> None:

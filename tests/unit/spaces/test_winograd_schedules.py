@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from cross.targets.target import host_target_json, make_target
+from cross.targets.target import Target, host_target, make_target, parse_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import WinogradStage, winograd
 from fleet.graph.winograd_algorithm import Filtering
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fleet.spaces.blocks import Product
 
 pytestmark = pytest.mark.slow
-HOST = host_target_json()
+HOST = host_target()
 
 
 def convolution(outputs: int, size: tuple[int, int], channels: int, filters: int) -> IRModule:
@@ -59,8 +59,8 @@ def product_of(mod: IRModule) -> Product:
     return found
 
 
-def facts_of(target_json: str) -> ProcessorFacts:
-    facts = processor_facts(target_json)
+def facts_of(target: Target) -> ProcessorFacts:
+    facts = processor_facts(target)
     assert facts is not None
     return facts
 
@@ -109,7 +109,7 @@ def test_what_cuts_have_in_common_changes_no_schedule() -> None:
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
 def test_blocks_fit_a_cache_and_occupy_all_cores(mcpu: str) -> None:
     """Many pixels: blocks of rows through all stages. Few: all data first, then columns of the weights."""
-    facts = facts_of(json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
+    facts = facts_of(parse_target(json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})))
     large, small = (product_of(convolution(4, (side, side), 64, 64)) for side in (112, 8))
 
     by_rows, by_columns = cuts(large, facts)[0], cuts(small, facts)[0]
