@@ -58,7 +58,7 @@ _MAY_HEAL = (DeviceMissing, DeviceError, BuildError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where an agent lives."""
+    """Address and folders of an agent."""
 
     tracker: str
     """ "host:port" """
@@ -184,7 +184,7 @@ class Agent:
         """Wait until the tracker answers; False when it does not within this time; None: however long that takes.
 
         Raises:
-            FleetError: the tracker will not have this agent; the message says what to do.
+            FleetError: the tracker refuses this agent; the message names the remedy.
         """
         if self._link is None:
             return False
@@ -276,7 +276,7 @@ class Agent:
             self._join(opened)
 
     async def _look_for(self, missing: MissingDevice) -> None:
-        """Serve what a missing device stands for, if it is here now.
+        """Serve the device of a placeholder if it has arrived.
 
         Raises:
             FleetError: it is not, or it cannot be served.
@@ -349,7 +349,7 @@ class Agent:
         return replace(inventory, facts={**inventory.facts, "jail": str(self._pool.jail)})
 
     def _check_jail(self) -> None:
-        """Say what workers are in.
+        """Log the jail of the workers.
 
         Raises:
             ConfigError: less than is required.

@@ -1,19 +1,19 @@
-"""agent.yaml, the configuration of an agent. Every key is optional; without a file the agent serves what it finds.
+"""agent.yaml, the configuration of an agent. Every key is optional; without a file the agent serves all found devices.
 
 devices:                          # default: all that the drivers find; at least one cpu device named <host>-cpu
   - driver: cpu
     name: bench-01                # devices/bench-01; default <host>-<driver>
-    labels: {rack: 3}             # what selectors match beside what is found
-    facts: {bought: 2026-03}      # what records keep of the device
+    labels: {rack: 3}             # matched by selectors, beside the found ones
+    facts: {bought: 2026-03}      # kept with every record
   - driver: simulated
     count: 4                      # bench-sim-0 .. bench-sim-3
     name: bench-sim
 tracker: 10.0.0.5:9290            # default: 127.0.0.1:9290
-advertise_address: 10.0.0.7:9291  # where clients reach the data path; default: what the agent listens on
+advertise_address: 10.0.0.7:9291  # where clients reach the data path; default: the agent's listening address
 cache_max_bytes: 2147483648       # artifacts kept on this machine; default: an eighth of the disk, 2 to 16 GiB
 memory_limit_bytes: 1073741824    # of one worker and its children; default: half of the machine
 disk_limit_bytes: 1073741824      # of one worker's directory
-jail: auto                        # what workers are kept in: all that this machine has; required; none
+jail: auto                        # isolation of workers: all layers of this machine; required; none
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Every driver keeps this contract, which tests/contract/test_driver.py checks:
 - a constructor does no I/O; `open` does, and fails when the driver is open already. If it fails it holds nothing, and
   may be called again once the hardware is there;
 - `probe` never raises for a sick device: the Health that it returns says so;
-- neither `probe` nor `telemetry` ever blocks the event loop: a driver whose reads may hang names their `source`;
+- neither `probe` nor `telemetry` ever blocks the event loop: a driver with reads that may hang names their `source`;
 - `reset` makes the device ready for the next session and leaves no process of an earlier one behind;
 - `close` is idempotent; every other call after it (or before `open`) raises DeviceClosed.
 
@@ -47,7 +47,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What a worker process of this device runs."""
+    """Program of this device's worker processes."""
 
     runtime: str
     """ "module:Class" of the runtime; made in the worker from `settings`."""
@@ -105,7 +105,7 @@ class Fabric(Protocol):
 
     @property
     def digest(self) -> str:
-        """What was loaded last, "sha256:<hex>"; empty: nothing, or not known."""
+        """Bitstream loaded last, "sha256:<hex>"; empty: none, or unknown."""
         ...
 
     async def program(self, order: ProgramOrder) -> bool:
@@ -161,7 +161,7 @@ class Driver(ABC):
     """One device."""
 
     kind: str
-    """What selectors match: "cpu", "simulated"."""
+    """Kind, matched by selectors: "cpu", "simulated"."""
 
     settings: ClassVar[type]
     """Frozen dataclass of the keys of one entry of agent.yaml, each with its sentence; see fleet.base.config."""
@@ -176,7 +176,8 @@ class Driver(ABC):
     """Programmable logic of the device, once it is open; None where it has none."""
 
     reference_limit: float = DEFAULT_LIMIT
-    """How many times its usual time the reference kernel may take before measurements count as disturbed."""
+    """Limit of the reference kernel's time, as a multiple of its usual time, above which measurements count as
+    disturbed."""
 
     serves_one_worker: bool = False
     """True if the device takes one connection at a time. The reference kernel then has no worker of its own."""
@@ -189,7 +190,8 @@ class Driver(ABC):
 
     def __init__(self, device_id: str, source: Source | None = None) -> None:
         """Args:
-        source: what `_probe` and `_telemetry` read, where that may hang: they are then called in a thread of its own.
+        source: the origin of `_probe` and `_telemetry`, if reads of it may hang: they are then called in a thread of
+        its own.
             None: they are called on the event loop, and take far below a millisecond.
         """
         self.device_id = device_id
@@ -197,10 +199,10 @@ class Driver(ABC):
         """Called by the driver when its inventory has changed; set by the agent, which then tells the tracker."""
 
         self.given_labels: Mapping[str, str] = {}
-        """What its owner wants selectors to match beside what is found; see device_agents.owner_labels."""
+        """Labels by its owner, matched by selectors beside the found ones; see device_agents.owner_labels."""
 
         self.given_facts_json = ""
-        """What its owner says of it, kept with every measurement; empty: nothing."""
+        """Facts by its owner, kept with every measurement."""
 
         self._sweeper: StraySweeper | None = None
         self._blocking = BlockingReads(source) if source is not None else None
@@ -226,12 +228,13 @@ class Driver(ABC):
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Check whether this machine has such devices and what they lack. May start processes, and take seconds."""
+        """Check whether this machine has such devices, and list missing requirements. May start processes, and take
+        seconds."""
         return []
 
     @classmethod
     def finder(cls, values: Mapping[str, object], *, where: str, host_name: str) -> DeviceFinder | None:
-        """Return what finds more devices for one entry of agent.yaml later; None where no more can come."""
+        """Return a finder of later devices for one entry of agent.yaml, or None if no more can come."""
         return None
 
     @property
@@ -241,7 +244,7 @@ class Driver(ABC):
 
     @property
     def resource(self) -> str:
-        """What it occupies: two devices with the same resource are never measured at the same time."""
+        """Resource that it occupies: two devices with the same resource are never measured at the same time."""
         return self.name
 
     @property
@@ -264,14 +267,14 @@ class Driver(ABC):
         self._state = "open"
 
     def inventory(self) -> Inventory:
-        """Return what the hardware is; the same while it is open, unless the driver calls `changed`."""
+        """Return the inventory; it stays the same while the device is open, unless the driver calls `changed`."""
         self._check_open()
         inventory = self._inventory()
         inventory = replace(inventory, labels={**self.given_labels, **inventory.labels})
         return _shown_as_emulated(inventory) if inventory.is_simulated else inventory
 
     def worker_spec(self) -> WorkerSpec:
-        """Return what a worker process of this device runs."""
+        """Return the program of this device's worker processes."""
         self._check_open()
         return self._worker_spec()
 
@@ -296,7 +299,7 @@ class Driver(ABC):
         try:
             return await self._ask(self._telemetry)
         except DeviceUnreachable:
-            return Telemetry(read_at_sec=time.time())  # the probe says what is wrong
+            return Telemetry(read_at_sec=time.time())  # the probe reports the reason
 
     async def prepare(self) -> None:
         """Make the device ready for a worker. Called before each, also for one that follows a failed one.
@@ -331,7 +334,7 @@ class Driver(ABC):
             raise DeviceClosed(f"{self.name} is {'closed' if self._state == 'closed' else 'not open yet'}")
 
     def _opened(self, found: T | None) -> T:
-        """Return what `open` found.
+        """Return the result of `open`.
 
         Raises:
             DeviceError: the device was not opened.
@@ -344,7 +347,7 @@ class Driver(ABC):
         """Do the I/O of `open`."""
 
     async def _ask(self, read: Callable[[], T], limit_sec: float | None = None) -> T:
-        """Return what `read` returns, called where it may block.
+        """Call `read` where it may block, and return its result.
 
         Args:
             limit_sec: instead of the source's.

@@ -1,11 +1,11 @@
-"""What the owner of a device says of it in agent.yaml: labels that selectors match, and facts that records keep.
+"""Owner's labels, matched by selectors, and facts, kept by records, of a device in agent.yaml.
 
     devices:
       - driver: cpu
         labels: {rack: 3, cooling: fan}
         facts: {bought: 2026-03, heatsink: {make: Noctua, fins: 24}}
 
-Every driver takes both; neither changes what the device does. What is found wins over a label of the same key.
+Every driver takes both; neither changes the device's behaviour. A found label wins over the owner's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OwnerLabels:
 def split_owner_labels(
     entry: Mapping[str, object], where: str, *, own_keys: Collection[str] = ()
 ) -> tuple[OwnerLabels, dict[str, object]]:
-    """Return what an entry says of the device, and the settings of its driver.
+    """Return an entry's labels and facts, and the settings of its driver.
 
     Args:
         own_keys: settings of the driver: a simulated device may have any label, "arch" too.
@@ -75,7 +75,7 @@ def split_owner_labels(
 
 
 class LabellingFinder:
-    """Gives the devices that a finder finds what their entry says of them."""
+    """Gives the devices of a finder the labels and facts of their entry."""
 
     def __init__(self, finder: DeviceFinder, given: OwnerLabels) -> None:
         self._finder = finder
@@ -100,7 +100,7 @@ class LabellingFinder:
 
 
 def with_owner_labels(driver: Driver, given: OwnerLabels) -> Driver:
-    """Tell a driver, not yet open, what is said of its device, and return it."""
+    """Set the labels and facts of a driver that is not yet open, and return it."""
     driver.given_labels, driver.given_facts_json = given.label_texts(), given.facts_json()
     return driver
 
@@ -119,7 +119,7 @@ def _text(value: object) -> str:
 
 
 def _iso(value: object) -> str:
-    """YAML makes dates of what looks like one."""
+    """YAML makes dates of texts that look like one."""
     if isinstance(value, date):
         return value.isoformat()
     raise TypeError(f"{value!r} is no JSON")

@@ -36,7 +36,7 @@ def known_drivers() -> list[str]:
 def find_devices(root: Path = Path("/"), *, only_finders: bool = False) -> list[dict[str, object]]:
     """Return one entry of agent.yaml for each device that the installed drivers find on this machine.
 
-    With `only_finders`: of drivers whose devices come and go while the agent runs.
+    With `only_finders`: of drivers with devices that come and go while the agent runs.
     A driver that fails to look is skipped with a warning: a broken vendor library must not keep the CPU from serving.
     """
     found: dict[str, list[dict[str, object]]] = {}
@@ -60,7 +60,7 @@ def diagnose() -> list[Finding]:
 
 
 def diagnose_driver(name: str) -> list[Finding]:
-    """Return what a driver says of its hardware on this machine.
+    """Return a driver's findings about its hardware on this machine.
 
     Raises:
         ConfigError: as `load_driver`.

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _BY_STDIN = "-"
 _ATTACH_WAIT_SEC = 2.0
-"""How long the tracker may take before it is said that it does."""
+"""Wait for the tracker before a message about it."""
 
 _JOIN_WAIT_SEC = 15.0
 """The same where it joins a fleet first, by a token: on a slow board that takes some seconds."""
@@ -48,25 +48,25 @@ _STOP_SEC = 20.0
 """An orderly end takes a second, or as long as a load of a fabric that is under way."""
 
 _THREADS_SEC = 2.0
-"""What a thread still waits for when all else has ended, such as a library or a lock, may never come."""
+"""A thread may wait for a library or a lock for ever after everything else has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """What the one who starts an agent says; the rest stands in agent.yaml. None: the default."""
+    """Start options of an agent; the rest is in agent.yaml. None: the default."""
 
     tracker: str | None = None
     """ "host:port"; "-": the first line of stdin says it; default: agent.yaml's, else 127.0.0.1:9290."""
 
     config_path: Path | None = None
-    """agent.yaml; default: serve what is found here."""
+    """agent.yaml; default: serve all devices found here."""
 
     drivers: tuple[str, ...] = ()
-    """Without `config_path`: serve what these find."""
+    """Without `config_path`: serve the devices that these find."""
 
     state_dir: Path | None = None
     host: str | None = None
-    """Where it listens; default: 127.0.0.1, or everywhere with `is_network_allowed`."""
+    """Listening address; default: 127.0.0.1, or everywhere with `is_network_allowed`."""
 
     port: int = 0
     """0: a free one."""

@@ -1,4 +1,4 @@
-"""What drivers of boards share: cores as the cpu driver serves them, and what `fleet targets` knows about the board."""
+"""Common base of drivers for boards: cores as in the cpu driver, and the board's entry in `fleet targets`."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class CpuConfig:
         """Refuse values that no machine can have.
 
         Raises:
-            ConfigError: the key and what it may be.
+            ConfigError: the key and its possible values.
         """
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"{where}: threads: expected a number above zero, found {self.threads}")
@@ -74,7 +74,7 @@ class CpuDriver(Driver):
     kind = "cpu"
     settings: ClassVar[type[CpuConfig]] = CpuConfig
     suffix = "cpu"
-    """How its id ends, unless the configuration names it."""
+    """Suffix of its id, unless the configuration names it."""
 
     preload = "device_agents.runtimes.tvm"
 

@@ -1,4 +1,4 @@
-"""What drivers of GPUs share: readings of the host, foreign processes, and where to find runtime libraries."""
+"""Common base of drivers for GPUs: readings of the host, foreign processes, and paths of runtime libraries."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class GpuDriver(Driver, Generic[G]):
             reading = self._read(gpu)
             foreign = self._foreign.count(lambda: self._list_pids(gpu))
         except DeviceError:
-            reading = Telemetry()  # the probe reports what is wrong
+            reading = Telemetry()  # the probe reports the reason
         return replace(reading, read_at_sec=time.time(), load_1min=os.getloadavg()[0], foreign_processes=foreign)
 
     def _inventory_of(

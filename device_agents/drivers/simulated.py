@@ -12,11 +12,11 @@
         load_ms: 2
         time_scale: 1.0       # how much of the pretended time really passes
         disconnect_after: 100 # trials until the device stops answering...
-        reconnect_sec: 5      # ...and how long it stays away
+        reconnect_sec: 5      # ...and stays away so long
         labels: {arch: armv8}
         board: rpi4-64        # be taken for this one of `fleet targets`: its architecture, target, cores, memory
 
-With `board` the device stays of kind "simulated" and says so (`is_simulated`, label emulated=true); what it stands for
+With `board` the device stays of kind "simulated" and says so (`is_simulated`, label emulated=true); the simulated board
 is in its labels: arch, model, cores, mcpu, the board's CPU features, board=rpi4-64 and board_kind=raspberry_pi. A load
 test with a fleet of each is a few lines of agent.yaml, and `fleet acquire 'board=rpi4-64'` finds one of them.
 
@@ -53,7 +53,7 @@ _BOUNDS = {
     "load_ms": _DAY_SEC * 1e3,
     "reconnect_sec": _DAY_SEC,
 }
-"""What each may be at most; none is below zero."""
+"""Maximum of each; none is below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
     devices:
       - driver: tvm_rpc
-        address: "10.0.0.9:9090"  # where `python -m tvm.exec.rpc_server` or `tvm_rpc server` listens there
-        key: rpi                  # what that server was started with; default: none
+        address: "10.0.0.9:9090"  # address of `python -m tvm.exec.rpc_server` or `tvm_rpc server` there
+        key: rpi                  # the server's own key; default: none
         target: rpi4-64           # a board of `fleet targets`, or a TVM target: {kind: llvm, mtriple: ..., mcpu: ...}
-        device_type: cpu          # or opencl, cuda, vulkan, ...; what the server's runtime has
+        device_type: cpu          # or opencl, cuda, vulkan, ...; a device of the server's runtime
         device_index: 0
         name: kitchen-pi          # default: <address> with dashes
         memory_mb: 2048           # default: the board's, else 1024
@@ -49,7 +49,7 @@ _DEFAULT_MEMORY_MB = 1024
 _FIRST_LOOK_SEC = 3.0
 _RETRY_SEC = 5.0
 _PATIENCE_SEC = 10.0
-"""How long the start of a worker waits for a server that is still busy with the previous one."""
+"""Limit of a worker's wait at its start for a server that is still busy with the previous one."""
 
 _IN_DOUBT = (ErrorKind.TIMEOUT, ErrorKind.CRASHED, ErrorKind.OUT_OF_MEMORY, ErrorKind.DEVICE_FAULTED)
 """Results that leave it unclear whether the server still serves."""
@@ -80,7 +80,7 @@ class TvmRpcConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardFacts:
-    """What the board is according to the configuration."""
+    """The board, according to the configuration."""
 
     target_json: str
     arch: str
@@ -225,7 +225,7 @@ class TvmRpcDriver(Driver):
 
 
 def describe(config: TvmRpcConfig, *, where: str) -> BoardFacts:
-    """Work out what the board is from `target` and the settings beside it.
+    """Determine the board from `target` and the settings beside it.
 
     Raises:
         ConfigError: no such board, or a target that the device type does not run.

@@ -1,4 +1,4 @@
-"""Checks a fabric's description as a whole: what it names exists and fits the window, and nothing overlaps."""
+"""Checks a fabric's description as a whole: the named parts exist and fit the window, and nothing overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the description of a fabric consists of; device_agents.fabric.reader reads it and explains it by example."""
+"""Parts of a fabric's description; device_agents.fabric.reader reads it and explains it by example."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ITEM_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Where the registers are found."""
+    """Location of the registers."""
 
     size_bytes: int
     uio: str | int | None = None
@@ -24,7 +24,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a register of this bitstream always reads."""
+    """Constant value of a register of this bitstream."""
 
     register: str
     value: int
@@ -42,7 +42,7 @@ class Register:
     """Number of bits that are used."""
 
     reset: int = 0
-    """What it holds after a reset, for people."""
+    """Value after a reset, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ Step = Write | Point | Wait | CopyIn | CopyOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """What artifacts call as "fabric.<name>"."""
+    """Function that artifacts call as "fabric.<name>"."""
 
     parameters: tuple[Parameter, ...]
     steps: tuple[Step, ...]
@@ -134,7 +134,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a bitstream makes of the fabric."""
+    """Configuration of the fabric by a bitstream."""
 
     name: str
     clock_hz: float

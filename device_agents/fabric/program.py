@@ -38,7 +38,7 @@ _Action = Callable[[Arguments], None]
 
 
 class FabricError(RuntimeError):
-    """The fabric cannot do what was asked, or did not."""
+    """The fabric cannot execute the request, or did not."""
 
 
 class FabricStuck(FabricError):
@@ -84,7 +84,7 @@ class Memory(Protocol):
 
 
 class Places(Protocol):
-    """Where a description's window and memory are found."""
+    """Access to a description's window and memory."""
 
     def window(self) -> Bus:
         """Open the window."""
@@ -96,7 +96,7 @@ class Places(Protocol):
 
 
 class FabricProgram:
-    """A description, ready to be called. Opens what it needs on first use."""
+    """A description, ready to be called. Opens its resources on first use."""
 
     def __init__(self, description: Description, places: Places) -> None:
         self._description = description

@@ -1,4 +1,4 @@
-"""Reads the description of a fabric: what a bitstream makes of it, in registers, buffers, and functions for artifacts.
+"""Reads the description of a fabric: registers, buffers, and functions for artifacts.
 
 It lies beside the bitstream as YAML (examples/zynq_gemm_i8/registers.yaml is a whole one) and travels with Program:
 
@@ -102,7 +102,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
     """Read and check a description.
 
     Raises:
-        ConfigError: no YAML, an unknown key, or something that cannot work; the message says which and what to do.
+        ConfigError: no YAML, an unknown key, or an invalid value; the message names it and the remedy.
     """
     try:
         _check_shape(text, where)
@@ -134,7 +134,7 @@ def check_registers(text: str, reachable: Sequence[range]) -> None:
         reachable: physical addresses that the fabric has for itself.
 
     Raises:
-        InvalidRequest: it says what `parse_description` says, or that its window is elsewhere.
+        InvalidRequest: as of `parse_description`, or its window is elsewhere.
     """
     if len(json.dumps(text)) > _MOST_CHARS:
         raise InvalidRequest(f"the fabric's description is longer than {_MOST_CHARS // 1024} KiB; describe less")
@@ -177,7 +177,8 @@ def _named(cls: type[T], entries: _Entries, where: str) -> dict[str, T]:
 
 
 def _check_shape(text: str, where: str) -> None:
-    """Refuse what could exhaust this process while it is read, from its events, which take no more room than the text.
+    """Refuse text that could exhaust this process while it is read. Uses its events, which take no more memory than the
+    text.
 
     Merging a mapping of merged mappings multiplies, as aliases do, but before anybody can count.
     """
@@ -191,7 +192,7 @@ def _check_shape(text: str, where: str) -> None:
 
 
 def _check_size(content: object, where: str) -> None:
-    """Refuse what a few lines of aliases make of themselves: they come from a peer."""
+    """Refuse the expansion of a few lines of aliases: they come from a peer."""
     waiting: list[object] = [content]
     count = chars = 0
     while waiting:

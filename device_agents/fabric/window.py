@@ -1,9 +1,9 @@
 """Maps the register window of a fabric: /dev/uioN, or a piece of /dev/mem; and memory of u-dma-buf.
 
-https://docs.kernel.org/driver-api/uio-howto.html describes what a kernel shows of UIO devices.
+https://docs.kernel.org/driver-api/uio-howto.html describes the files of UIO devices.
 
 Each access is one 32-bit load or store, whatever is read or written: wider ones, as memcpy makes them, are faults or
-nonsense to most designs. That is what assigning to and slicing an array of c_uint32 does.
+nonsense to most designs. Assigning to and slicing an array of c_uint32 does that.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class MappedMemory:
 
 @dataclass(frozen=True, slots=True)
 class MappedPlaces:
-    """Opens what a description names.
+    """Opens the window and memory of a description.
 
-    A FabricDead says what is wrong: nothing there of that name, smaller than described, or closed to this user.
+    A FabricDead names the reason: no device of that name, smaller than described, or closed to this user.
     """
 
     described: Window
     root: Path = Path("/")
-    """Where /dev and /sys are found."""
+    """Folder of /dev and /sys."""
 
     def window(self) -> MappedWindow:
         """Map the window."""

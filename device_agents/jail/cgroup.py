@@ -52,7 +52,7 @@ class Groups:
         return group
 
     def close(self) -> None:
-        """Kill what is left in the groups, and remove them."""
+        """Kill the rest of the groups' processes, and remove the groups."""
         for group in [entry for entry in self.path.iterdir() if entry.is_dir()] if self.path.is_dir() else []:
             kill(group)
             remove(group)
@@ -63,7 +63,7 @@ class Groups:
 
 
 def open_groups(name: str, root: Path = Path("/")) -> Groups:
-    """Make the place for groups, and end what an earlier agent of this name left in it.
+    """Make the folder for groups, and kill processes that an earlier agent of this name left in it.
 
     Args:
         name: of the agent, the same in its next life.

@@ -10,7 +10,7 @@ from fleet.confinement import landlock, privileges, seccomp
 
 
 def leave_the_agent(cell: JailSpec) -> None:
-    """First step: the cgroup and the namespaces. What is forked next is the first in its pid namespace.
+    """First step: the cgroup and the namespaces. The next fork is the first process of its pid namespace.
 
     Raises:
         OSError: a layer that worked when the agent started does not.
@@ -28,7 +28,7 @@ def leave_the_agent(cell: JailSpec) -> None:
 
 
 def furnish(cell: JailSpec) -> None:
-    """Second step: what the worker sees of the file system.
+    """Second step: the worker's view of the file system.
 
     Raises:
         OSError: see above.

@@ -1,4 +1,4 @@
-"""What `fleet doctor` says of the jail that workers get on this machine."""
+"""Report of `fleet doctor` on the jail of workers on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def diagnose() -> list[Finding]:
 
 
 def finding_of(jail: Jail) -> Finding:
-    """Say which layers there are, why others are not used, and what to do about those that isolate."""
+    """List the layers, the reasons why others are not used, and remedies for those that isolate."""
     reasons = [f"{layer}: {reason}" for layer, reason in jail.missing.items()]
     seen = f"workers get {jail}" + (f"; not {'; '.join(reasons)}" if reasons else "")
     lacking = [layer for layer in ISOLATING if not jail.has(layer)]

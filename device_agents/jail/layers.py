@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Layer(enum.StrEnum):
-    """One thing that keeps a kernel from what is not its own."""
+    """One layer that isolates a kernel from the rest of the machine."""
 
     UID = "uid"
     """A user of its own, where the agent is root."""
@@ -21,10 +21,10 @@ class Layer(enum.StrEnum):
     """A user namespace, where it takes one to have the others."""
 
     PID = "pid"
-    """A pid namespace: it sees no other process, and what it starts ends with it."""
+    """A pid namespace: it sees no other process, and its children end with it."""
 
     MOUNT = "mount"
-    """A mount namespace: it sees the system, its own home and what it was given, and writes to its home only."""
+    """A mount namespace: it sees the system, its own home and its inputs, and writes to its home only."""
 
     IPC = "ipc"
     """An IPC namespace: segments of shared memory end with it."""
@@ -54,7 +54,7 @@ ISOLATING = (Layer.PID, Layer.MOUNT, Layer.IPC, Layer.NO_NEW_PRIVILEGES, Layer.S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jail:
-    """What a jail is made of here."""
+    """Layers of a jail on this machine."""
 
     layers: tuple[Layer, ...] = (Layer.LIMITS,)
     missing: Mapping[Layer, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Jail:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Self:
-        """Return what `to_json` was made of."""
+        """Parse the output of `to_json`."""
         layers, missing = content["layers"], content["missing"]
         if not isinstance(layers, list) or not isinstance(missing, dict):
             raise TypeError(f"no jail: {content!r}")

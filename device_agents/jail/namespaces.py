@@ -49,7 +49,7 @@ def enter(flags: int) -> None:
 
 
 def furnish(cell: JailSpec, *, has_pid_namespace: bool) -> None:
-    """Make the worker's own root, with what it may see at the places where it was, and go there.
+    """Make the worker's own root, with its visible files at their usual paths, and change to it.
 
     Raises:
         OSError: this machine does not allow it.
@@ -118,7 +118,7 @@ def _make_read_only(place: str) -> None:
     except OSError as error:
         if not system.is_missing(error):
             raise
-        # Before Linux 5.12: what is mounted below stays as it is.
+        # Before Linux 5.12: mounts below stay as they are.
         kept = os.statvfs(place).f_flag & (_NO_SETUID | _NO_DEVICES | _NO_EXEC)
         system.mount("none", place, "", _BIND | _REMOUNT | _READ_ONLY | kept)
 

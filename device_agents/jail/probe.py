@@ -2,7 +2,7 @@
 
     python -m device_agents.jail.probe
 
-prints them as JSON, for who has threads and should not fork.
+prints them as JSON, for processes with threads, which should not fork.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _why_no_user(reasons: dict[Layer, str]) -> str:
 
 
 def _keep_house(uid: int) -> None:
-    """Give a user a home and clear it away again, as for a worker: a container's root may lack what that takes."""
+    """Give a user a home and clear it away again, as for a worker: a container's root may lack the rights."""
     with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
         home = Path(folder, "home")
         home.mkdir(mode=0o700)
@@ -118,7 +118,7 @@ def _look_around(cell: JailSpec, *, has_pid_namespace: bool) -> None:
 
 
 def _why_not(*attempts: Callable[[], None]) -> str:
-    """Make attempts in a process of their own; return what went wrong, or nothing."""
+    """Make attempts in a process of their own; return the error, or nothing."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""What the agent tells a jail about one worker. JSON between the two."""
+"""Parameters of one worker's jail, set by the agent. JSON between the two."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which part of the file system a worker sees: the system's programs and libraries, Python's, and what it was given.
+"""The part of the file system that a worker sees: the system's programs and libraries, Python's, and its inputs.
 
-What is not named here is not there: homes of users, state of the agent and the tracker, and other workers.
+Everything else is hidden: homes of users, state of the agent and the tracker, and other workers.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _VARIABLES = (
 """Variables that name libraries."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-"""What every program expects."""
+"""Files that every program expects."""
 
 
 _SHARED = tuple(map(Path, ("/tmp", "/var/tmp", "/home", "/run", "/mnt", "/srv")))  # noqa: S108 - not to be shown
-"""Where all users of a machine keep things. An agent that was started there does not show them."""
+"""Folders of all users of a machine. An agent that was started there does not show them."""
 
 IN_MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - of its own
 """File systems of a worker's own, which lie in memory."""
 
 
 def readable_paths(environment: Mapping[str, str], named: Iterable[object], private: Iterable[Path]) -> list[str]:
-    """Return what a worker may read: existing paths, none of them below another.
+    """Return the paths that a worker may read: existing ones, none of them below another.
 
     Args:
-        environment: of the agent; what its variables for libraries name is readable.
+        environment: of the agent; paths in its variables for libraries are readable.
         named: by the driver: paths, or lists with paths among other texts.
         private: places that no worker may see. Where Python's path has a directory around one of them, as the one that
             the agent was started in, only the fleet's own packages of it are readable.

@@ -56,7 +56,7 @@ class BlockingReads:
         self._is_closed = False
 
     async def ask(self, read: Callable[[], T], limit_sec: float | None = None) -> T:
-        """Return what `read` returns. It is called in the thread, after the previous read has returned.
+        """Return the result of `read`. It is called in the thread, after the previous read has returned.
 
         Args:
             limit_sec: overrides the source's limit.
@@ -119,7 +119,7 @@ _asked_outside: dict[Source, tuple[datetime, concurrent.futures.Future[Any]]] = 
 
 
 def ask_in_time(source: Source, read: Callable[[], T], limit_sec: float) -> T:
-    """Return what `read` returns, for code outside an event loop. It is called in a thread of its own.
+    """Return the result of `read`, for code outside an event loop. It is called in a thread of its own.
 
     Raises:
         DeviceUnreachable: it did not return within the limit, or the read before it has not returned yet.
@@ -142,7 +142,7 @@ class _Read(Generic[T]):
     read: Callable[[], T]
     loop: asyncio.AbstractEventLoop
     due_sec: float
-    """Deadline on the monotonic clock: whoever asks while it hangs waits no longer than the first."""
+    """Deadline on the monotonic clock: later callers of a hanging read wait no longer than the first."""
 
     asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     answer: concurrent.futures.Future[T] = field(default_factory=concurrent.futures.Future)

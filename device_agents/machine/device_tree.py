@@ -1,4 +1,4 @@
-"""What the device tree says about this machine. Boards have one, PCs do not.
+"""Facts about this machine from its device tree. Boards have one, PCs do not.
 
 https://docs.kernel.org/devicetree/usage-model.html
 """

@@ -1,4 +1,4 @@
-"""What a Linux machine is, as the fleet sees it: labels, TVM target, device model, fingerprint."""
+"""A Linux machine as the fleet sees it: labels, TVM target, device model, fingerprint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _X86_LEVELS = (
     ("x86-64-v2", "cx16 popcnt sse4_1 sse4_2 ssse3"),
 )
 _X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": ("avx_vnni", "+avxvnni")}
-"""What sums products of 8-bit integers, by level: Linux's name of the feature and LLVM's. No level has it."""
+"""Instructions that sum products of 8-bit integers, by level: Linux's name of the feature and LLVM's. No level has
+it."""
 
 _LABELLED = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile"),
@@ -102,7 +103,7 @@ class Host:
         return json.dumps(target)
 
     def labels(self, host_name: str, core_count: int) -> dict[str, str]:
-        """Return what selectors match."""
+        """Return the labels for selectors."""
         features = {name: "true" for name in _LABELLED if name in self.features}
         return {
             "arch": self.arch,

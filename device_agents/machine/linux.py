@@ -25,10 +25,10 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant whose own parent ends, instead of init.
+    """Become the parent of every orphaned descendant, instead of init.
 
-    Return False where the system does not support this (qemu-user 7 does not): what a crashed kernel leaves behind then
-    goes to init.
+    Return False where the system does not support this (qemu-user 7 does not): orphans of a crashed kernel then go to
+    init.
     """
     try:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -41,7 +41,7 @@ def adopt_orphans() -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes whose parent is `pid`, zombies included."""
+    """Return the children of `pid`, including zombies."""
     found: list[int] = []
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -83,7 +83,7 @@ def resident_bytes(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What the kernel says of one process."""
+    """State of one process, from the kernel."""
 
     pid: int
     state: str
@@ -96,7 +96,7 @@ class Process:
 
 
 def look_at(pid: int) -> Process | None:
-    """Return what the kernel says of a process; None when there is none of this number."""
+    """Return the state of a process, or None if it does not exist."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:

@@ -6,7 +6,7 @@
     cpus: [2, 3]         # these; also "2-3,5"
 
 Which cores are big is read from cpu_capacity (Arm) or cpuinfo_max_freq in /sys/devices/system/cpu. If all are alike,
-"big" and "little" are refused: whoever writes them means another machine.
+"big" and "little" are refused: they are meant for another machine.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def choose_cpus(setting: Setting, usable: Iterable[int], root: Path = Path("/"),
 
 
 class OwnCpus:
-    """Keeps this process, and what it starts from now on, off the processors that kernels are measured on."""
+    """Keeps this process and its later children off the processors that kernels are measured on."""
 
     def __init__(self) -> None:
         self._before: set[int] | None = None
@@ -81,7 +81,7 @@ class OwnCpus:
 
     @property
     def for_others(self) -> tuple[int, ...]:
-        """Where a worker without processors of its own may run; empty: wherever this process may."""
+        """Processors of a worker without its own; empty: those of this process."""
         return tuple(sorted(self._before)) if self._before else ()
 
     def keep_off(self, taken: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""Removes what kernels left behind, who may have made it as hard as they can."""
+"""Removes files left by kernels, even hostile ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with what is in it, as far as that can be removed, however deep it is and whoever may look in.
+    """Remove a folder and its content as far as possible, at any depth and with any permissions.
 
     Folders are moved up before they are emptied: a few thousand in one another, which take a kernel a moment, are more
     than a recursion reaches, or the name of a file can say.

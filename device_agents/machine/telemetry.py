@@ -1,6 +1,6 @@
 """Readings of a Linux host, from /proc and /sys, cheap enough to take around every measurement.
 
-What a machine does not report stays None. The files are located once; a reading opens a handful of them.
+Readings that a machine does not report stay None. The files are located once; a reading opens a handful of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class HostTelemetry:
 
     def __init__(self, root: Path = Path("/"), cpus: Sequence[int] = ()) -> None:
         """Args:
-        cpus: those whose clocks count; empty: all.
+        cpus: processors with clocks that count; empty: all.
         """
         self._root = root
         self._stat = root / "proc/stat"

@@ -1,4 +1,4 @@
-"""Ends a program that the agent started, even one that hangs in the kernel or whose output nobody reads."""
+"""Ends a program that the agent started, even one that hangs in the kernel or blocks on unread output."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _MOST_THREADS = 16
 """A part of a large pool is enough, for the files are read around every candidate."""
 
 _NOTED_SHARE = 0.2
-"""Less is an interruption of one repeat among several, whose median counts."""
+"""Less is an interruption of one repeat among several, of which the median counts."""
 
 _NOTED_SEC = 0.005
 """Waking up costs every thread some microseconds: a large share of a short run, but no contention."""

@@ -14,7 +14,7 @@ _POLL_SEC = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """How a wait for a cool device went."""
+    """Result of a wait for a cool device."""
 
     waited_sec: float = 0.0
     disturbance: Disturbance | None = None

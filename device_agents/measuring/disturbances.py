@@ -1,4 +1,4 @@
-"""Finds what speaks against a measurement in the readings before and after it. Pure."""
+"""Finds disturbances of a measurement in the readings before and after it. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ disturbance."""
 
 _FIXED_GOVERNORS = ("", "performance", "userspace")
 """The others change the clock by design: an idle core is slow. "" stands for a device without a governor, such as a
-GPU, whose clock falls only when it has to."""
+GPU, with a clock that falls only when it has to."""
 
 
 def find_disturbances(before: Telemetry, after: Telemetry) -> list[Disturbance]:
-    """Return what the readings show; nothing where they are missing."""
+    """Return the disturbances in the readings, none if readings are missing."""
     found = []
     told = dict.fromkeys([*before.throttle_reasons, *after.throttle_reasons])
     reasons = [reason for reason in told if reason not in _USUAL_REASONS]
@@ -37,7 +37,7 @@ def find_disturbances(before: Telemetry, after: Telemetry) -> list[Disturbance]:
 
 def _fall_of_clock(before: Telemetry, after: Telemetry) -> list[Disturbance]:
     if not _USUAL_REASONS.isdisjoint(after.throttle_reasons):
-        return []  # what the kernel itself does to the clock
+        return []  # the kernel's own effect on the clock
     was_hz, is_hz = before.freq_hz or 0.0, after.freq_hz or 0.0
     if not 0 < is_hz < _CLOCK_FALL * was_hz:
         return []

@@ -74,7 +74,7 @@ class ReferenceTimes:
 
     @property
     def usual_sec(self) -> float | None:
-        """What a piece takes when all is calm; None before the first run."""
+        """Usual time of a piece; None before the first run."""
         return statistics.median(self._fastest) if self._fastest else None
 
     def current_sec(self, now_sec: float) -> float | None:
@@ -106,7 +106,7 @@ class ReferenceTimes:
     def take(self, secs: Sequence[float], worker_pid: int, now_sec: float) -> None:
         """Learn how long the pieces of a run took; none: the device has no reference kernel.
 
-        A run counts as missed if its answer is what no clock ever said, or none on a device that has one: it failed, or
+        A run counts as missed if its answer is no possible time, or none on a device that has one: it failed, or
         a candidate has answered in its worker's place.
         """
         self._worker_pid, self._taken_at_sec = worker_pid, now_sec
@@ -129,7 +129,7 @@ class ReferenceTimes:
         if self._drifting_since_sec is None:
             self._drifting_since_sec = now_sec
         if fastest < min(self._fastest):
-            # The first runs were no measure: what is usual was learnt while the device was slow.
+            # The first runs were no measure: the usual time was learnt while the device was slow.
             self._fastest.append(fastest)
         elif now_sec - self._drifting_since_sec > _LASTING_SEC:
             self._fastest.clear()
@@ -160,7 +160,7 @@ class ReferenceTimes:
 
     @property
     def drift(self) -> Disturbance | None:
-        """How far it has drifted; None while it has not."""
+        """Drift; None while there is none."""
         if not self.has_drifted:
             return None
         return Disturbance(DisturbanceKind.REFERENCE_DRIFT, f"reference kernel {self.ratio:.2f} times its usual time")

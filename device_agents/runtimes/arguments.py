@@ -1,4 +1,4 @@
-"""What the runtimes have in common about the arguments of a call."""
+"""Arguments of a call, common to the runtimes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bad_argument(index: int, problem: str) -> CandidateFailed:
 
 
 def check_content(index: int, tensor: Tensor, size_bytes: int) -> None:
-    """Refuse a tensor whose content is not as long as its type says.
+    """Refuse a tensor with a content of another length than its type's.
 
     Raises:
         CandidateFailed: it has more or fewer than `size_bytes`.

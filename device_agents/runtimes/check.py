@@ -28,7 +28,7 @@ def tvm_library_folder() -> Path | None:
 
 
 async def why_not(libraries: Sequence[str], remedies: Mapping[str, str]) -> str:
-    """Return why these libraries do not load, with what to do about it; empty: they do.
+    """Return the reason why these libraries do not load, with a remedy; empty: they do.
 
     Args:
         remedies: by a part of a missing library's name.

@@ -1,4 +1,4 @@
-"""What runs candidates inside a worker process: the seam between the worker's loop and TVM, or the simulation.
+"""Runs candidates inside a worker process: the seam between the worker's loop and TVM, or the simulation.
 
 Nothing here or in a runtime knows protobuf or gRPC: the worker's loop converts, and the worker is forked from a process
 that must not have threads.
@@ -19,21 +19,21 @@ MAX_MESSAGE_CHARS = 4000
 
 
 class Runtime(Protocol):
-    """Runs candidates of one device. It raises CandidateFailed for what it understands; `classify` reads the rest."""
+    """Runs candidates of one device. It raises CandidateFailed for known errors; `classify` reads the rest."""
 
     def measure(self, trial: Trial, path: str) -> Measurement:
-        """Time a candidate whose artifact lies at `path`."""
+        """Time the candidate at `path`."""
         ...
 
     def call(self, call: Call, path: str) -> list[Tensor]:
-        """Run a function once and return what it computed.
+        """Run a function once and return its outputs.
 
-        FUNCTIONS: the outputs, or all tensors when none is marked. RELAX_VM: what it returned, flattened.
+        FUNCTIONS: the outputs, or all tensors when none is marked. RELAX_VM: the return value, flattened.
         """
         ...
 
     def reference(self) -> list[float]:
-        """Do the same small piece of work some times over, on what candidates run on; return how long each took [s].
+        """Repeat a small piece of work on the candidates' processor; return the time of each [s].
 
         A few milliseconds in all, see device_agents.measuring.reference. Nothing where there is no such work.
         """
@@ -62,7 +62,7 @@ class CandidateFailed(Exception):
 
 
 class WorkerEnd(BaseException):
-    """A candidate took with it what its worker needs, as the connection to a board: the worker ends, too.
+    """A candidate destroyed a resource of its worker, such as the connection to a board: the worker ends, too.
 
     No Exception, so that no result is made of it here: the agent makes one once the worker is gone, by its exit code.
     """

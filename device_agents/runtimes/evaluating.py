@@ -1,4 +1,4 @@
-"""How often a candidate is timed: the schedule of repeats, apart from what times them.
+"""The schedule of a candidate's repeats, apart from the code that times them.
 
 Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: a quick look first, if
 one is asked for; then one repeat; a candidate clearly slower than the best stops there; then the other repeats; then
@@ -46,7 +46,7 @@ class TimeRepeats(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What timing one candidate gave."""
+    """Result of timing one candidate."""
 
     secs: list[float]
     """Seconds per run, one entry per repeat; of a candidate that was stopped in the look, one per run of it."""
@@ -105,7 +105,8 @@ def _repeat(
         secs = time_repeats(number=evaluator.number, repeat=1, min_repeat_ms=evaluator.min_repeat_ms)
         if 0 < evaluator.give_up_above_sec < secs[0]:
             return Timing(secs, Stop.SLOW)
-    # The evaluator does not tell the number that it grew to: start from what the first repeat shows to be enough, so
+    # The evaluator does not tell the number that it grew to: start from the number that suffices according to the first
+    # repeat, so
     # that later calls do not search for it from `number` again.
     found = _enough_runs(evaluator.number, secs[0], evaluator.min_repeat_ms)
 
@@ -127,7 +128,7 @@ def is_cold(evaluator: Evaluator) -> bool:
 
 
 def for_single_calls(evaluator: Evaluator) -> Evaluator:
-    """Return what the times of single runs are taken with: the rests between repeats are made here, not there."""
+    """Return the evaluator of single runs: the rests between repeats are made here, not there."""
     return replace(evaluator, cooldown_interval_ms=0) if is_cold(evaluator) else evaluator
 
 

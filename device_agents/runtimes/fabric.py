@@ -1,8 +1,8 @@
-"""Runs TVM modules whose inner loops call the fabric, and measures them in the fabric's clock cycles.
+"""Runs TVM modules with inner loops that call the fabric, and measures them in the fabric's clock cycles.
 
 Each function of the description becomes the packed function "fabric.<name>" of this process. A module's extern call of
 it (`T.call_packed("fabric.gemm_i8", ...)`) finds it by that name; device_agents.fabric.reader explains the description,
-device_agents.runtimes.fabric_calls what a time is.
+device_agents.runtimes.fabric_calls the meaning of a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Calls of the fabric by artifacts, counted in its clock cycles: what the runtimes beside a fabric have in common.
+"""Calls of the fabric by artifacts, counted in its clock cycles, for all runtimes beside a fabric.
 
 Time is `cycles / clock_hz` of the fabric's calls alone: the same candidate gives the same number each time, on a busy
-board and on an emulated one. What the CPU does between the calls, copying tiles included, does not count. A candidate
+board and on an emulated one. The CPU's work between the calls, including copies of tiles, does not count. A candidate
 that never calls the fabric is timed by the host's clock, and says so.
 """
 
@@ -36,7 +36,7 @@ class FabricCalls:
 
     def __init__(self, registers_yaml: str, root: Path) -> None:
         """Args:
-            registers_yaml: description of what the fabric holds; empty: nothing that artifacts could call.
+            registers_yaml: description of the fabric's content; empty: no functions for artifacts.
             root: where /dev and /sys are found.
 
         Raises:
@@ -56,7 +56,7 @@ class FabricCalls:
             self._clock_hz = description.clock_hz
 
     def call(self, name: str, *values: object) -> None:
-        """Run a function with what an artifact passed: addresses and integers."""
+        """Run a function with an artifact's arguments: addresses and integers."""
         if self._program is None:
             raise FabricError(_NOTHING)
         try:
@@ -79,7 +79,7 @@ class FabricCalls:
         return replace(measurement, run_cycles=cycles, time_source="cycles")
 
     def count_repeats(self, run: Callable[[], object], by_host: TimeRepeats) -> TimeRepeats:
-        """Return what times repeats of `run` in cycles, and by the host's clock where it never calls the fabric."""
+        """Return a timer of repeats of `run` in cycles, and by the host's clock where it never calls the fabric."""
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
             # No run that does not count first, and no more runs than asked for: cycles need neither.

@@ -1,7 +1,7 @@
 """Runs TVM modules on a GPU with TVM's own runtime for it: libtvm_runtime_cuda.so, libtvm_runtime_rocm.so.
 
 The library is loaded in the worker, never in the process that workers are forked from: it brings the vendor's driver
-library, whose context does not survive a fork. The driver names the one device by the environment
+library, and a context of that does not survive a fork. The driver names the one device by the environment
 (CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES), so here it is always number 0. Times are those of the device's own events.
 """
 
@@ -30,7 +30,7 @@ _L2_ATTRIBUTE = 13
 
 
 class GpuContext:
-    """The context that the vendor's driver keeps in this process: what it means when something in it fails."""
+    """The context that the vendor's driver keeps in this process, and the consequences of failures in it."""
 
     def __init__(self) -> None:
         self.missing = ""
@@ -40,7 +40,7 @@ class GpuContext:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Run a candidate; say of its failure what it means for the process and the device."""
+        """Run a candidate; classify its failure by the effect on the process and the device."""
         if self.missing:
             raise CandidateFailed(ErrorKind.DEVICE_FAULTED, self.missing, is_fatal=True)
         try:
@@ -95,7 +95,7 @@ class GpuRuntime(TvmRuntime):
         return "l2" if evaluator.flush_bytes or evaluator.flush_cache else ""
 
     def _l2_size(self) -> int:
-        """Return how much pushes everything out of the caches [bytes]: the larger of what device and driver tell."""
+        """Return the size that flushes the caches [bytes]: the larger of the device's and the driver's values."""
         ask = self._ffi.get_global_func("runtime.GetDeviceAttr")
         found = ask(self._device.dlpack_device_type(), self._device.index, _L2_ATTRIBUTE)
         return max(int(found or 0), self._l2_bytes)

@@ -1,7 +1,7 @@
-"""What a GPU runtime's complaints mean: the candidate's fault, a context broken for good, or a lost device. Pure.
+"""Classifies errors of GPU runtimes: the candidate's fault, a context broken for good, or a lost device. Pure.
 
-After some errors CUDA fails every later call of the process with the same one, until it ends: what the API's documents
-call a process that must be terminated and relaunched. HIP uses the same texts.
+After some errors CUDA fails every later call of the process with the same one, until it ends: the API's documents say
+that the process must be terminated and relaunched. HIP uses the same texts.
 
 https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
 https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html
@@ -38,7 +38,7 @@ _LOSES_DEVICE = (
 
 
 def gpu_failure(failure: CandidateFailed) -> CandidateFailed:
-    """Return the failure with what its text says about the process and the device."""
+    """Return the failure with the state of the process and the device by its text."""
     text = str(failure)
     if any(words in text for words in _LOSES_DEVICE):
         return CandidateFailed(ErrorKind.DEVICE_FAULTED, text, is_fatal=True)

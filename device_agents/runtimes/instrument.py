@@ -17,7 +17,7 @@ from device_agents.runtimes.contract import CandidateFailed
 from fleet.domain.measuring import ErrorKind, OperatorCall, OperatorProfile
 
 MOST_RUNS = 1000
-"""What is noted of every call stays in memory until the last run."""
+"""Notes on every call stay in memory until the last run."""
 
 Event: TypeAlias = tuple[str, bool, float]
 """Function, whether its call begins, and when [s]."""
@@ -34,7 +34,7 @@ def profile_calls(
     """Run a function of a Relax VM some times and time its calls. The VM keeps the instrument.
 
     Args:
-        synchronize: waits until the device has done what it was told; None where calls return when they are done.
+        synchronize: waits for the device to finish its work; None if calls return when they are done.
 
     Raises:
         CandidateFailed: the function makes other calls each time, so that they cannot be matched.
@@ -97,4 +97,4 @@ class _Call:
     index: int
     began_sec: float
     within_sec: float = 0.0
-    """What calls within it took."""
+    """Time of calls within it."""

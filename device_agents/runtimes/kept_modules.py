@@ -35,5 +35,5 @@ class KeptModules(Generic[M]):
         self._modules.pop(digest, None)
 
     def clear(self) -> None:
-        """Forget all; they are not closed, for what held them is gone."""
+        """Forget all; they are not closed, because their owner is gone."""
         self._modules.clear()

@@ -1,7 +1,7 @@
 """The reference kernels that run in a worker: the same small piece of work, time after time.
 
 They run for a few milliseconds, longer than a scheduler lets others wait, after a moment that does not count, in which
-clocks rise. What their times tell is in device_agents.measuring.reference.
+clocks rise. device_agents.measuring.reference interprets their times.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _MOST_COPIES = 512
 _SMALLEST_COPY_BYTES = 8 * 1024**2
 _LARGER_COPIES_BYTES = (32 * 1024**2, 128 * 1024**2)
 _LEAST_COPY_SEC = 5e-5
-"""Ten times what a host needs to start a copy."""
+"""Ten times a host's time to start a copy."""
 
 
 class CpuReferenceKernel:
     """Hashes a fixed buffer where this process may run.
 
-    That needs no artifact, no compiler and little memory, and its time follows the clock of the core and whoever else
-    runs there. In one thread: those of TVM's pool spin for some fifty milliseconds after a parallel loop, on cores of
+    That needs no artifact, no compiler and little memory, and its time follows the clock of the core and other
+    processes there. In one thread: those of TVM's pool spin for some fifty milliseconds after a parallel loop, on cores
+    of
     their own, and a second thread of ours would share one with them. Whether all cores were free while a candidate
     ran, device_agents.measuring.contention tells.
     """
@@ -54,7 +55,7 @@ class CpuReferenceKernel:
 class CopyReferenceKernel:
     """Copies a buffer within the memory of a device that is no processor, as often as takes a millisecond.
 
-    The buffer grows until a copy takes several times what starting it takes: an H100 copies 8 MiB faster than a host
+    The buffer grows until a copy takes several times as long as its start: an H100 copies 8 MiB faster than a host
     starts copies, and the busier that host, the slower the GPU seemed, by up to five times.
     """
 
@@ -67,7 +68,8 @@ class CopyReferenceKernel:
         """Find a buffer that is large enough, and how many copies a piece needs.
 
         Args:
-            copier: allocates buffers of so many bytes, returns what starts a copy from one to the other. It may fail.
+            copier: allocates buffers of so many bytes, returns a function that starts a copy from one to the other. It
+            may fail.
             synchronize: waits until all copies are done.
             clock: seconds.
         """

@@ -1,6 +1,6 @@
 """Runs pretend artifacts inside a real worker process: latency, noise, and faults that are as real as the process.
 
-What a candidate does follows from its content, so that it does the same everywhere and every time:
+A candidate's behaviour follows from its content, so that it is the same everywhere and every time:
 
 - content that starts with a fault (up to a space, a colon or the end) does that: b"crash", b"sleep:2.5", b"hang 17",
   see device_agents.runtimes.simulated_faults;

@@ -1,4 +1,4 @@
-"""What a pretend artifact can do to the worker that runs it, by its first word: crash, hang, eat memory, fill the disk.
+"""Faults of pretend artifacts in their worker, by their first word: crash, hang, eat memory, fill the disk.
 
 They are done and not pretended: the process is a real one.
 """
@@ -22,7 +22,7 @@ _PR_SET_NAME = 15
 _MIB = 1024 * 1024
 
 _BROKEN: list[str] = []
-"""What broke this process for good, as a CUDA error that stays with the context does."""
+"""Error that broke this process for good, as a CUDA error that stays with the context does."""
 
 
 def refuse_if_broken() -> None:
@@ -168,4 +168,4 @@ FAULTS: dict[str, Callable[[str], None]] = {
     "load_failed": _refuse_load,
     "break": _break_for_good,
 }
-"""What a pretend artifact can ask for by its first word."""
+"""Faults of pretend artifacts by their first word."""

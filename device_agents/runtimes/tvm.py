@@ -1,10 +1,10 @@
 """Runs TVM modules with tvm_ffi and TVM's runtime libraries alone: `tvm` itself, with its compiler, is never imported.
 
-That is what keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global
+That keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global
 functions of the runtime, the same that TVM's RPC server uses.
 
-For other hardware than the CPU: more libraries of TVM's runtime by `libraries`, or a subclass that overrides what
-differs, of `_prepare`, `_open_device`, `_load_library`, `_host_device`, `_settle`, `_make_time_repeats` and
+For other hardware than the CPU: more libraries of TVM's runtime by `libraries`, or a subclass that overrides some of
+`_prepare`, `_open_device`, `_load_library`, `_host_device`, `_settle`, `_make_time_repeats` and
 `time_source`.
 """
 
@@ -58,7 +58,7 @@ _POOLED_ALLOCATOR = 2
 """The Relax VM's allocator that relax.VirtualMachine uses by default."""
 
 _ON_FASTEST_CORES, _AS_MANY_AS_USUAL = 1, 0
-"""What TVM takes for its pool unless it is told otherwise."""
+"""Default size of TVM's pool."""
 
 _TIMED_NAME = "fleet_timed"
 
@@ -76,7 +76,7 @@ _BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc
 
 
 def preload() -> None:
-    """Load tvm_ffi, the runtime libraries, and what every worker would have to make. Starts no thread.
+    """Load tvm_ffi, the runtime libraries, and objects that every worker would have to make. Starts no thread.
 
     Raises:
         RuntimeError: TVM is not installed here.
@@ -185,7 +185,7 @@ class TvmRuntime:
         )
 
     def _prepare(self, libraries: Sequence[str]) -> None:
-        """Load what the device needs besides TVM's runtime."""
+        """Load the device's libraries besides TVM's runtime."""
         for library in libraries:
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
 
@@ -217,7 +217,7 @@ class TvmRuntime:
         evaluator = self._checked(trial)
         function = trial.function
         if trial.module_kind is ModuleKind.RELAX_VM:
-            # A closure without arguments and result: calling it costs no lookup and no copy of what is returned.
+            # A closure without arguments and result: calling it costs no lookup and no copy of the result.
             module.get_function("save_function")(function, _TIMED_NAME, 0, *arguments)
             function, arguments = _TIMED_NAME, []
         self._settle()
@@ -250,7 +250,7 @@ class TvmRuntime:
         """Return the knobs as they are turned here.
 
         Raises:
-            CandidateFailed: they contradict each other, or ask for what this runtime has not.
+            CandidateFailed: they contradict each other, or need features that this runtime lacks.
         """
         evaluator = trial.evaluator
         if evaluator.f_preproc and evaluator.flush_cache:
@@ -280,7 +280,7 @@ class TvmRuntime:
     def _make_time_repeats(
         self, module: tvm_ffi.Module, function: str, arguments: list[PackedArgument], evaluator: Evaluator
     ) -> TimeRepeats:
-        """Return what times repeats of one function of a loaded module."""
+        """Return a timer of repeats of one function of a loaded module."""
         preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cache else evaluator.f_preproc
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:

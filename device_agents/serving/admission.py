@@ -1,4 +1,4 @@
-"""Decides who may use a device, from the token alone, without asking the tracker.
+"""Admits callers to a device by the token alone, without the tracker.
 
 Epochs only grow, even across restarts of the agent: a small ledger remembers them. It belongs to one tracker,
 identified by its public key. The tracker is told of them, so that it counts on from there even if it lost all it knew.
@@ -24,14 +24,14 @@ _REMEMBERED_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """What the tracker says of a device's leases. See fleet.v1.Fence."""
+    """State of a device's leases, from the tracker. See fleet.v1.Fence."""
 
     device_name: str
     epoch: int
     """This epoch and all before it are over."""
 
     nonce: str = ""
-    """What tokens carry from now on; empty: as before."""
+    """Nonce of later tokens; empty: as before."""
 
     live_lease_name: str = ""
     """With a nonce: the lease that goes on."""
@@ -64,7 +64,7 @@ class Admission:
         self._device_names.discard(device_name)
 
     def trust(self, public_key: bytes) -> bool:
-        """Accept what this tracker signs, and nothing else. Return True if it was another tracker until now."""
+        """Accept tokens signed by this tracker, and no others. Return True if it was another tracker until now."""
         if public_key == self._public_key:
             return False
         is_other = bool(self._public_key)
@@ -79,7 +79,7 @@ class Admission:
         return is_other
 
     def fence(self, fence: Fence) -> None:
-        """End every lease of a device up to an epoch; from now on expect what the fence says."""
+        """End every lease of a device up to an epoch; from now on expect the fence's nonce."""
         name = fence.device_name
         if fence.epoch >= EPOCHS_END:
             logger.warning("no tracker counts to this epoch", extra={"device": name, "epoch": fence.epoch})

@@ -2,8 +2,8 @@
 
 The agent sends a hello, then reports: on every change of health, and at least every 5 s. The tracker sends its clock,
 its key, and fences. When devices are added, a new stream with a new hello replaces the old one, which ends only once
-the tracker has answered on the new one: leases go on, and no device is away even for a moment. So it is when what the
-tracker says of the time may be long ago.
+the tracker has answered on the new one: leases go on, and no device is away even for a moment. The same holds if the
+tracker's time may be long ago.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SILENCE_SEC = 16.0
 """Three of the tracker's heartbeats missed: the stream is dead, whatever TCP thinks."""
 
 _SAY_AGAIN_SEC = 60.0
-"""How often it is said again that somebody has to do something."""
+"""Interval of repeated messages about a required action."""
 
 _FIRST_RETRY_SEC = 0.2
 _LAST_RETRY_SEC = 5.0
@@ -52,11 +52,11 @@ _LAST_RETRY_SEC = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What an agent says about itself when it attaches."""
+    """Identity and devices of an agent that attaches."""
 
     agent_id: str
     address: str
-    """Where clients reach the data path, "host:port"; without a host, where the tracker sees the agent."""
+    """Address of the data path for clients, "host:port"; without a host, the one that the tracker sees."""
 
     inventories: Mapping[str, Inventory]
     """By device name."""
@@ -170,7 +170,7 @@ class TrackerLink:
                     await stream.close()
 
     async def _greet(self, channel: Channel) -> _Stream:
-        """Open a stream, say who is here, and hear the first answer."""
+        """Open a stream, send the hello, and read the first answer."""
         call = self._open_stream(channel)
         renewals = self._renewals
         await call.write(pb.AttachRequest(hello=_hello_to_proto(self._hello()), reports=await self._reports()))
@@ -235,7 +235,7 @@ class TrackerLink:
     async def _report(self, call: AttachCall, renewals: int) -> None:
         """Report until a new hello is due.
 
-        A missing device that has arrived differs from what the last hello said, and must not be leased as that.
+        A missing device that has arrived differs from the last hello, and must not be leased as that.
         """
         known = await self._urgent()
         waited_sec = 0.0
@@ -256,7 +256,7 @@ class TrackerLink:
         return [_report_to_proto(report, self._sessions) for report in reports]
 
     async def _urgent(self) -> list[tuple[str, bool, str]]:
-        """Return what the tracker must know within a second, because it affects who gets which device."""
+        """Return the state that the tracker must know within a second, because it affects the granting of devices."""
         devices = list(self._devices)
         found = await asyncio.gather(*(device.health() for device in devices))
         return [
@@ -299,7 +299,7 @@ class _Stream:
 
 
 def _say(notice: pb.AttachNotice) -> None:
-    """Tell this agent's owner what the tracker wants known."""
+    """Log the tracker's notice for this agent's owner."""
     if notice.kind == pb.ATTACH_NOTICE_KIND_NAME_WANTED:
         logger.warning(
             "another agent wants a device name of this one, and was refused",

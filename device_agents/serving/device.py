@@ -1,4 +1,4 @@
-"""One device while its agent serves it: the driver, the counters, and who is using it."""
+"""One device while its agent serves it: the driver, the counters, and its user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RATE_WINDOW_SEC = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
-    """How a device is now."""
+    """Current state of a device."""
 
     device_name: str
     health: Health
@@ -68,7 +68,7 @@ class ServedDevice:
         return self.driver.name
 
     def inventory(self) -> Inventory | None:
-        """Return what the device is, as its driver last said it in a form that can be sent; None: it never did."""
+        """Return the last valid inventory, or None if the driver has never produced one."""
         try:
             inventory = self.driver.inventory()
             inventory_to_proto(inventory)
@@ -153,7 +153,7 @@ class ServedDevice:
             return Health(is_healthy=False, reason=self._complaint(error))
 
     def _as_described(self) -> Inventory | None:
-        """Return what the tracker was told last; to make an inventory takes a millisecond."""
+        """Return the inventory sent last; making one takes a millisecond."""
         return self._described or self.inventory()
 
     async def _telemetry(self) -> Telemetry:
@@ -184,7 +184,7 @@ class ServedDevice:
         )
 
     async def report(self) -> DeviceReport:
-        """Return what the tracker wants to know."""
+        """Return the report for the tracker."""
         return DeviceReport(
             device_name=self.name,
             health=await self.health(),

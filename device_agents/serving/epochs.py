@@ -1,4 +1,4 @@
-"""What an agent remembers of its devices' epochs across its own restarts: a small file that only its user can reach."""
+"""Epochs of an agent's devices, kept across its restarts in a small file that only its user can reach."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EpochLedger:
                 former.rename(self._path)
 
     def read(self) -> Epochs:
-        """Return what the file says. A damaged one says nothing: the tracker's fences come again."""
+        """Read the file. A damaged one says nothing: the tracker's fences come again."""
         try:
             if self._path.stat().st_size > _MAX_BYTES:
                 raise ValueError(f"more than {_MAX_BYTES} bytes")

@@ -19,7 +19,7 @@ class Hotplug:
         self, finders: Sequence[DeviceFinder], take_in: Callable[[Driver], Awaitable[None]], *, retry_sec: float
     ) -> None:
         """Args:
-        take_in: opens and serves one more device; ignores one whose name is served already.
+        take_in: opens and serves one more device; ignores one with a name that is served already.
         """
         self._finders = finders
         self._take_in = take_in
@@ -32,7 +32,7 @@ class Hotplug:
         return [finder.preload for finder in self._finders if finder.preload]
 
     async def first(self) -> list[Driver]:
-        """Return what is there now.
+        """Return the devices that are present.
 
         Raises:
             FleetError: a finder cannot look.

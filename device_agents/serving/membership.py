@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _FILE = "identity.pem"
 _LOOK_SEC = 600.0
-"""How often it is looked whether the certificate ends soon. A board without a battery for its clock starts in 1970, and
+"""Interval of checks for a certificate that expires soon. A board without a battery for its clock starts in 1970, and
 may be switched off again within the hour."""
 
 
@@ -69,7 +69,7 @@ class Membership:
         self._own = found if isinstance(found, Credentials) else None
 
     def shown(self) -> Credentials:
-        """Return what callers of the data path are shown. Called by gRPC's threads, too."""
+        """Return the server's credentials for callers of the data path. Called by gRPC's threads, too."""
         if self._own is not None:
             return self._own
         if self._provisional is None:
@@ -78,7 +78,7 @@ class Membership:
         return self._provisional
 
     def secret(self) -> PlainSecret | None:
-        """Return what callers have to show where there is no TLS; None: nobody can."""
+        """Return the secret of callers without TLS, or None if there is none."""
         found = self._store.find(self._tracker)
         return found if isinstance(found, PlainSecret) else None
 
@@ -111,7 +111,7 @@ class Membership:
         """Return a channel to the tracker, joining its fleet first where needed.
 
         Raises:
-            NotJoined: nothing leads in; the message says what to do.
+            NotJoined: there are no credentials; the message names the remedy.
             FleetError: joining failed.
         """
         return make_channel(self._tracker, await self._proof())

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class MissingDevice(Driver):
     """Stands for one entry of agent.yaml, or for one device of it, until that is here.
 
-    Nothing is preloaded for an entry whose devices cannot be named: a runtime that cannot be loaded would keep the
+    Nothing is preloaded for an entry with unknown devices: a runtime that cannot be loaded would keep the
     other devices from being served. When they come, each of their workers loads its own.
     """
 
@@ -35,7 +35,7 @@ class MissingDevice(Driver):
     ) -> None:
         """Args:
         where: prefix of the error messages, which the reason omits.
-        look: makes drivers, not yet open, for what is here now; raises a FleetError if that is nothing. Called in a
+        look: makes drivers, not yet open, for the devices present; raises a FleetError if that is nothing. Called in a
             thread.
         """
         super().__init__(device_id)
@@ -60,7 +60,7 @@ class MissingDevice(Driver):
         host_name: str,
         taken: Collection[str],
     ) -> MissingDevice:
-        """Return a placeholder for an entry whose devices could not even be named.
+        """Return a placeholder for an entry with unknown devices.
 
         Args:
             taken: names that it must not use.

@@ -1,4 +1,4 @@
-"""Observes a device around one measurement, and writes what it saw into the result."""
+"""Observes a device around one measurement, and writes the observations into the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Observation:
         self._after = await self._device.readings()
 
     def fill(self, measurement: measurement_pb2.Measurement, rest: Rest) -> None:
-        """Add readings, rest and disturbances to what the worker wrote."""
+        """Add readings, rest and disturbances to the worker's result."""
         reference = self._device.reference
         provenance = measurement.provenance
         provenance.before.CopyFrom(telemetry_to_proto(self._before))

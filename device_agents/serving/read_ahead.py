@@ -1,4 +1,4 @@
-"""Takes messages from a stream as they come, for whoever works on them later."""
+"""Reads messages from a stream as they come, for later processing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReadAhead(Generic[T]):
 
     def __init__(self, messages: AsyncIterator[T], *, most: int, size_of: Callable[[T], int]) -> None:
         self.in_hand: T | None = None
-        """The last one that was asked for, until whoever has it is done and sets this to None."""
+        """The last requested one, until its consumer is done and sets this to None."""
 
         self._size_of = size_of
         self._queue: asyncio.Queue[T | None] = asyncio.Queue(most)
@@ -37,7 +37,7 @@ class ReadAhead(Generic[T]):
         return not self._queue.empty()
 
     async def next(self) -> T | None:
-        """Return the next one, None at the end of the stream. Raises what broke it."""
+        """Return the next one, None at the end of the stream. Raises the error of the stream."""
         self.in_hand = await self._queue.get()
         if self.in_hand is not None:
             self._ahead_bytes -= self._size_of(self.in_hand)
@@ -47,7 +47,7 @@ class ReadAhead(Generic[T]):
         return self.in_hand
 
     def rest(self) -> list[T]:
-        """Return what has come and nobody is done with. No more is to be asked for after that."""
+        """Return the messages that have arrived and are not processed. No more is to be asked for after that."""
         waiting = [self.in_hand]
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())

@@ -1,4 +1,4 @@
-"""Takes in the artifacts of an upload: what has come of it is inflated, hashed and written between two candidates.
+"""Receives the artifacts of an upload: arrived parts are inflated, hashed and written between two candidates.
 
 A candidate that runs on the agent's own processors must not be disturbed by that. So pieces are taken from the stream
 as they come, and worked on together when no candidate runs: one at a time, a batch of eight small artifacts would be

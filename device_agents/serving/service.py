@@ -181,7 +181,7 @@ class SessionService:
     async def _enter(self, context: CallContext) -> Session:
         content = _token(context)
         if read_claims(content).holder_key_id != caller_of(context).key_id:
-            # Before anything else: a stolen token must not even end its owner's session. Who signed it is checked next.
+            # Before anything else: a stolen token must not even end its owner's session. Its signer is checked next.
             raise Unauthenticated("this token is of another holder's key; acquire a lease with this one")
         return await self._sessions.enter(content)
 

@@ -64,7 +64,7 @@ class Session:
         self.claims = claims
         self.intake = intake or Intake()
         self.upload_ticket = secrets.token_bytes(32)
-        """Who has it may put artifacts for this session."""
+        """It allows uploads of artifacts for this session."""
 
         self.device = device
         self.output = OutputBroadcast()
@@ -121,7 +121,7 @@ class Session:
         await self.device.driver.reset()
 
     async def end(self, error: FleetError) -> None:
-        """End the session: whoever waits for it gets `error`. Return once nothing of it is running. Idempotent."""
+        """End the session: all waiting calls get `error`. Return once nothing of it is running. Idempotent."""
         if not self._ended.done():
             self._ended.set_result(error)
             for task in self._under_way:
@@ -132,7 +132,7 @@ class Session:
         await asyncio.shield(self._gone)
 
     async def until_ended(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something, but no longer than the session lives: its end cancels what is under way.
+        """Do something, but no longer than the session lives: its end cancels the work under way.
 
         Raises:
             FleetError: the session ended before `work` did; the error says why.
@@ -325,7 +325,7 @@ class Session:
             measurement.clocks.run.CopyFrom(duration(time.monotonic() - started))
             return measurement
         if worker.is_bloated:
-            # What one candidate left in memory must not count against the next.
+            # Memory left by one candidate must not count against the next.
             await self._workers.empty()
         return cleaned_measurement(response.measurement)
 
@@ -371,7 +371,7 @@ class Session:
             await self._usable_worker()
             await self._referee.warm_up()
         except (FleetError, OSError) as error:
-            # Whoever needs the worker tries again, and tells the holder.
+            # The next caller that needs the worker tries again, and tells the holder.
             logger.info("worker not warmed up", extra={"lease": self.claims.lease_name, "error": str(error)})
 
     @contextlib.asynccontextmanager

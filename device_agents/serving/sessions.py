@@ -21,7 +21,7 @@ from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked, T
 logger = logging.getLogger(__name__)
 
 _FIRST_CONTACT_SEC = 2.0
-"""How long to wait for what a tracker says first: a holder may arrive before it, as both are sent at once."""
+"""Wait for a tracker's first message: a holder may arrive before it, as both are sent at once."""
 
 
 class SessionTable:
@@ -39,7 +39,7 @@ class SessionTable:
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._meeting = asyncio.Event()
-        """Set, and replaced, when the tracker says whom to trust and what to expect."""
+        """Set, and replaced, by the tracker's message with key and nonces."""
 
     def add(self, device: ServedDevice) -> None:
         """Take leases of one more device."""
@@ -69,12 +69,12 @@ class SessionTable:
             return await self._enter_alone(token)
 
     def check_signature(self, token: bytes) -> None:
-        """Refuse what is no token of the tracker for a device of this agent. Whether it is good now, `enter` tells.
+        """Refuse tokens that are not by the tracker for a device of this agent. Whether it is good now, `enter` tells.
 
         Raises:
             Unauthenticated: it is none.
         """
-        with contextlib.suppress(TrackerUnavailable):  # not met yet: whoever enters waits for it
+        with contextlib.suppress(TrackerUnavailable):  # not met yet: calls wait for it
             self._admission.read(token)
 
     def enter_to_upload(self, ticket: bytes) -> Session:
@@ -89,7 +89,7 @@ class SessionTable:
         raise Unauthenticated("no live session of this agent made this upload ticket; ask for another one")
 
     def trust(self, public_key: bytes) -> None:
-        """Accept what this tracker signs. If it is a different one than before, its predecessor's leases end."""
+        """Accept tokens signed by this tracker. If it is a different one than before, its predecessor's leases end."""
         is_other = self._admission.trust(public_key)
         self._meet()
         if not is_other:

@@ -40,7 +40,7 @@ _MOST_UPLOADS = 64
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _OWN_FILE = re.compile(r"[0-9a-f]{64}\.so")
 _OWN_UPLOAD = re.compile(r"[0-9]+")
-"""Names of what is ours to remove: the folder of a state directory that somebody chose may have had others."""
+"""Names of files that may be removed: the folder of a state directory that somebody chose may have had others."""
 
 _DISK_SHARE = 8
 _GIB = 1024**3
@@ -78,17 +78,17 @@ class ArtifactStore:
         self._reserved_bytes = 0
         """Announced by uploads that are not finished."""
         self._uploads = 0
-        """How many of them there are."""
+        """Number of them."""
         self._users: dict[str, set[Hashable]] = {}
         self._used_by: dict[Hashable, dict[str, None]] = {}
         """Digests of used artifacts by user, most recently used last."""
         self._checked: set[tuple[str, Hashable]] = set()
-        """Which artifacts were hashed for which user."""
+        """Artifacts that were hashed, by user."""
 
         self._numbers = itertools.count()
 
     def open(self) -> None:
-        """Find what an earlier agent left, oldest first, and remove what it did not finish."""
+        """Find the artifacts of an earlier agent, oldest first, and remove unfinished ones."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.chmod(0o700)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
@@ -151,7 +151,7 @@ class ArtifactStore:
         return incoming
 
     def end_upload(self, size_bytes: int) -> None:
-        """Give back what an upload had reserved. Called by `Incoming`, once."""
+        """Release an upload's reservation. Called by `Incoming`, once."""
         self._reserved_bytes -= disk_bytes(size_bytes)
         self._uploads -= 1
 
@@ -212,7 +212,7 @@ class ArtifactStore:
             self._forget(next(iter(self._unused)))
 
     def _make_room_on_disk(self, size_bytes: int) -> None:
-        """Let go what nobody uses where the disk, which is others' too, has less room than the store may take."""
+        """Evict unused artifacts if the shared disk has less space than the store may take."""
         while self._unused and shutil.disk_usage(self._directory).free < size_bytes:
             self._forget(next(iter(self._unused)))
 
@@ -227,7 +227,7 @@ class ArtifactStore:
 
 
 class Incoming:
-    """An artifact that is being received. As a context manager, it removes what was not finished."""
+    """An artifact that is being received. As a context manager, it removes unfinished files."""
 
     def __init__(self, store: ArtifactStore, digest: str, size_bytes: int, path: Path) -> None:
         self._store = store
@@ -244,7 +244,7 @@ class Incoming:
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        # Closing writes what is buffered: on a full disk it fails once more, and the space has to be given back first.
+        # Closing writes the buffer: on a full disk it fails once more, and the space has to be given back first.
         with contextlib.suppress(OSError):
             self._file.close()
         self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How often an agent acts on its own. Users keep the defaults; tests have less time."""
+"""Intervals of an agent's own actions. Users keep the defaults; tests have less time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tracker's time as the agent knows it: what the tracker said, plus the time since. Wall clocks play no part.
+"""The tracker's time as the agent knows it: the last reported time, plus the time since. Wall clocks play no part.
 
 Every message of the tracker carries its time. Subtracting this machine's time since boot at arrival gives the offset
 between the two clocks, minus the delay of the message. So the largest of the recent offsets had the least delay, and
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 _WINDOW_SEC = 300.0
-"""How long offsets are kept: crystals drift by up to 100 ppm, which is 30 ms in this time."""
+"""Life of offsets: crystals drift by up to 100 ppm, which is 30 ms in this time."""
 
 _LATEST_SEC = 20.0
 """No message is as late as this on a stream that lives: it would have been given up as silent before."""

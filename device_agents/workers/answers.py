@@ -1,7 +1,8 @@
-"""How large a worker's answer may be, by what it was asked: checked before the answer is parsed.
+"""Limits of a worker's answer by its request, checked before the answer is parsed.
 
 Two bytes of an answer can become a hundred in memory once they are parsed, except where they are a tensor's content. So
-what is not content, the structure, is counted first, by a walk over the fields that parses nothing, and ends as soon as
+the structure, everything but content, is counted first, by a walk over the fields that parses nothing, and ends as soon
+as
 there are more fields than the structure has room for.
 """
 
@@ -27,7 +28,7 @@ _REPEAT_BYTES = 16
 _SPEC_BYTES = 1024
 _MOST_DTYPE_CHARS = 64
 _MOST_OUTPUTS = 4096
-"""Of a Relax VM: what it returns does not follow from what it is given."""
+"""Of a Relax VM: its outputs do not follow from its inputs."""
 
 _OUTPUTS = {
     worker_pb2.WorkerResponse.CALL_FIELD_NUMBER: session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER,
@@ -51,7 +52,7 @@ class AnswerBound:
     """Of all tensors together."""
 
     outputs: int = 0
-    """How many tensors."""
+    """Number of tensors."""
 
     @property
     def frame_bytes(self) -> int:
@@ -85,7 +86,7 @@ class AnswerBound:
 
 
 LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
-"""For those who ask for anything."""
+"""For requests without a known limit."""
 
 
 def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:

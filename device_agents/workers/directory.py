@@ -13,7 +13,7 @@ from device_agents.machine.removal import remove_tree
 from fleet.errors import ConfigError
 
 _OURS = re.compile(r"worker-[0-9]+|[0-9a-f]{16}")
-"""What an agent leaves in the folder of its workers: their rooms, and those that it was removing."""
+"""Names that an agent leaves in the folder of its workers: their homes, and those being removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class WorkerDirectory:
 
     @property
     def artifacts(self) -> Path:
-        """What it was given."""
+        """Its inputs."""
         return self.path / "artifacts"
 
     @property
@@ -65,7 +65,7 @@ class WorkerDirectory:
 
 
 def check_directories(directory: Path) -> None:
-    """Refuse a folder that is about to be emptied, and holds what is not an agent's.
+    """Refuse to empty a folder that holds files of others.
 
     Only before an agent's first start there: later a kernel without a jail may have left anything in it, and must
     not keep the agent from starting.

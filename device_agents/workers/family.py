@@ -25,12 +25,12 @@ _CREDENTIALS = struct.Struct("iII")
 _MOST_REPORT_BYTES = 4096
 _POLL_SEC = 0.002
 _PATIENCE_SEC = 0.2
-"""How long a keeper may take to follow its worker. One that a candidate stopped never does."""
+"""Time for a keeper to follow its worker. One that a candidate stopped never does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How a worker process ended."""
+    """End of a worker process."""
 
     code: int = 0
     signal: int = 0
@@ -53,7 +53,7 @@ class Family:
     ) -> None:
         """Args:
         reports: the keeper's, see device_agents/workers/keeper.py.
-        sweep: kills what came to this process from a keeper that was killed; returns what is still there.
+        sweep: kills orphans of a killed keeper that this process adopted; returns those left.
         group: the cgroup of all of them.
         """
         loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class Family:
         return linux.descendants_of(self.keeper.pid, at_most=at_most) if self.keeper is not None else []
 
     def kill_orphans(self) -> None:
-        """Kill what lost its parent and came to the keeper: it would run beside the candidates that follow."""
+        """Kill orphans that the keeper adopted: they would run beside later candidates."""
         if self.keeper is None or self.worker is None:
             return
         for pid in linux.children_of(self.keeper.pid):
@@ -114,7 +114,7 @@ class Family:
             await asyncio.wait((self.exited,), timeout=_POLL_SEC * 5)
 
     def abandon(self) -> None:
-        """Stop looking; what hangs in the kernel is left to it."""
+        """Stop looking; processes that hang in the kernel are left to it."""
         self._let_go()
         if self._burial is not None:
             self._burial.cancel()
@@ -122,7 +122,7 @@ class Family:
             self.exited.set_result(self._exit or Exit(is_keeper_lost=True))
 
     def why_alive(self) -> str:
-        """Say what a process of this family that was killed waits for; empty: nothing is known."""
+        """Return the wait state of a killed process of this family; empty: unknown."""
         for process in (self.worker, self.keeper):
             seen = linux.look_at(process.pid) if process is not None else None
             if seen is not None and seen.state not in "ZX":
@@ -172,7 +172,7 @@ class Family:
         while not _is_gone(self.keeper):  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(_POLL_SEC)
         if self._exit is None:
-            # Nobody saw to what the worker had started: it is this process's now.
+            # The worker's children were not ended: they are this process's now.
             while not _is_gone(self.worker):
                 if self.worker is not None:
                     self._send_kill(self.worker.pid)

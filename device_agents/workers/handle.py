@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _Parse: TypeAlias = Callable[[bytearray], worker_pb2.WorkerResponse]
 
 _EXIT_GRACE_SEC = 0.5
-"""How long a worker whose socket closed may take to end by itself, so that its own signal is what gets reported."""
+"""Time for a worker with a closed socket to end by itself, so that its own signal is reported."""
 
 _TAIL_CHARS = 1500
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory")
@@ -41,7 +41,7 @@ _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long killed processes are waited for."""
+    """Wait for killed processes."""
 
     reported_sec: float = 1.0
     """A worker that is still there is reported, and its device takes no lease until it is gone."""
@@ -50,7 +50,7 @@ class Patience:
     """Its session ends without it."""
 
     at_end_sec: float = 5.0
-    """When the agent ends, it leaves it to the kernel."""
+    """At its own end, the agent leaves it to the kernel."""
 
 
 class WorkerLost(Exception):
@@ -172,7 +172,7 @@ class WorkerHandle:
 
     @property
     def why_stuck(self) -> str:
-        """What it waits for in the kernel, as far as that tells."""
+        """Its wait state in the kernel, if known."""
         return self._family.why_alive()
 
     async def kill(self) -> None:
@@ -225,7 +225,7 @@ class WorkerHandle:
         """Say why the socket closed."""
         await asyncio.wait((self._exited,), timeout=_EXIT_GRACE_SEC)
         if self._family.is_worker_gone:
-            # How it ended is its keeper's to say, which may wait for its turn on a busy board.
+            # Its keeper reports the end, and may wait for its turn on a busy board.
             await asyncio.wait((self._exited,), timeout=self._patience.given_up_sec)
         if self._exited.done():
             return self._explain_exit(self._exited.result())

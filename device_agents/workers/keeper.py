@@ -1,6 +1,6 @@
 """The keeper: a small process between the agent and one worker, which tells how the worker ended.
 
-The warm process forks a first process, which takes what a jail needs before its first inhabitant and forks the keeper;
+The warm process forks a first process, which prepares a jail before its first inhabitant and forks the keeper;
 then it ends, so that the keeper becomes a child of the agent. The keeper forks the worker. From then on nobody needs
 the warm process: stopped or dead, it keeps no worker alive.
 
@@ -28,7 +28,7 @@ from device_agents.workers.worker import WorkerOrder, become_worker
 from fleet.base.inspection import forbid_inspection
 
 _KILL_SEC = 1.0
-"""How long the keeper waits for what it killed; the agent goes on with what is left then."""
+"""The keeper's wait for processes that it killed; the agent deals with the rest."""
 
 _POLL_SEC = 0.001
 
@@ -104,7 +104,7 @@ def _reaped() -> tuple[int, int] | None:
 
 
 def _kill_children() -> None:
-    """Kill all that is left of the worker; what loses its parent arrives here and is killed too."""
+    """Kill the rest of the worker's processes; orphans arrive here and are killed too."""
     ends_at = time.monotonic() + _KILL_SEC
     while (children := linux.children_of(os.getpid())) and time.monotonic() < ends_at:
         for pid in children:

@@ -1,4 +1,4 @@
-"""The processes of workers, on disk: an agent that was killed finds and kills in its next life what outlived it.
+"""The processes of workers, on disk: a killed agent finds and kills the survivors in its next life.
 
 A process is named by its number, the moment it was started, and the boot: no other ever has the same.
 """
@@ -49,7 +49,7 @@ class Ledger:
             self._written = listed
 
     def kill_listed(self) -> list[int]:
-        """Kill what an earlier agent listed and is still there, with what it started; return what was killed."""
+        """Kill live processes listed by an earlier agent, with their children; return the killed ones."""
         family = _family_of(_read(self._path), _all_processes())
         for pid in family:
             linux.kill(pid)
@@ -62,7 +62,7 @@ class Ledger:
 
 
 def _family_of(listed: dict[int, int], processes: Sequence[linux.Process]) -> set[int]:
-    """Return the listed processes that live, all below them, and what is still in the session of one that died.
+    """Return the listed processes that live, all below them, and the rest of the sessions of dead ones.
 
     While a session has members, its leader's number is given to no other process.
     """

@@ -1,4 +1,4 @@
-"""Checks what a worker and its children use of the machine against their limits."""
+"""Checks a worker's and its children's use of the machine against their limits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from device_agents.machine import linux
 from fleet.domain.measuring import ErrorKind
 
 SAMPLE_SEC = 0.1
-"""How often a worker is checked."""
+"""Interval of checks."""
 
 MAX_PROCESSES = 256
-"""How many a worker may start."""
+"""Limit of processes per worker."""
 
 _MAX_FILES = 10_000
 """More than any kernel needs, and few enough that looking at them does not hold up the agent."""
@@ -26,7 +26,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """What one worker, its children included, may use."""
+    """Limits of one worker, including its children."""
 
     memory_bytes: int
     disk_bytes: int
@@ -41,7 +41,7 @@ class Excess:
 
 
 def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memory: Iterable[str] = ()) -> Excess | None:
-    """Check a worker and what it started, by process ids: a few small reads from /proc, and a look at its home.
+    """Check a worker and its children, by process ids: a few small reads from /proc, and a look at its home.
 
     Args:
         in_memory: its own file systems that lie in memory.
@@ -51,7 +51,7 @@ def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memor
     try:
         files, disk = count_files(home, at_most=_MAX_FILES)
     except OSError as error:
-        # Or what is in there would count as nothing: a folder that is too deep to have a path, or that it shut.
+        # Otherwise its content would count as nothing: a folder that is too deep to have a path, or that it shut.
         return Excess(kind=ErrorKind.OUT_OF_DISK, message=f"made folders that nobody can look into ({error.strerror})")
     unlinked = _unlinked_files(family)
     home_device = _device_of(home)
@@ -75,7 +75,7 @@ def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memor
 
 
 def count_files(directory: str, *, at_most: int) -> tuple[int, int]:
-    """Return how many files lie below a directory and what they take on disk [bytes]; stop soon after `at_most` files.
+    """Return number and size on disk [bytes] of the files below a directory; stop soon after `at_most` files.
 
     Files that vanish meanwhile count as nothing.
 
@@ -99,13 +99,13 @@ def count_files(directory: str, *, at_most: int) -> tuple[int, int]:
 
 
 def _unlinked_files(family: Iterable[int]) -> dict[tuple[int, int], int]:
-    """Return what the open files without a name take [bytes], by device and inode: on the disk, or in memory."""
+    """Return the sizes of open files without a name [bytes], by device and inode: on the disk, or in memory."""
     found: dict[tuple[int, int], int] = {}
     for pid in family:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    status = Path(entry.path).stat()  # of what it leads to
+                    status = Path(entry.path).stat()  # of its target
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
                         found[status.st_dev, status.st_ino] = status.st_blocks * 512
     return found

@@ -109,7 +109,7 @@ class WorkerLink(asyncio.Protocol):
         if len(self._received) < end:
             return
         if len(self._received) > end:
-            # A candidate wrote to the socket: what would be read as the answer for the next one is not the worker's.
+            # A candidate wrote to the socket: the next answer would not be the worker's.
             raise BrokenFrame("the worker answered more than it was asked")
         received, self._received = self._received, bytearray()
         del received[: HEADER.size]

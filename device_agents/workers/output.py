@@ -1,4 +1,4 @@
-"""What workers write to stdout and stderr: a bounded tail for error messages, and a broadcast to who reads along."""
+"""Output of workers on stdout and stderr: a bounded tail for error messages, and a broadcast to readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutputPipe:
         self._loop.add_reader(descriptor, self._on_readable)
 
     def tail(self) -> str:
-        """Return the end of the output, including what is still in the pipe."""
+        """Return the end of the output, including the pipe's content."""
         if self._descriptor is not None:
             self._read()
         return self._tail.decode(errors="replace").strip()
@@ -77,7 +77,7 @@ class OutputPipe:
 
 
 class OutputBroadcast:
-    """The output of all workers of one session, for those who read along."""
+    """The output of all workers of one session, for readers."""
 
     def __init__(self) -> None:
         self._readers: list[_Reader] = []
@@ -89,7 +89,7 @@ class OutputBroadcast:
             reader.put(content)
 
     def close(self) -> None:
-        """End what every reader yields."""
+        """End the stream of every reader."""
         self._is_closed = True
         for reader in self._readers:
             reader.put(None)

@@ -45,15 +45,15 @@ T = TypeVar("T")
 
 _START_SEC = 30.0
 _FORK_SEC = 5.0
-"""How long a fork may take. It takes milliseconds, unless the machine is overloaded."""
+"""Time limit of a fork. It takes milliseconds, unless the machine is overloaded."""
 
 _FORK_CHECK_SEC = 0.25
 _FORK_ATTEMPTS = 3
 _LONGEST_PAUSE_SEC = 30.0
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
-"""How often the processes that workers started are written down, for an agent that may be killed; and how long what
-ended may be waited for by whoever started it."""
+"""Interval of writing the workers' processes down, for an agent that may be killed; also the time in which ended
+children are left to their starter."""
 
 
 class WorkerPool:
@@ -72,9 +72,9 @@ class WorkerPool:
         is_jailed: bool = False,
     ) -> None:
         """Args:
-        preloads: modules whose `preload()` the warm process calls, so that every worker has what it loads.
+        preloads: modules whose `preload()` the warm process calls, so that every worker has the loaded modules.
         restarts: attempts in a row before the devices count as faulted; attempts go on after that, less often.
-        warm_module: what the warm process runs.
+        warm_module: program of the warm process.
         kill: how workers are killed.
         is_jailed: put workers into a jail of all the layers that this machine has.
         """
@@ -94,7 +94,7 @@ class WorkerPool:
 
         self._random = random.Random()
         self.jail = OPEN
-        """What workers are in, once open."""
+        """Jail of the workers, once open."""
 
         self._ids = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
@@ -118,7 +118,7 @@ class WorkerPool:
         """Why no worker can be started, or empty."""
 
         self.default_cpus: tuple[int, ...] = ()
-        """For workers whose device names none; empty: those of this process."""
+        """For workers of devices that name none; empty: those of this process."""
 
     @property
     def warm_pid(self) -> int | None:
@@ -135,10 +135,10 @@ class WorkerPool:
         return [pid for family in self._families for pid in family.members()]
 
     async def open(self) -> None:
-        """Kill what an earlier agent left, and start the warm process.
+        """Kill processes of an earlier agent, and start the warm process.
 
         Raises:
-            ConfigError: what it has to load is not there, or the folder of its workers has something else in it.
+            ConfigError: a module to load is missing, or the folder of its workers has foreign files.
         """
         if not self._ledger.exists():
             check_directories(self._directory)
@@ -154,7 +154,7 @@ class WorkerPool:
         self._noting = asyncio.create_task(self._note_processes(), name="note-processes")
 
     async def start_worker(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle:
-        """Fork a worker. `sink` gets what it writes.
+        """Fork a worker. `sink` gets its output.
 
         Raises:
             DeviceFaulted: the warm process cannot be started any more, or forks no worker.
@@ -343,7 +343,7 @@ class WorkerPool:
         self._note()
 
     def _sweep_strays(self) -> list[int]:
-        """Kill what came to this process from keepers that were killed; return what is still there."""
+        """Kill orphans of killed keepers that this process adopted; return those left."""
         self._dying = self._strays.kill()
         return self._dying
 
@@ -352,7 +352,7 @@ class WorkerPool:
             self._strays.note_own()
 
     def _note(self) -> None:
-        """Write down what has to be killed if this process is."""
+        """Write down the processes to kill if this one is killed."""
         members = (linux.look_at(pid) for pid in self.family_pids())
         keepers = [family.keeper for family in self._families]
         self._ledger.keep(process for process in (*keepers, *members) if process is not None)

@@ -1,8 +1,9 @@
 """Children of the agent that it never started: left by a worker whose keeper was killed, and given to the agent.
 
-A stray is told by what its kernel could not change: it is in another session than the agent, which no process can enter
-again, and it came while a keeper was dead. What is in another session and came while all keepers lived is the agent's
-own, as the server that adb leaves running. Nobody waits for that one: once it has ended, it is buried here.
+A stray is recognised by facts that its kernel could not change: it is in another session than the agent, which no
+process can enter
+again, and it came while a keeper was dead. A process in another session that came while all keepers lived is the
+agent's own, as the server that adb leaves running. Nobody waits for that one: once it has ended, it is buried here.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ class Strays:
     def __init__(self) -> None:
         self._own: set[tuple[int, int]] = set()
         self._ended: set[tuple[int, int]] = set()
-        """What had ended at the last burial."""
+        """Processes that had ended at the last reaping."""
 
     def note_own(self) -> None:
         """Take all children that are here for the agent's own. Call it only while every keeper lives."""
         self._own = {(process.pid, process.started_ticks) for process in _foreign_children()}
 
     def kill(self) -> list[int]:
-        """Kill what is here besides, with all below it; return what is dying."""
+        """Kill all other children, with all below them; return the dying ones."""
         strays = [process for process in _foreign_children() if (process.pid, process.started_ticks) not in self._own]
         for process in strays:
             for pid in (*linux.descendants_of(process.pid), process.pid):
@@ -41,7 +42,7 @@ class Strays:
         return [process.pid for process in strays if linux.is_running(process.pid)]
 
     def bury(self) -> None:
-        """Reap what had ended the last time already: whoever started a process to wait for its end has done so."""
+        """Reap processes that had ended the last time already: their starters have waited for them by now."""
         ended = {(process.pid, process.started_ticks) for process in _foreign_children() if process.state == "Z"}
         for pid, _ in ended & self._ended:
             with contextlib.suppress(ChildProcessError):

@@ -4,10 +4,10 @@
 
 Over the inherited SOCK_SEQPACKET socket it takes orders in JSON, each with three descriptors (socket, log, reports),
 and forks a worker for each; see device_agents/workers/keeper.py for what the worker and its keeper report. Unasked it
-sends `{"event": "ready", "jail": {...}}` with what it can make jails of, or `{"event": "failed", "message"}`. It ends
+sends `{"event": "ready", "jail": {...}}` with the layers of its jails, or `{"event": "failed", "message"}`. It ends
 when the socket does: when the agent ends.
 
-It forks, and that is all: the agent is the parent of what it forked, watches it and kills it.
+It forks, and that is all: the agent is the parent of the forked processes, watches and kills them.
 """
 
 from __future__ import annotations

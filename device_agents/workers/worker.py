@@ -44,14 +44,14 @@ T = TypeVar("T")
 _SOCKET_FD = 3
 _ADDRESS_SPACE_HEADROOM_BYTES = 2 * 1024**3
 """Libraries, thread stacks and malloc arenas reserve address space that they never use: RLIMIT_AS is the device's
-memory plus this. The agent looks at what is really resident."""
+memory plus this. The agent checks the resident memory."""
 
 _OPEN_FILES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What the agent asks the warm process to fork. JSON between the two."""
+    """Order of the agent to fork a worker. JSON between the two."""
 
     runtime: str
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class WorkerOrder:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """Return what the agent wrote."""
+        """Return the agent's message."""
         content = json.loads(text)
         return cls(**{**content, "cell": JailSpec(**content["cell"])})
 
@@ -169,7 +169,7 @@ def _converted(from_proto: Callable[[M], T], message: M) -> T:
 
 
 def _reference_secs(runtime: Runtime) -> list[float]:
-    """Run the runtime's reference kernel. A failure answers what no clock says: that run counts as missed."""
+    """Run the runtime's reference kernel. A failure answers with an impossible time: that run counts as missed."""
     try:
         return runtime.reference()
     except Exception as error:  # noqa: BLE001 - outermost edge of the reference kernel, which must cost no candidate
@@ -211,7 +211,7 @@ def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) ->
         os.sched_setaffinity(0, order.cpus)
     confine(order.cell)
     # After the change of user, which would take these back.
-    allow_inspection()  # the agent has to see what it holds open
+    allow_inspection()  # the agent has to see its open files
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise RuntimeError("the keeper ended while its worker started")

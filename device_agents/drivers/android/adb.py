@@ -23,7 +23,7 @@ _COMMAND_SEC = 20.0
 _PIECE_BYTES = 65536
 _MOST_BYTES = 1024**2
 _LISTED = re.compile(r"(?P<serial>.+?)\s+(?P<state>no permissions.*?|\S+)(?P<facts>( [a-z_]+:\S*)*)")
-"""A line of `adb devices -l`: a serial may hold spaces, and so may what adb says instead of a state."""
+"""A line of `adb devices -l`: a serial may hold spaces, and so may adb's message instead of a state."""
 
 _POLL_SEC = 1.0
 """Polled in addition to the server's own reports: it says nothing when a TCP connection drops (seen with 29.0.6)."""
@@ -33,7 +33,7 @@ MISSING = "there is no program {name!r}; install it (Debian: apt-get install adb
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How an adb server reaches a phone."""
+    """Connection of an adb server to a phone."""
 
     state: str
     """In adb's words: "device", "offline", "unauthorized", ..."""
@@ -77,7 +77,7 @@ class Adb:
             raise DeviceError(f"{MISSING.format(name=self.program)}: {error.strerror}") from error
 
     async def run(self, *words: str, serial: str = "", timeout_sec: float = _COMMAND_SEC) -> str:
-        """Run a command to its end and return what it wrote.
+        """Run a command to its end and return its output.
 
         Raises:
             DeviceUnreachable: it failed, or took too long; the text is adb's.
@@ -97,7 +97,7 @@ class Adb:
         return text
 
     async def shell(self, serial: str, command: str, timeout_sec: float = _COMMAND_SEC) -> str:
-        """Run a command on a phone and return what it wrote.
+        """Run a command on a phone and return its output.
 
         Raises:
             DeviceUnreachable: it failed there, or the phone is away.
@@ -150,7 +150,7 @@ class PhoneList:
         """By serial."""
 
         self.arrivals: dict[str, int] = {}
-        """How often each phone became "device": another number means another connection."""
+        """Number of times that each phone became "device": a changed number means a new connection."""
 
         self.trouble = "adb was not asked yet"
         """Why nothing is known; empty when all is well."""
@@ -242,13 +242,13 @@ class PhoneList:
         self._first.set()
         if not is_news:
             return
-        # Whoever waits now is woken; whoever comes later waits for the next.
+        # Current waiters are woken; later ones wait for the next.
         news, self._news = self._news, asyncio.Event()
         news.set()
 
 
 def parse_links(text: str) -> dict[str, Link]:
-    """Return the phones, by serial, from what `adb devices -l` wrote; the daemon's start may be told of before."""
+    """Parse the output of `adb devices -l` into phones by serial; messages of the daemon's start may precede them."""
     lines = iter(text.splitlines())
     for line in lines:
         if line.startswith("List of devices"):
@@ -267,7 +267,7 @@ def phones_of(adb: Adb) -> PhoneList:
 
 
 def _complaint(text: str) -> str:
-    """Return the line that says what went wrong; a push ends with a line that counts files."""
+    """Return the line with the error; a push ends with a line that counts files."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line or "failed" in line), lines[-1] if lines else "")
 

@@ -66,5 +66,5 @@ def parse_entry(values: Mapping[str, object], where: str) -> AndroidConfig:
 
 
 def device_id(config: AndroidConfig, host_name: str) -> str:
-    """Return what the phone of an entry is called in the fleet."""
+    """Return the name of an entry's phone in the fleet."""
     return config.name or f"{host_name}-{slug(config.serial or '')}"[:63]

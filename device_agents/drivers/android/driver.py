@@ -9,9 +9,9 @@
         serial: R58M12ABCDE
         name: lab-phone              # default: <host>-<serial>
         device_type: opencl          # or cpu; opencl needs libtvm_runtime_opencl.so, too
-        cores: big                   # or little, all: what CPU kernels run on
+        cores: big                   # or little, all: cores of CPU kernels
         tvm_rpc_dir: ~/android-tvm
-        target: adreno-6xx           # default: by what the phone is; a board of `fleet targets`, or a TVM target
+        target: adreno-6xx           # default: from the phone's facts; a board of `fleet targets`, or a TVM target
         library_path: [/vendor/lib64]  # before ours; default: /vendor/lib64 for opencl, else nothing
         adb: /opt/platform-tools/adb   # default: adb on PATH
         adb_server_port: 5037        # default: adb's own
@@ -227,7 +227,7 @@ class AndroidDriver(Driver):
         if phones.trouble:
             return Health(is_healthy=False, reason=phones.trouble)
         if state != "device":
-            # adb's "no permissions (...); see [...]" already says what to do.
+            # adb's "no permissions (...); see [...]" already names the remedy.
             return Health(is_healthy=False, reason=_AWAY if state is None else _STATES.get(state, f"adb: {state}"))
         if self._trouble or self._ready_for != phones.arrivals.get(self._serial):
             return Health(is_healthy=False, reason=self._trouble or "the phone is being set up")

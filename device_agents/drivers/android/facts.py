@@ -1,4 +1,4 @@
-"""What an Android phone says about itself, read from the text of its own commands. Pure: no adb here.
+"""Facts about an Android phone, read from the output of its own commands. Pure: no adb here.
 
 Batteries and heat: https://source.android.com/docs/core/power/thermal-mitigation
 """
@@ -89,7 +89,7 @@ class PhoneFacts:
         return next((name for name in reversed(names) if name), "")
 
     def labels(self) -> dict[str, str]:
-        """Return what selectors match."""
+        """Return the labels for selectors."""
         labels = {"arch": self.arch, "model": slug(self.model), "abi": self.abi, "sdk": self.sdk}
         if self.soc:
             labels["soc"] = slug(self.soc)
@@ -140,7 +140,7 @@ def parse_facts(text: str) -> PhoneFacts:
 
 
 def parse_readings(text: str) -> PhoneReadings:
-    """Read the answer to READINGS_COMMAND. What the phone does not tell stays unset."""
+    """Read the answer to READINGS_COMMAND. Facts that the phone does not report stay unset."""
     parts = [*text.replace("\r", "").split(MARK), *[""] * 8]
     battery, thermal, zones, freqs, governor, load, memory, disk = parts[:8]
     status = _number(thermal, r"Thermal Status:\s*(\d+)")

@@ -1,4 +1,4 @@
-"""What a phone is in the fleet: its inventory, and the target of its kernels. Pure."""
+"""Inventory of a phone, and the target of its kernels. Pure."""
 
 from __future__ import annotations
 

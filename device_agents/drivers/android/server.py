@@ -65,7 +65,7 @@ def read_files(folder: Path, *, arch: str, device_type: str) -> ServerFiles:
     """Check the files of a directory.
 
     Raises:
-        FilesMissing: which one is missing or wrong, and what to do.
+        FilesMissing: a file is missing or wrong; the message names it and the remedy.
     """
     if not folder.is_dir():
         raise FilesMissing(f"no {PROGRAM} for this phone: there is no directory {folder}; {_BUILD_HINT}")
@@ -130,7 +130,7 @@ class PhoneServer:
         try:
             await self._adb.push(self._serial, [str(path) for path in files.paths], folder)
         except DeviceUnreachable as error:
-            # adb says only in words why a push failed. A phone that is full is left with what came of the files.
+            # adb says only in words why a push failed. A full phone keeps the partial files.
             free_bytes = await self._free_bytes()
             with contextlib.suppress(DeviceError):
                 await self._adb.shell(self._serial, f"rm -rf {folder}")

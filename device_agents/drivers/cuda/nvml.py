@@ -1,6 +1,6 @@
 """NVIDIA's management library as the cuda driver needs it: which GPUs and MIG instances there are, and how they are.
 
-NVML makes no CUDA context, so the agent may use it. What a GPU does not report is None: boards differ.
+NVML makes no CUDA context, so the agent may use it. Readings that a GPU does not report are None: boards differ.
 
 https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -53,7 +53,7 @@ class Gpu:
     """One GPU, or one MIG instance of it."""
 
     uuid: str
-    """ "GPU-..." or "MIG-...": what CUDA_VISIBLE_DEVICES takes."""
+    """ "GPU-..." or "MIG-...", a value for CUDA_VISIBLE_DEVICES."""
 
     name: str
     """ "NVIDIA H200"."""

@@ -185,7 +185,7 @@ def _pci_address(extensions: Sequence[str], content: Callable[[int], bytes]) -> 
 
 
 def _content(query: Callable[..., int], handle: int, what: int) -> bytes:
-    """Return what a query answers; empty where the driver does not know it."""
+    """Return the answer to a query, empty if the driver does not know it."""
     size = ctypes.c_size_t(0)
     if query(ctypes.c_void_p(handle), ctypes.c_uint(what), ctypes.c_size_t(0), None, ctypes.byref(size)) != 0:
         return b""
@@ -200,7 +200,7 @@ def _text(content: bytes) -> str:
 
 
 def main() -> int:
-    """Print the answer for `find_opencl_devices`, and nothing else: what drivers print goes with their errors."""
+    """Print the answer for `find_opencl_devices`, and nothing else: output of drivers goes with their errors."""
     answers = os.dup(1)
     os.dup2(2, 1)
     try:

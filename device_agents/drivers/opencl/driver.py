@@ -7,12 +7,13 @@
         device: "*Arc*"             # pattern of the device's name; default "*"
         name: arc                   # default: <host>-opencl; several devices: arc-0, arc-1, ...
 
-The vendor's driver is what OpenCL's loader finds in /etc/OpenCL/vendors:
+OpenCL's loader finds the vendor's driver in /etc/OpenCL/vendors:
 https://registry.khronos.org/OpenCL/specs/unified/html/OpenCL_Ext.html#cl_khr_icd-opencl. The stock wheel of TVM has no
 OpenCL runtime: ours is compiled when the first device opens (device_agents.runtimes.opencl.build), unless TVM's own
 libtvm_runtime_opencl.so lies beside TVM's other libraries. Buffers only: no images (textures).
 
-Without a configuration the agent serves what is not a CPU, and no GPU that the drivers cuda and rocm serve. A CPU by
+Without a configuration the agent serves all devices other than CPUs, and no GPU that the drivers cuda and rocm serve. A
+CPU by
 OpenCL (PoCL) is served when asked for; it and the driver cpu then take turns.
 """
 
@@ -43,7 +44,7 @@ from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 
 _TYPES = ("gpu", "accelerator", "custom", "cpu")
 _SERVED_BY_OTHERS = {"nvidia cuda": "proc/driver/nvidia", "amd accelerated parallel processing": "dev/kfd"}
-"""Platforms whose devices another driver (cuda or rocm) serves if this file exists."""
+"""Platforms of devices that another driver (cuda or rocm) serves if this file exists."""
 
 _MOST_THREADS = {"cpu": 256}
 """Largest work group, by type, even if the device allows more: on a CPU, larger ones only cost stack."""

@@ -1,5 +1,5 @@
-"""Readings of a GPU from the kernel's hwmon files, for vendors whose driver has them (amdgpu, i915, xe, nouveau):
-https://www.kernel.org/doc/html/latest/hwmon/sysfs-interface.html. What is not there stays unset.
+"""Readings of a GPU from the kernel's hwmon files, for vendors with a driver that has them (amdgpu, i915, xe, nouveau):
+https://www.kernel.org/doc/html/latest/hwmon/sysfs-interface.html. Missing readings stay unset.
 """
 
 from __future__ import annotations

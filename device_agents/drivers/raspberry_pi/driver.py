@@ -6,7 +6,8 @@
         threads: 4            # threads of parallel kernels; default: all cores
         cpus: [2, 3]          # cores that kernels keep to; default: any, see device_agents.machine.pinning
 
-Without a configuration it is found by the device tree's model. Beyond what every CPU has, it reports whether the board
+Without a configuration it is found by the device tree's model. Beyond the readings of every CPU, it reports whether the
+board
 is slowed down (under-voltage, frequency capped, throttled, soft temperature limit), as the firmware says,
 https://www.raspberrypi.com/documentation/computers/os.html#get_throttled.
 """

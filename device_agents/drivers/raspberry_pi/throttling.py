@@ -4,7 +4,7 @@
 - vcgencmd, which asks the firmware itself and takes some milliseconds: between measurements, never around one;
 - the hwmon driver rpi_volt, in any kernel: under-voltage alone.
 
-The word's low bits say what is the case now, the bits sixteen places above what has been since boot:
+The word's low bits are the current conditions, the bits sixteen places above those since boot:
 https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
 """
 
@@ -27,11 +27,11 @@ _SYSFS = "sys/devices/platform/soc*/soc*firmware/get_throttled"
 _VCGENCMD_WORD = re.compile(r"throttled=0x([0-9a-fA-F]+)")
 _VCGENCMD_SEC = 2.0
 _SILENCE_SEC = 60.0
-"""How long firmware that did not answer is left alone: each attempt may leave a process hanging in the kernel."""
+"""Pause after firmware did not answer: each attempt may leave a process hanging in the kernel."""
 
 
 def reasons_in(word: int, before: int = 0) -> list[str]:
-    """Return what a word says: what is the case now, and what came and went since the word `before`."""
+    """Parse a word: the current conditions, and those that came and went since the word `before`."""
     fresh = (word & ~before) >> _SINCE_BOOT
     return [reason for bit, reason in _REASONS.items() if (word | fresh) >> bit & 1]
 
@@ -62,7 +62,7 @@ class Throttling:
         )
         folders = ("usr/bin", "opt/vc/bin")
         self._vcgencmd = shutil.which("vcgencmd", path=":".join(str(self._root / folder) for folder in folders))
-        # What happened between boot and now is not news.
+        # Conditions between boot and now are not news.
         self._word = self._read_sysfs()
 
     @property

@@ -1,6 +1,6 @@
-"""AMD GPUs as the kernel shows them: KFD's topology for what computes, the DRM device for clocks, heat and memory.
+"""AMD GPUs as the kernel shows them: KFD's topology for compute units, the DRM device for clocks, heat and memory.
 
-Only reads files; what a card does not have is None. `root` is "/" except in tests, which bring recorded trees.
+Only reads files; values that a card lacks are None. `root` is "/" except in tests, which bring recorded trees.
 
 https://docs.kernel.org/gpu/amdgpu/thermal.html (hwmon, gpu_metrics, pp_dpm_sclk)
 https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the topology's properties)
@@ -166,7 +166,7 @@ def _pci_address(domain: int, location: int) -> str:
 
 
 def _product(root: Path, device: Path, device_id: int) -> str:
-    """Return the card's name: what its own memory says, else what libdrm knows of its ids."""
+    """Return the card's name from its own memory, else from libdrm's table of ids."""
     told = read_word(device / "product_name")
     if told:
         return told

@@ -86,11 +86,11 @@ class Bitstream:
     """From the header: date and time."""
 
     idcode: int | None = None
-    """What it writes to the IDCODE register, without the revision; None when it writes none in clear."""
+    """Value for the IDCODE register, without the revision; None if there is none in clear."""
 
     @property
     def chip(self) -> str:
-        """What it was made for, "xc7z020"; empty when that cannot be told."""
+        """Chip that it was made for, "xc7z020"; empty if unknown."""
         if self.idcode is not None:
             return _CHIPS_BY_IDCODE.get(self.idcode, "")
         return chip_of(self.part)
@@ -172,7 +172,7 @@ def check_chip(bitstream: Bitstream, board_part: str, *, device_name: str) -> No
 
 
 def _split_header(content: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the header's texts by their letters, and what follows."""
+    """Return the header's texts by their letters, and the rest."""
     fields: dict[str, str] = {}
     at = len(_BIT_HEAD)
     while True:
@@ -222,7 +222,7 @@ def _aligned(content: bytes, pattern: bytes) -> bool:
 
 
 def _check_packets(image: bytes) -> int | None:
-    """Walk the packets to the end of the configuration; return what was written to IDCODE."""
+    """Walk the packets to the end of the configuration; return the value written to IDCODE."""
     idcode = None
     at = image.find(_SWAPPED_SYNC)
     while at % 4:

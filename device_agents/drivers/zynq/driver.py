@@ -3,7 +3,7 @@
     devices:
       - driver: zynq
         name: pynq-1          # default: <host>-zynq
-        part: xc7z020         # refuses bitstreams for another chip; default: what the board's description says
+        part: xc7z020         # refuses bitstreams for another chip; default: from the board's description
         threads: 2
 
 https://docs.amd.com/r/en-US/ug585-zynq-7000-SoC-TRM, https://docs.amd.com/r/en-US/ug1085-zynq-ultrascale-trm. The

@@ -39,7 +39,7 @@ class Layer:
     design: str = ""
     is_partial: bool = False
     registers_yaml: str = ""
-    """Describes what artifacts can call; empty: nothing."""
+    """Describes the functions for artifacts; empty: none."""
 
     @property
     def shown(self) -> str:
@@ -72,7 +72,7 @@ class ZynqFabric:
         self._under_way: asyncio.Task[bool] | None = None
 
     def open(self) -> None:
-        """Recall what an earlier agent loaded, and clear up what it did not finish."""
+        """Recall the bitstream that an earlier agent loaded, and clean up unfinished work."""
         self._manager.clear()
         try:
             state = json.loads((self._directory / "state.json").read_text())
@@ -85,12 +85,12 @@ class ZynqFabric:
 
     @property
     def digest(self) -> str:
-        """Digest of what was programmed last; empty: not known."""
+        """Digest of the bitstream loaded last; empty: unknown."""
         return self._layers[-1].digest if self._is_loaded and self._layers else ""
 
     @property
     def registers_yaml(self) -> str:
-        """What artifacts can call of it."""
+        """Functions for artifacts."""
         return self._layers[-1].registers_yaml if self._is_loaded and self._layers else ""
 
     @property
@@ -108,7 +108,7 @@ class ZynqFabric:
         Raises:
             NotProgrammable: the kernel has no FPGA manager.
             InvalidRequest: it is not a bitstream, not one for this board, or the timeout is endless.
-            ProgrammingFailed: the fabric did not come up; the message says what it holds now.
+            ProgrammingFailed: the fabric did not come up; the message names its current content.
         """
         if not self._manager.exists:
             raise NotProgrammable(f"{self._device_name} has no fabric to program: {self._manager.obstacle()}")
@@ -118,7 +118,7 @@ class ZynqFabric:
         timeout_sec = _TIMEOUT_SEC if order.timeout_sec is None else order.timeout_sec
         if not 0 < timeout_sec <= _LONGEST_SEC:
             raise InvalidRequest(f"a timeout of {timeout_sec:g} s; expected seconds above zero, up to {_LONGEST_SEC:g}")
-        # If it were cut off, nobody could tell what the fabric holds. `settle` waits for the end.
+        # If it were cut off, the content of the fabric would be unknown. `settle` waits for the end.
         task = asyncio.create_task(self._program(order, timeout_sec), name="program the fabric")
         task.add_done_callback(_retrieve)
         self._under_way = task
@@ -170,7 +170,7 @@ class ZynqFabric:
         logger.info("fabric programmed", extra={"bitstream": layer.shown, "partial": layer.is_partial})
 
     async def _go_back(self) -> str:
-        """Load the last good layers again; return what came of it."""
+        """Load the last good layers again; return the result."""
         if not self._layers:
             return "There is no earlier bitstream to go back to"
         try:
@@ -222,7 +222,7 @@ class ZynqFabric:
         except OSError as error:
             logger.warning("cannot remember what the fabric holds", extra={"error": str(error)})
             with contextlib.suppress(OSError):
-                # What it says is no longer true.
+                # Its content is stale.
                 (self._directory / "state.json").unlink()
 
 
@@ -243,6 +243,6 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _retrieve(task: asyncio.Task[bool]) -> None:
-    """Take the outcome of a task whose caller may be gone."""
+    """Consume the result of a task if its caller is gone."""
     if not task.cancelled() and task.exception() is not None:
         logger.debug("programming ended with an error", extra={"error": str(task.exception())})

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 OPERATING = "operating"
 _PARTIAL_FLAG = 1
 _DIES_SEC = 2.0
-"""How long a killed writer may take to end; one that hangs in the kernel never does."""
+"""Time for a killed writer to end; one that hangs in the kernel never does."""
 
 _FILE_PREFIX = "fleet-"
 _OVERLAY = "fleet"
@@ -66,7 +66,7 @@ class FpgaManager:
 
     @property
     def state(self) -> str:
-        """What the kernel says: "operating", "unknown", "write error", ...; empty where there is no manager."""
+        """State in the kernel: "operating", "unknown", "write error", ...; empty where there is no manager."""
         try:
             return (self._attributes / "state").read_text().strip()
         except OSError:
@@ -131,10 +131,10 @@ class FpgaManager:
         await asyncio.to_thread(self._put_firmware, f"{_FILE_PREFIX}{name}.bin", image)
 
     async def start(self, *, name: str, is_partial: bool, timeout_sec: float) -> None:
-        """Load what was staged and return once the fabric runs it. Afterwards its file is gone.
+        """Load the staged bitstream and return once the fabric runs it. Afterwards its file is gone.
 
         Raises:
-            ProgrammingFailed: it does not run; `state` tells what is left.
+            ProgrammingFailed: it does not run; `state` names the result.
         """
         firmware = f"{_FILE_PREFIX}{name}.bin"
         try:

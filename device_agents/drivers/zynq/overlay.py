@@ -1,6 +1,6 @@
 """Device-tree overlays that tell Linux to program a fabric region: made here, no device-tree compiler needed. Pure.
 
-The overlay has one fragment, whose target is the region and whose content names the firmware file. Format: Devicetree
+The overlay has one fragment. Its target is the region, and its content names the firmware file. Format: Devicetree
 Specification 0.4, chapter 5; properties: Documentation/devicetree/bindings/fpga/fpga-region.yaml of Linux.
 """
 

@@ -28,7 +28,7 @@ _LOG_LINES = 12
 
 
 def built_for() -> str:
-    """Return what a plug-in for the installed TVM says that it was built for."""
+    """Return the build identification of a plug-in for the installed TVM."""
     return f"apache-tvm {tvm_version()}, apache-tvm-ffi {tvm_ffi_version()}"
 
 

@@ -1,6 +1,6 @@
 """Runs candidates on one OpenCL device, in a worker. Functions are timed by the device's own events.
 
-A whole model is timed by the host's clock, as what it would be compared with is: kernels are not all that it does.
+A whole model is timed by the host's clock, as its peers are: it does more than run kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OpenClRuntime(TvmRuntime):
 
         Args:
             library: the plug-in's path, or that of TVM's own OpenCL runtime.
-            device_name: what the device has to be called; empty: whatever it is called.
+            device_name: required name of the device; empty: any.
 
         Raises:
             ConfigError: another device has that index now.

@@ -51,7 +51,7 @@ class PackedArguments:
         self._tensors.clear()
 
     def written(self) -> list[Tensor]:
-        """Return what a caller wants back, see `wanted_back`."""
+        """Return the tensors that a caller wants back, see `wanted_back`."""
         found = [self._tensors[index] for index in wanted_back(self._args, range(self.count))]
         return [Tensor(spec, ctypes.string_at(tensor.data, size) if size else b"") for tensor, size, spec in found]
 

@@ -1,4 +1,4 @@
-"""The plain runtime with a fabric beside it: what device_agents.runtimes.fabric is where TVM's runtime exists."""
+"""The plain runtime with a fabric beside it: the counterpart of device_agents.runtimes.fabric without TVM's runtime."""
 
 from __future__ import annotations
 

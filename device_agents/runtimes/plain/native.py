@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 
 BUNDLED = Path(__file__).with_name("libplain_runtime.so")
-"""Where a bundle puts it."""
+"""Path in a bundle."""
 
 NONE, INT, BOOL, FLOAT, POINTER, TENSOR = 0, 1, 2, 3, 4, 7
 """Values of TVMFFITypeIndex."""
@@ -87,7 +87,7 @@ def load_library() -> ctypes.CDLL:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    # Artifacts do not say what they need: mathematical functions, and division on 32-bit ARM.
+    # Artifacts do not list their dependencies: mathematical functions, and division on 32-bit ARM.
     for name in ("libm.so.6", "libgcc_s.so.1"):
         with contextlib.suppress(OSError):
             ctypes.CDLL(name, ctypes.RTLD_GLOBAL)

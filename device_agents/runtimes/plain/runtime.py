@@ -39,7 +39,7 @@ from fleet.domain.proving import ProofArgument, ProofOrder
 from fleet.domain.tvm_versions import tvm_version
 
 if TYPE_CHECKING:
-    from _ctypes import _Pointer  # what the arguments of a callback are; known to type checkers only
+    from _ctypes import _Pointer  # arguments of a callback; known to type checkers only
 
 PackedFunction = Callable[..., None]
 """Called with integers, floats, and addresses of data as integers."""
@@ -166,7 +166,7 @@ class PlainRuntime:
         message = self._library.plain_error().decode(errors="replace") or "the function failed without a message"
         kind, _, _ = message.partition(":")
         if kind in ("TypeError", "ValueError"):
-            # Generated code raises these where it checks what it was called with, and nowhere else.
+            # Generated code raises these if its check of arguments fails, and nowhere else.
             raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, message)
         raise classify(RuntimeError(message))
 

@@ -2,7 +2,7 @@
 
 The client sends the magic number, the length of its name, and its name, "client:<key>" with options after a space. The
 server answers with the magic number when it takes the session, with one above it when the key is taken, with two above
-it when it is another's key. All integers are little endian. What is sent must be finished: a server serves one session
+it when it is another's key. All integers are little endian. Each message must be complete: a server serves one session
 at a time, so a connection that stays silent blocks all others.
 
 `-timeout=` has to be a whole number of seconds: TVM's C++ server dies of a fraction.
@@ -18,23 +18,23 @@ _MAGIC = 0xFF271
 _TAKEN, _MISMATCH = _MAGIC + 1, _MAGIC + 2
 _INT = struct.Struct("<i")
 _MOST_NAME_BYTES = 4096
-"""Limit of what a server calls itself, "server:<key>"; what sends more is not a TVM RPC server."""
+"""Limit of a server's name, "server:<key>"; a peer that sends more is not a TVM RPC server."""
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """Options of `socket`, with values in seconds, seconds, and a count."""
 
 
 class NotServed(Exception):
-    """The server is not there, or does not take the session. The text says which and what to do."""
+    """The server is not there, or does not take the session. The text names the error and the remedy."""
 
 
 def name_with_options(key: str, session_sec: int) -> str:
-    """Return what a client calls itself, without "client:": the key, and when the server is to end the session."""
+    """Return a client's name without "client:": the key, and the time of the session's end."""
     return f"{key} -timeout={session_sec}"
 
 
 def greeting(key: str, session_sec: int) -> bytes:
-    """Return what the client sends."""
+    """Return the client's message."""
     name = f"client:{name_with_options(key, session_sec)}".encode()
     return _INT.pack(_MAGIC) + _INT.pack(len(name)) + name
 

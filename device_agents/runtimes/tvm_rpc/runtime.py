@@ -38,16 +38,16 @@ _SESSION_MASK = 128
 
 _CONNECT_SEC = 5.0
 _REFERENCE_SEC = 1.0
-"""What the reference kernel takes at most, over a slow link; usually a hundredth."""
+"""Maximum time of the reference kernel, over a slow link; usually a hundredth."""
 
 _SPARE_SEC = 5.0
-"""What a session lives beyond the last candidate that runs in it."""
+"""Life of a session beyond its last candidate."""
 
 _BROKEN = (
     *("Channel closes", "SockChannel", "Expected connection to server", "RPCSessionTimeoutError"),
     *("Connection reset", "Broken pipe", "Connection refused", "No route to host", "RPCCode::k"),
 )
-"""Texts of TVM's errors about the connection, not about what was called over it."""
+"""Texts of TVM's errors about the connection, not about the called function."""
 
 _NO_INSTRUMENT = (
     "operators cannot be timed in their place here: the device's Relax VM is behind TVM RPC, which takes no instrument"
@@ -135,7 +135,7 @@ class RpcRuntime(TvmRuntime):
     def _open_device(self, device_type: str, device_index: int) -> tvm_ffi.Device | None:
         if self._session is None:
             return None
-        # By number: what a session's devices are called is known to this session only.
+        # By number: the names of a session's devices are valid in this session only.
         local = self._ffi.device(device_type, device_index)
         index = self._ffi.get_global_func("rpc.SessTableIndex")(self._session)
         return self._ffi.device(local.dlpack_device_type() + (index + 1) * _SESSION_MASK, device_index)
@@ -217,7 +217,7 @@ class RpcRuntime(TvmRuntime):
         return WorkerEnd(f"the candidate ended the process on the device that ran it ({first_line})")
 
     def _fill_there(self, tensor: tvm_ffi.Tensor) -> None:
-        """Fill what is too large or too odd for `filling`: on the device where its server can, else from here."""
+        """Fill tensors that are too large or unusual for `filling`: on the device if its server can, else from here."""
         try:
             self._server.get_function("tvm.contrib.random.random_fill_for_measure")(tensor)
         except AttributeError:
@@ -236,7 +236,7 @@ def _is_broken(error: Exception) -> bool:
 
 @contextmanager
 def _time_limit(limit_sec: float) -> Iterator[None]:
-    """Interrupt what TVM waits for in C++: it looks for signals whenever a system call of its was interrupted."""
+    """Interrupt a wait of TVM in C++: it checks for signals after each interrupted system call."""
 
     def interrupt(*_: object) -> None:
         raise TimeoutError(f"no answer within {limit_sec:g} s; it serves another session, or hangs")
