@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from fleet.cli.progress_lines import ProgressLines
 from fleet.cli.tune_view import render_progress, state_text
 from fleet.optimizer.core.progress import JobProgress, Phase
+from fleet.optimizer.narrator import narrate
 from fleet.optimizer.report import report_progress
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class _Printer:
 
     def on_change(self) -> None:
         """Print the activity if it begins a phase."""
-        found = self._progress.phase, self._progress.activity
+        found = self._progress.phase, narrate(self._progress.activity)
         if not found[1] or found == self._shown:
             return
         if self._is_detailed:
@@ -89,10 +90,10 @@ class _Printer:
 
     def _state(self) -> str:
         """Return the activity and the state of the job; empty without an activity."""
-        if not self._progress.activity:
+        if not (activity := narrate(self._progress.activity)):
             return ""
         report = report_progress(self._progress, elapsed_sec=time.monotonic() - self._started_at)
-        return f"{self._progress.activity}{state_text(report, self._progress)}"
+        return f"{activity}{state_text(report, self._progress)}"
 
     def _write(self, text: str) -> None:
         self._console.print(f"{time.monotonic() - self._started_at:6.1f} s  {text}", soft_wrap=True)

@@ -24,6 +24,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fleet.base.quantities import time_text
 from fleet.domain.measuring import Tensor, TensorSpec
 
 EXTRA_ITEMS = 1024
@@ -125,6 +126,12 @@ class Proof:
     @property
     def is_proven(self) -> bool:
         return self.verdict is ProofVerdict.PROVEN
+
+
+def too_fast(claimed_sec: float, floor_sec: float) -> Proof:
+    """Return the refutation of a time below the least that the device can."""
+    message = f"{time_text(claimed_sec)} is less than the device can: {time_text(floor_sec)} at the very least"
+    return Proof(verdict=ProofVerdict.REFUTED, claimed_sec=claimed_sec, least_sec=floor_sec, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

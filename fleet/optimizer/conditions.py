@@ -33,6 +33,9 @@ class Conditions:
     uses_model: bool = True
     """Whether the cost model chooses among what the search finds."""
 
+    has_prior: bool = False
+    """There is a model of such targets, so that the job needs no trees of its own."""
+
     target_sec: float | None = None
     """The job ends once its workloads together take this, weighted [s]; None: it has no target."""
 

@@ -70,7 +70,7 @@ class DeviceLane:
             pass
 
     @asynccontextmanager
-    async def measuring_ahead(self, measure: Measure) -> AsyncIterator[AsyncIterator[Measured | MeasureEnded]]:
+    async def measuring_ahead(self, measure: Measure) -> AsyncIterator[Outcomes]:
         """Measure, and give the results once those of the batch before are applied."""
         found: asyncio.Queue[Measured | MeasureEnded | None] = asyncio.Queue()
         sending = asyncio.create_task(self._fill(found, measure), name="measure ahead")
@@ -111,6 +111,6 @@ class DeviceLane:
                     self._line_ended.set()
 
 
-async def _until_none(found: asyncio.Queue[Measured | MeasureEnded | None]) -> AsyncIterator[Measured | MeasureEnded]:
+async def _until_none(found: asyncio.Queue[Measured | MeasureEnded | None]) -> Outcomes:
     while (outcome := await found.get()) is not None:
         yield outcome

@@ -21,9 +21,11 @@ from fleet.building.pool import Builders, Pool
 from fleet.building.turns import Cores, Turns
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
+from fleet.cost_model.packaged_model import has_prior
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.jobs import JobStatus, share_done
+from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope, measured_model
@@ -34,13 +36,14 @@ from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import EndWanted, FeaturesRecalled, JobStarted, LimitsKnown, Said, WorkloadsChosen
+from fleet.optimizer.core.events import EndWanted
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
 from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline, note_facts
-from fleet.optimizer.loop import TuningLoop, feed
+from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.model_comparison import ModelComparison
+from fleet.optimizer.narrator import narrate
 from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.patience import patiently
 from fleet.optimizer.profiling.run import why_unfit
@@ -117,17 +120,16 @@ class JobRun:
         if begun.notice:
             self.core.progress.notice(begun.notice)
         end = self._end()
-        feed(self.core, JobStarted(self._conditions(begun.job, end), begun.trials, items))
+        self.core.start(self._conditions(begun.job, end), begun.trials, items)
         ended = asyncio.Event()
         publishing = asyncio.create_task(self._publish(begun, ended), name="publish job")
-        deadline = asyncio.create_task(self._end_at_deadline(end), name="end at the deadline")
         state = JobState.FAILED
         try:
-            model = await self._tune(items)
+            model = await self._tune(items, end)
             if model is not None:
                 await patiently(partial(self.library.add_model_run, _model_run(begun.job, model)))
             state = JobState.FINISHED
-            feed(self.core, Said(""))
+            self.core.say("")
             ended.set()
             await asyncio.wait([publishing])  # so that what is said of the job elsewhere is what its report says
             return self._report(begun.job, model)
@@ -136,10 +138,9 @@ class JobRun:
             raise
         finally:
             publishing.cancel()
-            deadline.cancel()
             self.client.publish(self._status(begun, state))
 
-    async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
+    async def _tune(self, items: list[WorkloadProgress], end: _End) -> ModelReport | None:
         core = self.core
         turns = Turns(shares_cores=self._shares_cores, cores=self.cores, hosts=self.builders.hosts)
         loop = TuningLoop(
@@ -152,12 +153,16 @@ class JobRun:
             gives_back=self.gives_back,
             cache=self.cache,
         )
-        following = asyncio.create_task(self._follow(loop), name="follow snapshots")
+        beside = [
+            asyncio.create_task(self._follow(loop), name="follow snapshots"),
+            asyncio.create_task(self._end_at_deadline(loop, end), name="end at the deadline"),
+        ]
         try:
             return await self._run_loop(loop, turns, items)
         finally:
-            following.cancel()
-            await asyncio.wait([following])
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
 
     async def _follow(self, loop: TuningLoop) -> None:
         """Search with the newest snapshot that this program can read, from the library or from where its user says."""
@@ -177,7 +182,7 @@ class JobRun:
         core, progress = self.core, self.core.progress
         await loop.measure_static()
         await loop.measure_untuned()
-        feed(core, WorkloadsChosen(self.options.top))
+        core.choose_workloads(self.options.top)
         await self._recall_features(turns)
         await self._know_limits(loop, turns)
         await loop.take_up(await patiently(self._in_flight))
@@ -192,7 +197,7 @@ class JobRun:
         if self.inventory.is_pretended:
             progress.notice(f"the whole model is not compared: {progress.device_name} only pretends to run programs")
             return None
-        compared = {item.workload.shash: item.decided_trace for item in progress.workloads}
+        compared = {item.workload.shash: decided_trace(item) for item in progress.workloads}
         found = await patiently(partial(schedules, self.library, self.workloads, self._scope, compared))
         failed = await patiently(partial(without_static, self.library, self.workloads, self._scope))
         if left := [workload.operator for workload in self.workloads if workload.shash in failed.keys() - found.keys()]:
@@ -222,7 +227,7 @@ class JobRun:
         model = self.inventory.device_model
         roofline = await patiently(partial(known_roofline, self.library, model))
         if roofline is None and is_worth_measuring(self.inventory, self.core.progress.trials_total):
-            feed(self.core, Said(f"measuring how fast {self.core.progress.device_name} can be"))
+            self.core.say(f"measuring how fast {self.core.progress.device_name} can be")
             roofline = await measured_roofline(
                 loop,
                 device=self.device,
@@ -234,13 +239,13 @@ class JobRun:
             if roofline is not None:
                 await patiently(partial(keep_roofline, self.library, model, roofline))
         if roofline is not None:
-            feed(self.core, LimitsKnown(roofline))
+            self.core.limit(roofline)
 
     def _in_flight(self) -> dict[str, dict[str, str]]:
         """Return what the job had claimed when it was interrupted: for each of its workloads, traces by digest."""
         progress = self.core.progress
         found = self.library.claims.in_flight(progress.job_name, self._scope)
-        own = {item.workload.shash for item in progress.workloads if not item.closed_because}
+        own = {item.workload.shash for item in progress.workloads if item.closing is None}
         return {shash: traces for shash, traces in found.items() if shash in own}
 
     def _placing(self, loop: TuningLoop, turns: Turns) -> Placing:
@@ -285,6 +290,7 @@ class JobRun:
             enough=options.enough,
             search=strategy_of(options.strategy).search,
             uses_model=strategy_of(options.strategy).uses_model,
+            has_prior=has_prior(self.target),
             target_sec=None if options.target_ms is None else options.target_ms / 1e3,
             deadline_sec=end.at_sec,
             is_bound_by_time=options.minutes is not None and options.trials is None,
@@ -320,23 +326,23 @@ class JobRun:
             ends.append(_End(at_sec=now_sec + 60 * minutes, why=f"the {minutes:g} min of --minutes are over"))
         return min(ends, key=lambda end: end.at_sec)
 
-    async def _end_at_deadline(self, end: _End) -> None:
+    async def _end_at_deadline(self, loop: TuningLoop, end: _End) -> None:
         if math.isfinite(end.at_sec):
             await asyncio.sleep(end.at_sec - time.monotonic())
-            feed(self.core, EndWanted(end.why))
+            await loop.apply(EndWanted(end.why))
 
     async def _recall_features(self, turns: Turns) -> None:
         """Have the cost model start with what was learnt."""
         known = [item for item in self.core.progress.workloads if item.trials_before]
         if not known:
             return
-        feed(self.core, Said("recalling what was learnt before"))
+        self.core.say("recalling what was learnt before")
         async with turns.building():
             found = await asyncio.gather(
                 *(with_features(self.builders, self.library, item, self._scope) for item in known)
             )
         for item, observations in zip(known, found, strict=True):
-            feed(self.core, FeaturesRecalled(item.workload.shash, observations))
+            self.core.recall(item.workload.shash, observations)
 
     async def _publish(self, begun: Begun, ended: asyncio.Event) -> None:
         """Say every second how far the job is, and once more when it has ended."""
@@ -378,7 +384,7 @@ class JobRun:
             best_us=progress.total_sec(tuned=True) * 1e6,
             untuned_us=progress.total_sec(tuned=False) * 1e6,
             workload_count=len(progress.workloads),
-            activity=progress.activity,
+            activity=narrate(progress.activity),
             trials_repeated=progress.repeats.count,
             decision="".join(map(str, report_decisions(progress)[-1:])),
         )
@@ -400,6 +406,13 @@ class JobRun:
             model=model,
             target_json=self.target.json,
         )
+
+
+def decided_trace(item: WorkloadProgress) -> str | None:
+    """Return the trace that the model gets; NO_TRACE if it is faster without a schedule, None if there is none."""
+    if item.best_trace is None:
+        return None
+    return item.best_trace if item.uses_schedule else NO_TRACE
 
 
 def _unproven(progress: JobProgress) -> str:

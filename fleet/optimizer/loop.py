@@ -32,16 +32,17 @@ from fleet.domain.workload import Workload
 from fleet.library import Library
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.entries import CandidateStage
+from fleet.optimizer.core.candidates import CandidateStage
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.device_lane import DeviceLane
 from fleet.optimizer.group_commit import GroupCommit
 from fleet.optimizer.measurer import Measurer
+from fleet.optimizer.narrator import narrate
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
 
-T = TypeVar("T")
+E = TypeVar("E")
 
 _MOST_SEARCHES = 4
 """Workloads searched side by side: the more, the longer until their results decide what is next."""
@@ -51,16 +52,6 @@ Round = tuple[str, tuple[str, ...]]
 
 
 _lane: ContextVar[DeviceLane | None] = ContextVar("lane", default=None)
-
-
-def feed(core: JobCore, event: ev.Event) -> list[ev.Effect]:
-    """Apply an event, show the user what changed, and return the effects left to perform."""
-    effects = core.apply(event)
-    for effect in effects:
-        if isinstance(effect, ev.Notice):
-            core.progress.notice(effect.text)
-    core.progress.listener()
-    return [effect for effect in effects if not isinstance(effect, ev.Notice)]
 
 
 class TuningLoop:
@@ -102,16 +93,19 @@ class TuningLoop:
         """Search with what the library has learnt of such targets, from the next round on."""
         if parse_target(self._core.conditions.scope.target_json).kind in snapshot.target_kinds:
             self._searcher.shared = snapshot.content
-            self._core.progress.snapshot = snapshot.digest
+            self._core.use_snapshot(snapshot.digest)
 
-    async def apply(self, event: ev.Event) -> None:
-        """Apply an event and perform everything that follows.
+    async def apply(self, event: ev.Event, *kept: type[E]) -> list[E]:
+        """Apply an event and perform everything that follows, except effects of some kinds.
+
+        Args:
+            kept: kinds of effects that the caller performs; they are returned.
 
         Raises:
             LibraryError, DiskFull: a result could not be stored; the job must stop.
             DeviceUnreachable: the device never gives a result.
         """
-        await self._perform(feed(self._core, event))
+        return await self._follow(_only(event), *kept)
 
     async def measure_static(self) -> None:
         """Build and time the schedule that each workload's space chooses without a trial, unless a better is known."""
@@ -119,7 +113,7 @@ class TuningLoop:
         missing = list(dict.fromkeys(item.workload.shash for item in items if item.best_trace is None))
         # The first alone, so that users soon see that everything works.
         for some in filter(None, (missing[:1], missing[1:])):
-            feed(self._core, ev.Said(f"building {count_text(len(some), 'static schedule')}", Phase.STATIC))
+            self._core.say(f"building {count_text(len(some), 'static schedule')}", Phase.STATIC)
             made = await asyncio.gather(*map(self._make_static, some))
             await self._measure_all(one for one in made if one[1])
 
@@ -129,7 +123,7 @@ class TuningLoop:
         missing = list(dict.fromkeys(item.workload.shash for item in items if not math.isfinite(item.untuned_sec)))
         if not missing:
             return
-        feed(self._core, ev.Said(f"building {count_text(len(missing), 'unscheduled program')}"))
+        self._core.say(f"building {count_text(len(missing), 'unscheduled program')}")
         async with self._turns.building():
             for built in await asyncio.gather(*map(self._checker.build_baseline, missing)):
                 await self.apply(built)
@@ -147,12 +141,12 @@ class TuningLoop:
             some = dict(list(traces.items())[:left])
             left -= len(some)
             async with self._turns.building():
-                await self._perform([ev.Claim(shash, some)])
+                await self._perform(ev.Claim(shash, some))
             await self._measure_round((shash, tuple(some)))
 
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
-        feed(self._core, ev.SearchBegun())
+        self._core.begin_search()
         queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=len(self._lanes))
         self._is_next_built = lambda: not queue.empty()
         await together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
@@ -166,7 +160,7 @@ class TuningLoop:
         """Prove the best schedules that are still unproven: those of earlier jobs, and winners of the run-off."""
         wanted = [ev.ProofWanted(item.workload.shash) for item in self._core.progress.workloads]
         events: Sequence[ev.Event] = wanted
-        while proofs := [effect for event in events for effect in await self._perform_but_proofs(event)]:
+        while proofs := [effect for event in events for effect in await self.apply(event, ev.Prove)]:
             async with self._turns.building():
                 ready = await asyncio.gather(*map(self._checker.prepare_proof, proofs))
             async with self.measuring():
@@ -176,12 +170,6 @@ class TuningLoop:
                     if built is not None
                     async for event in self._here.checker.prove(effect, built)
                 ]
-
-    async def _perform_but_proofs(self, event: ev.Event) -> list[ev.Prove]:
-        """Apply an event and perform its effects, except proofs, which are returned."""
-        effects = feed(self._core, event)
-        await self._perform([effect for effect in effects if not isinstance(effect, ev.Prove)])
-        return [effect for effect in effects if isinstance(effect, ev.Prove)]
 
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
         try:
@@ -250,31 +238,25 @@ class TuningLoop:
                 wanted = await self._next_effect(ev.RoundWanted(time.monotonic()))
                 match wanted:
                     case ev.Claim():
-                        builds = await self._claim(wanted)
+                        builds = await self._perform(wanted, ev.Build)
                         self._go_on_searching_ahead()  # of this workload, too: what is built is known by now
-                        await self._perform(builds)
+                        for build in builds:
+                            await self._perform(build)
                         ours = [d for d in wanted.traces_by_digest if (wanted.workload, d) in self._core.candidates]
                         return wanted.workload, tuple(ours)
                     case ev.Propose():
-                        await self._perform([wanted])
+                        await self._perform(wanted)
                     case None if self._core.has_trials_left and self._ahead is not None and self._is_searching_ahead():
                         async with stepped_aside():  # that search takes turns, too
                             await asyncio.wait([self._ahead])
                     case None:
                         return None
 
-    async def _claim(self, wanted: ev.Claim) -> list[ev.Effect]:
-        """Claim candidates; return what is to be done with those that nobody else has."""
-        async with aclosing(self._recorder.claim(wanted)) as claimed:
-            return [effect async for event in claimed for effect in feed(self._core, event)]
-
     async def _next_effect(self, wanted: ev.RoundWanted | ev.AheadWanted) -> ev.Claim | ev.Propose | None:
         """Return what is to be done next, with the newest cost model."""
         async with self._learning:
-            effects = feed(self._core, wanted)
-            found = next((effect for effect in effects if isinstance(effect, ev.Claim | ev.Propose)), None)
-            await self._perform([effect for effect in effects if effect is not found])
-        return found
+            found: list[ev.Claim | ev.Propose] = await self.apply(wanted, ev.Claim, ev.Propose)
+        return found[0] if found else None
 
     def _go_on_searching_ahead(self) -> None:
         """Search while others build and measure. Where they share cores, they mostly would wait for each other."""
@@ -293,7 +275,7 @@ class TuningLoop:
             async with self._turns.building():
                 if (wanted := await self._next_effect(ev.AheadWanted(time.monotonic()))) is None:
                     return
-                await self._perform([wanted])
+                await self._perform(wanted)
             if self._turns.shares_cores:  # what is built by now is measured first
                 return
 
@@ -334,11 +316,9 @@ class TuningLoop:
                 return
             await lane.device.send_ahead(artifacts)
             await lane.until_free()
-            (measure,) = [
-                effect for effect in feed(self._core, ev.BatchWanted(*made)) if isinstance(effect, ev.Measure)
-            ]
+            (measure,) = await self.apply(ev.BatchWanted(*made), ev.Measure)
             async with lane.measuring_ahead(measure) as results:
-                await self._apply_all(results)
+                await self._follow(results)
 
     @asynccontextmanager
     async def measuring(self) -> AsyncIterator[Device]:
@@ -372,26 +352,34 @@ class TuningLoop:
         )
         return DeviceLane(device=device, measurer=Measurer(device), checker=checker)
 
-    async def _perform(self, effects: Sequence[ev.Effect]) -> None:
-        for effect in effects:
-            async with aclosing(self._outcomes(effect)) as outcomes:
-                await self._apply_all(outcomes)
+    async def _perform(self, effect: ev.Effect, *kept: type[E]) -> list[E]:
+        """Perform one effect and everything that follows; return further effects of the kinds `kept`."""
+        return await self._follow(self._outcomes(effect), *kept)
 
-    async def _apply_all(self, events: AsyncIterator[ev.Event]) -> None:
-        """Apply events as they come. Results are stored together; all are before anything but a result is applied."""
-        async with GroupCommit(self._store) as storing:
+    async def _follow(self, events: AsyncGenerator[ev.Event, None], *kept: type[E]) -> list[E]:
+        """Apply events as they come and perform their effects; return those of the kinds `kept` instead.
+
+        Results are stored together; all are stored before anything but a result is applied.
+        """
+        left: list[E] = []
+        async with aclosing(events), GroupCommit(self._store) as storing:
             async for event in events:
                 if not isinstance(event, ev.Measured | ev.BuildFailed):
                     await storing.finish()
-                for effect in feed(self._core, event):
-                    if isinstance(effect, ev.Store):
+                for effect in self._core.apply(event):
+                    if isinstance(effect, kept):
+                        left.append(effect)
+                    elif isinstance(effect, ev.Store):
                         storing.add(effect)
+                    elif isinstance(effect, ev.Notice):
+                        self._core.progress.notice(narrate(effect.news))
                     else:
-                        await self._perform([effect])
+                        left += await self._perform(effect, *kept)
+        return left
 
     async def _store(self, results: Sequence[ev.Store]) -> None:
         async for stored in self._recorder.store(results):
-            feed(self._core, stored)
+            self._core.note_stored(stored)
 
     def _outcomes(self, effect: ev.Effect) -> AsyncGenerator[ev.Event, None]:
         """Perform one effect and yield the resulting events."""
@@ -406,14 +394,16 @@ class TuningLoop:
                 return self._searcher.build(effect)
             case ev.Measure():
                 return self._here.measure(effect)
-            case ev.Store():
-                return self._recorder.store([effect])
             case ev.CheckOutputs():
                 return self._here.checker.check(effect)
-            case ev.Prove():
-                raise RuntimeError("proofs of known schedules are made together, by _prove_winners")
-            case _:
+            case ev.MarkChecked() | ev.MarkWrong() | ev.KeepProof():
                 return self._recorder.mark(effect)
+            case ev.Prove() | ev.Store() | ev.Notice():
+                raise RuntimeError(f"{type(effect).__name__} is not performed alone: see _prove_winners and _follow")
 
     def _workload_of(self, shash: str) -> Workload:
         return self._core.workload(shash).workload
+
+
+async def _only(event: ev.Event) -> AsyncGenerator[ev.Event, None]:
+    yield event

@@ -30,10 +30,9 @@ from fleet.optimizer.comparing.engine import Engine, engine_ready
 from fleet.optimizer.comparing.intervals import RatioInterval
 from fleet.optimizer.comparing.rounds import Rounds
 from fleet.optimizer.comparing.turns import ENGINE, ModelTurns, Untuned
-from fleet.optimizer.core.events import Said
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.loop import TuningLoop, feed
+from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.report import ModelReport, RatioReport, report_placed
 from fleet.optimizer.whole_model_tuning.placing import Placement, Placing
 from fleet.runtime.agreement import Agreement, agree, worst
@@ -136,7 +135,7 @@ class ModelComparison:
         """
         is_static = self.has_static_only or not schedules
         builds = "untuned and static" if is_static else "untuned, static and tuned"
-        feed(self.core, Said(f"compiling the whole model: {builds}", Phase.MODEL))
+        self.core.say(f"compiling the whole model: {builds}", Phase.MODEL)
         async with self.turns.building():
             started = time.monotonic()
             wanted = [self._compile({}, is_static=False), self._compile({})]
@@ -150,7 +149,7 @@ class ModelComparison:
             built[IN_PLACE] = placement.artifact
         timed = await self._time(built, largest)
         kept = await self._keep(placement, timed, schedules)
-        feed(self.core, Said("checking the whole model"))
+        self.core.say("checking the whole model")
         report = self._report_times(timed, kept)
         try:
             report = await self._check(report, built[kept], untuned, largest)
@@ -170,7 +169,7 @@ class ModelComparison:
     ) -> Placement:
         if self.placing is None or not self.placing.is_profiled:
             return Placement(lineup=schedules)
-        feed(self.core, Said("comparing the best schedules in the model"))
+        self.core.say("comparing the best schedules in the model")
         try:
             return await self.placing.run(schedules, tuned, static, self._compile, compile_sec)
         except BuildError as error:
@@ -209,12 +208,12 @@ class ModelComparison:
                 inputs=[variant.inputs for variant in self.model.variants],
             )
             async with self.loop.measuring():
-                feed(self.core, Said(f"running the whole model in turns: {', '.join(map(self._title, names))}"))
+                self.core.say(f"running the whole model in turns: {', '.join(map(self._title, names))}")
                 await turns.run(rounds)
                 if same[UNTUNED] != UNTUNED:
                     untuned = Untuned(sec=rounds.best_sec(same[UNTUNED]))
                 else:
-                    feed(self.core, Said("running the untuned model once"))
+                    self.core.say("running the untuned model once")
                     untuned = await turns.time_untuned(built[UNTUNED], rounds.best_sec(STATIC))
         return _Timed(rounds=rounds, untuned=untuned, same=same)
 
@@ -226,7 +225,7 @@ class ModelComparison:
             for variant, one in zip(self.model.variants, largest, strict=True)
         ]
         folder = self.core.conditions.artifact_dir
-        feed(self.core, Said(f"preparing {self._title(ENGINE)}"))
+        self.core.say(f"preparing {self._title(ENGINE)}")
         async with AsyncExitStack() as stack:
             async with self.turns.building():
                 ready = engine_ready(self.pool, self.model, inputs, folder=folder, threads=self._engine_threads)

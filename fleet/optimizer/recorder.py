@@ -14,13 +14,13 @@ from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
-from fleet.optimizer.core.ledger import BASELINE
+from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Proposed, Store, Stored
+from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.patience import patiently
 
 logger = logging.getLogger(__name__)
 
-_NOTHING: tuple[Stored, ...] = ()
+_NOTHING: tuple[Proposed, ...] = ()
 
 
 class Recorder:
@@ -50,7 +50,7 @@ class Recorder:
         for effect, record in zip(effects, stored, strict=True):
             yield Stored(effect.workload, effect.digest, record.id, at_sec)
 
-    async def mark(self, effect: MarkChecked | MarkWrong | KeepProof | Notice) -> AsyncGenerator[Stored, None]:
+    async def mark(self, effect: MarkChecked | MarkWrong | KeepProof) -> AsyncGenerator[Proposed, None]:
         """Mark a candidate in the library as checked, proven or wrong."""
         if isinstance(effect, MarkChecked):
             await patiently(partial(self._library.mark_checked, effect.record_id))

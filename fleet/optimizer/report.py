@@ -10,7 +10,7 @@ from fleet.base.quantities import count_text
 from fleet.checking.weakness import Weakness
 from fleet.domain.jobs import share_done
 from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
-from fleet.optimizer.prioritizer.sentences import sentence
+from fleet.optimizer.narrator import narrate, reason_text
 from fleet.optimizer.prioritizer.values import Reason
 from fleet.optimizer.whole_model_tuning.contest import Placed
 
@@ -269,7 +269,7 @@ class ProgressReport:
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
     """Sum up a running job."""
     return ProgressReport(
-        activity=progress.activity,
+        activity=narrate(progress.activity),
         device=progress.device_name,
         snapshot=progress.snapshot,
         trials_done=done_before + progress.trials_done,
@@ -288,7 +288,10 @@ def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
     operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
     return tuple(
         DecisionReport(
-            operator=operators[batch.workload], count=batch.count, reason=batch.reason, sentence=sentence(batch.reason)
+            operator=operators[batch.workload],
+            count=batch.count,
+            reason=batch.reason,
+            sentence=reason_text(batch.reason),
         )
         for batch in progress.decisions
         if batch.workload in operators
@@ -312,7 +315,7 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
         uses_schedule=item.uses_schedule,
         weakness=item.weakness,
         errors={kind.value: count for kind, count in sorted(item.errors.items())},
-        note=item.closed_because,
+        note=narrate(item.closing),
         is_untuned_above=item.is_untuned_above,
     )
 

@@ -11,12 +11,11 @@ from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.metered import metered
 from fleet.building.pool import Pool, run_within
 from fleet.cost_model.job_trees import learn
-from fleet.cost_model.packaged_model import has_prior
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.backlog import Ahead
+from fleet.optimizer.core.candidates import Ahead
 from fleet.optimizer.core.events import (
     BaselineBuilt,
     Build,
@@ -63,10 +62,7 @@ class Searcher:
         """Snapshot of what all workloads of the library know, once there is one."""
 
     async def learn(self, effect: Learn) -> AsyncGenerator[Learnt | LearningFailed, None]:
-        """Fit trees to the job's own records for the next search, unless that has something better to score by: what
-        other workloads taught, together with the records themselves (`fleet.cost_model.prediction`)."""
-        if self.shared is not None or has_prior(self._target):
-            return
+        """Fit trees to the job's own records for the next search."""
         try:
             learnt = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, metered, learn, effect.observations)
         except BuildError as error:

@@ -37,14 +37,12 @@ from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.confined import having, reading
 from fleet.models.model import Model, check_exists, load_model
-from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.fleets import asked_again
 from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
-from fleet.optimizer.loop import feed
 from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.report import TuneReport
 from fleet.optimizer.target_check import check_device
@@ -168,7 +166,7 @@ class OpenJob:
         Raises:
             FleetError, asyncio.CancelledError: see `tune`.
         """
-        feed(self.core, Titled(self.options.title))
+        self.core.set_title(self.options.title)
         async with AsyncExitStack() as stack:
             self._say(f"importing {self.options.model.name}")
             importing = asyncio.create_task(self._import(), name="import model")
@@ -191,7 +189,7 @@ class OpenJob:
             inventory = device.inventory
             if self.options.target is not None:
                 check_device(self.options.target, inventory, device_name=device.name)
-            feed(self.core, DeviceFound(device.name, inventory.device_model))
+            self.core.use_device(device.name, inventory.device_model)
             others = [
                 await stack.enter_async_context(self._steady_device(client, alike(device)))
                 for _ in range(self.options.devices - 1)
@@ -294,4 +292,4 @@ class OpenJob:
             )
 
     def _say(self, activity: str, phase: Phase | None = None) -> None:
-        feed(self.core, Said(activity, phase))
+        self.core.say(activity, phase)

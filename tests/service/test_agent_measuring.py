@@ -30,8 +30,8 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import find_doubtful
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.loop import feed
 from fleet.optimizer.measurer import Measurer
+from fleet.optimizer.narrator import narrate
 from fleet.testing import eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.v1.measurement_pb2 import Evaluator as Knobs
@@ -170,8 +170,8 @@ async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(
     await eventually(is_calm, timeout_sec=60)
 
 
-def job_of(args: tuple[TensorSpec, ...], folder: Path) -> ev.JobStarted:
-    """Return a job with one workload and many trials."""
+def start(core: JobCore, args: tuple[TensorSpec, ...], folder: Path) -> None:
+    """Start a job with one workload and many trials."""
     workload = Workload(name="w", weight=1, mod_json="{}", shash="w", flop=1.0, args=args)
     conditions = Conditions(
         job_name="jobs/1",
@@ -186,7 +186,7 @@ def job_of(args: tuple[TensorSpec, ...], folder: Path) -> ev.JobStarted:
         artifact_dir=folder,
         started_at=0.0,
     )
-    return ev.JobStarted(conditions, 10_000, [WorkloadProgress(workload=workload)])
+    core.start(conditions, 10_000, [WorkloadProgress(workload=workload)])
 
 
 async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[measuring.Measurement]:
@@ -196,18 +196,20 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
     for digest in digests:
         core.apply(ev.Built("w", digest, built, None))
     results = []
-    effects = feed(core, ev.BatchWanted("w", digests))
+    effects = core.apply(ev.BatchWanted("w", digests))
     while effects:
         effect = effects.pop(0)
         if isinstance(effect, ev.CheckOutputs):
             effects += core.apply(ev.Checked("w", effect.digest, ev.Verdict.RIGHT))
+        if isinstance(effect, ev.Notice):
+            core.progress.notice(narrate(effect.news))
         if not isinstance(effect, ev.Measure):
             continue
         async for event in measurer.measure(effect):
-            for store in feed(core, event):
+            for store in core.apply(event):
                 effects += [] if isinstance(store, ev.Store) else [store]
                 if isinstance(store, ev.Store):
-                    core.apply(ev.Stored("w", store.digest, 1, 0.0))
+                    core.note_stored(ev.Stored("w", store.digest, 1, 0.0))
             results += [event.measurement] if isinstance(event, ev.Measured) else []
     return results
 
@@ -232,7 +234,7 @@ async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Pa
                     hog.kill()
 
                 core = JobCore(JobProgress(notice=on_notice))
-                core.apply(job_of(args, tmp_path))
+                start(core, args, tmp_path)
                 first = await measured(core, Measurer(device), built)
 
             async def is_calm() -> bool:

@@ -22,7 +22,6 @@ from fleet.domain.workload import Workload
 from fleet.library import Library, StoredWorkload
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import ReferenceRun
-from fleet.optimizer.core.events import JobStarted
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
@@ -135,7 +134,7 @@ async def bench(folder: Path, pool_type: type[Attentive] = Attentive) -> AsyncIt
     with Library.open(folder / "library.sqlite") as library:
         library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
         async with seated() as (_, device, _):
-            core.apply(JobStarted(conditions(folder, library.start_job(title="t").name), 2, [item]))
+            core.start(conditions(folder, library.start_job(title="t").name), 2, [item])
             turns = Turns(shares_cores=True)
             pool = pool_type(folder, device, turns)
             loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns, gives_back=True)

@@ -15,7 +15,7 @@ from fleet.domain.scope import RecordScope
 from fleet.export.choice import choose
 from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.ledger import BASELINE
+from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.recall import recall
 from tests.unit.optimizer_core import Script, workload
 
@@ -46,7 +46,7 @@ class Remembered(Script):
                     checked=effect.is_checked,
                 )
                 stored = self._library.add_record(record)
-                self.run(ev.Stored(effect.workload, effect.digest, stored.id, float(stored.id)))
+                self.store(ev.Stored(effect.workload, effect.digest, stored.id, float(stored.id)))
             case ev.MarkChecked():
                 self._library.mark_checked(effect.record_id)
             case ev.MarkWrong():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
@@ -29,14 +28,14 @@ from fleet.domain.workload import Workload
 from fleet.errors import DeviceUnreachable
 from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.entries import CandidateStage
-from fleet.optimizer.core.events import BatchWanted, JobStarted, Learn, Proposed
+from fleet.optimizer.core.candidates import CandidateStage
+from fleet.optimizer.core.events import BatchWanted, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.narrator import narrate
 from fleet.optimizer.recall import recall
-from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
@@ -117,7 +116,7 @@ async def bench(
         found = conditions(folder, library.start_job(title="t").name)
         terms = replace(found, shares_cores=shares_cores, **changes)
         async with seated(agent=agent) as (agent, device, _):
-            core.apply(JobStarted(terms, 100, [item]))
+            core.start(terms, 100, [item])
             turns, pool = Turns(shares_cores=shares_cores), pool or BuiltAlready(folder)
             loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns)
             yield Bench(agent, library, core, loop, notices, pool, device)
@@ -130,7 +129,7 @@ async def test_a_workload_that_cannot_be_checked_is_closed(tmp_path: Path) -> No
         job.agent.refuses_calls = [measurement_pb2.ERROR_KIND_OUT_OF_MEMORY]
         await job.measure("a", "b")
 
-    assert "cannot be checked" in job.item.closed_because
+    assert "cannot be checked" in narrate(job.item.closing)
     assert job.item.best_trace is None
     assert len(job.notices) == job.agent.calls == 1
 
@@ -151,22 +150,6 @@ async def test_a_search_asks_the_snapshot_of_the_library(tmp_path: Path, kinds: 
         await job.loop.measure_static()
 
         assert [task.shared for task in job.pool.searches] == [asked]
-
-
-@pytest.mark.parametrize(("kind", "shared", "trains"), [("llvm", None, 0), ("cuda", None, 1), ("cuda", b"model", 0)])
-async def test_trees_of_its_own_are_trained_where_a_search_has_nothing_better(
-    tmp_path: Path, kind: str, shared: bytes | None, trains: int
-) -> None:
-    """What other workloads taught, and the records themselves, score without them."""
-    terms = conditions(tmp_path, "jobs/1")
-    pool = BuiltAlready(tmp_path)
-    scope = replace(terms.scope, target_json=json.dumps({"kind": kind}))
-    searcher = Searcher(pool, replace(terms, scope=scope), lambda shash: WORKLOAD)
-    searcher.shared = shared
-
-    told = [event async for event in searcher.learn(Learn(()))]
-
-    assert (pool.tasks, len(told)) == (trains, trains)
 
 
 async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor_wrong(tmp_path: Path) -> None:
@@ -208,7 +191,7 @@ async def test_an_unscheduled_program_is_timed_again_when_the_device_went_away(
         await job.loop.measure_untuned()
 
     assert math.isfinite(job.item.untuned_sec) is is_timed
-    assert bool(job.item.closed_because) is not is_timed
+    assert bool(job.item.closing) is not is_timed
 
 
 async def test_a_disturbed_time_is_stored_and_then_replaced(tmp_path: Path) -> None:
@@ -247,7 +230,7 @@ async def test_two_devices_measure_two_workloads_at_the_same_time(tmp_path: Path
             SteadyDevice(client, make_terms("simulated")) as second,
         ):
             items = [WorkloadProgress(workload=item) for item in workloads]
-            core.apply(JobStarted(conditions(tmp_path, job_name), 100, items))
+            core.start(conditions(tmp_path, job_name), 100, items)
             turns = Turns(shares_cores=False)
             loop = TuningLoop(
                 core, device=first, others=[second], pool=BuiltAlready(tmp_path), library=library, turns=turns
@@ -311,7 +294,7 @@ async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(t
         in_flight = job.library.claims.in_flight(terms.job_name, terms.scope)
         pool.most, pool.endless = 8, None
         again = JobCore()
-        again.apply(JobStarted(terms, 100, recall(job.library, [WORKLOAD], terms.scope)))
+        again.start(terms, 100, recall(job.library, [WORKLOAD], terms.scope))
         turns = Turns(shares_cores=False)
         loop = TuningLoop(again, device=job.device, pool=pool, library=job.library, turns=turns)
         await loop.take_up(in_flight)
@@ -370,7 +353,7 @@ async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_
     item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=args))
     with Library.open(tmp_path / "library.sqlite") as library:
         library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
-        core.apply(JobStarted(conditions(tmp_path, library.start_job(title="t").name), 100, [item]))
+        core.start(conditions(tmp_path, library.start_job(title="t").name), 100, [item])
         async with (
             serving(session=left) as left.address,
             serving(session=gone) as gone.address,

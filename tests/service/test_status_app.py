@@ -22,7 +22,7 @@ from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import JobState, Library
-from fleet.optimizer.prioritizer.sentences import sentence
+from fleet.optimizer.narrator import reason_text
 from fleet.optimizer.prioritizer.values import Motive, Reason
 from fleet.optimizer.report import DecisionReport, ProgressReport
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
@@ -265,7 +265,7 @@ async def test_a_jobs_details_come_from_its_library(client: fleet.aio.Fleet, lib
     """What `fleet jobs show` prints; stopping it goes through the library, too."""
     job = library.queue.submit(title="bert.onnx", spec={"model": "bert.onnx"}, holder="ann@desk")
     library.queue.take("optimizers/1")
-    decision = DecisionReport(operator="matmul", count=16, reason=REASON, sentence=sentence(REASON))
+    decision = DecisionReport(operator="matmul", count=16, reason=REASON, sentence=reason_text(REASON))
     library.queue.tell(job.name, "optimizers/1", {"kinds": [to_plain(ProgressReport(decisions=(decision,)))]})
     client.publish(JobStatus(name=job.name, title="bert.onnx"))
     client.publish(JobStatus(name="jobs/elsewhere", title="tiny.onnx"))
@@ -275,7 +275,7 @@ async def test_a_jobs_details_come_from_its_library(client: fleet.aio.Fleet, lib
         await screen.press("tab", "tab")
         await screen.filter("title=bert*")
         await screen.press("enter")
-        await screen.shows(f"16 candidates of matmul: {sentence(REASON)}"[:100])
+        await screen.shows(f"16 candidates of matmul: {reason_text(REASON)}"[:100])
 
         await screen.press("x")
         await screen.shows("Stop bert.onnx?")

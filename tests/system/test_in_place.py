@@ -25,6 +25,7 @@ from fleet.model_schedules import schedules
 from fleet.models.model import load_model
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.job_run import decided_trace
 from fleet.optimizer.whole_model_tuning.contest import Lineup
 from fleet.optimizer.whole_model_tuning.placing import Placing
 from fleet.spaces.space import static_schedule
@@ -112,7 +113,7 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
             await placing.keep(found, is_confirmed=True)
             later = schedules(library, workloads, scope)
             tuned_again = WorkloadProgress(workload=first, right={next(iter(claims)): 1e-9})
-            again = schedules(library, workloads, scope, {tuned_again.workload.shash: tuned_again.decided_trace})
+            again = schedules(library, workloads, scope, {tuned_again.workload.shash: decided_trace(tuned_again)})
             hasty = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1e12)
 
     order = BuildOrder(

@@ -22,7 +22,6 @@ from fleet.domain.workload import Workload
 from fleet.library import Library, StoredWorkload
 from fleet.local.fleet import LocalFleet
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import JobStarted
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
@@ -108,7 +107,7 @@ async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) ->
                 artifact_dir=tmp_path,
                 started_at=0.0,
             )
-            core.apply(JobStarted(conditions, 8, [item]))
+            core.start(conditions, 8, [item])
             loop = TuningLoop(core, device=steady, pool=sabotaged, library=library, turns=Turns(shares_cores=True))
             await loop.measure_untuned()
             await loop.run()

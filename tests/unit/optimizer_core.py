@@ -15,10 +15,11 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.backlog import Ahead
+from fleet.optimizer.core.candidates import Ahead
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.narrator import narrate
 
 T = TypeVar("T")
 
@@ -32,6 +33,10 @@ def workload(name: str = "w", *, weight: int = 1) -> Workload:
 
 def known(name: str = "w", **facts: object) -> WorkloadProgress:
     return WorkloadProgress(workload=workload(name), **facts)  # type: ignore[arg-type]
+
+
+def why_closed(item: WorkloadProgress) -> str:
+    return narrate(item.closing)
 
 
 def find(effects: Sequence[object], kind: type[T]) -> list[T]:
@@ -87,7 +92,7 @@ class Script:
 
         self.notices: list[str] = []
         self._records = 0
-        self.feed(ev.JobStarted(conditions(**changes), total, items or [WorkloadProgress(workload=workload())]))
+        self.core.start(conditions(**changes), total, items or [WorkloadProgress(workload=workload())])
 
     def feed(self, event: ev.Event) -> list[ev.Effect]:
         """Let something happen, check all invariants, and return what follows."""
@@ -101,6 +106,11 @@ class Script:
         """Let something happen and perform all that follows."""
         for effect in self.feed(event):
             self._perform(effect)
+
+    def store(self, stored: ev.Stored) -> None:
+        """Let a record be in the library, and check all invariants."""
+        self.core.note_stored(stored)
+        validate(self.core)
 
     def propose(self, *digests: str, shash: str = "w") -> None:
         """Make a round of candidates, measure it and check it. The trace of each is its digest."""
@@ -130,7 +140,7 @@ class Script:
                 self._measure(effect)
             case ev.Store():
                 self._records += 1
-                self.run(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
+                self.store(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
             case ev.CheckOutputs():
                 verdict = self.verdicts.get(effect.digest, ev.Verdict.RIGHT)
                 proof = self.proofs.get(effect.digest) if effect.claimed_sec else None
@@ -140,7 +150,7 @@ class Script:
             case ev.Prove():
                 self.run(ev.Proven(effect.workload, effect.trace_json, self.proofs[effect.trace_json]))
             case ev.Notice():
-                self.notices.append(effect.text)
+                self.notices.append(narrate(effect.news))
             case _:
                 pass
 

@@ -9,7 +9,8 @@ import pytest
 
 from fleet.cost_model.observation import Observation
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.backlog import Ahead, Backlog
+from fleet.optimizer.core.candidates import Ahead, Backlog
+from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import plan
 from fleet.optimizer.core.progress import WorkloadProgress
 from tests.unit.optimizer_core import Script, conditions, workload
@@ -117,7 +118,7 @@ def test_where_cores_are_shared_several_workloads_are_searched_with_all_results(
     job = Script(begun("a"), begun("b"), shares_cores=True, search_threads=2)
 
     assert not job.core.searches_beside_builds
-    job.core.workload("b").closed_because = "enough"
+    job.core.workload("b").close(News(topic=Topic.EXHAUSTED))
     assert job.core.searches_beside_builds
 
 

@@ -10,14 +10,13 @@ import pytest
 from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.backlog import Ahead
-from fleet.optimizer.core.entries import CandidateStage
+from fleet.optimizer.core.candidates import Ahead, CandidateStage
 from fleet.optimizer.core.invariants import broken_invariants
-from fleet.optimizer.core.ledger import BASELINE
+from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import BatchOutcome
 from fleet.optimizer.report import report_decisions
-from tests.unit.optimizer_core import Script, artifact, find, known, secs, workload
+from tests.unit.optimizer_core import Script, artifact, find, known, secs, why_closed, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
 """What is expected of the next candidates of a workload that takes 1 s: three batches of four gain nothing."""
@@ -36,7 +35,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
     (store,) = job.feed(ev.Measured(measure.batch, "devices/pi", result))
     assert isinstance(store, ev.Store)
     assert (store.trace_json, store.measurement) == ("trace", result)
-    assert job.feed(ev.Stored("w", "a", 7, 1.5)) == []
+    job.store(ev.Stored("w", "a", 7, 1.5))
     assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [
         ev.CheckOutputs("w", "a", artifact("a"), claimed_sec=2.0)
     ]
@@ -58,7 +57,7 @@ def test_a_result_counts_when_it_is_stored() -> None:
     job.feed(ev.Measured(measure.batch, "", Measurement(candidate_id="a", run_secs=(2.0,))))
     item = job.core.workload("w")
     assert (item.trials, item.under_way, item.records) == (0, {"a"}, [])
-    job.feed(ev.Stored("w", "a", 1, 0.0))
+    job.store(ev.Stored("w", "a", 1, 0.0))
     assert (item.trials, item.under_way, len(item.records)) == (1, set(), 1)
 
 
@@ -117,7 +116,7 @@ def test_a_search_that_finds_nothing_closes_its_workload() -> None:
     job.run(ev.Found("a", ()))
     job.run(ev.SearchFailed("b", "killed"))
 
-    assert [item.closed_because for item in job.core.progress.workloads] == [
+    assert [why_closed(item) for item in job.core.progress.workloads] == [
         "no new candidates are left to try",
         "its search failed: killed",
     ]
@@ -154,7 +153,7 @@ def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
     job = Script(known(trials_before=100))
 
     assert job.feed(ev.RoundWanted()) == []
-    assert "the library has 100 trials of it" in job.core.workload("w").closed_because
+    assert "the library has 100 trials of it" in why_closed(job.core.workload("w"))
 
 
 def test_searches_side_by_side_are_of_different_workloads() -> None:
@@ -178,6 +177,20 @@ def test_the_cost_model_learns_when_there_is_something_new() -> None:
     kinds = [[type(effect) for effect in job.feed(ev.RoundWanted())] for _ in range(2)]
 
     assert kinds == [[ev.Learn, ev.Propose], [ev.Propose]]
+
+
+@pytest.mark.parametrize(("has_prior", "snapshot", "trains"), [(True, "", 0), (False, "", 1), (False, "sha256:0", 0)])
+def test_trees_of_its_own_are_trained_where_a_search_has_nothing_better(
+    has_prior: bool, snapshot: str, trains: int
+) -> None:
+    """A model of such targets, together with the records themselves, scores without them."""
+    job = Script(has_prior=has_prior)
+    job.core.use_snapshot(snapshot)
+    job.propose("a", "b")
+
+    job.run(ev.RoundWanted())
+
+    assert len(job.happened(ev.Learn)) == trains
 
 
 def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
@@ -286,7 +299,7 @@ def test_a_baseline_is_timed_again_when_the_device_went_away(losses: int, is_tim
 
     item = job.core.workload("w")
     assert math.isfinite(item.untuned_sec) is is_timed
-    assert bool(item.closed_because) is not is_timed
+    assert bool(item.closing) is not is_timed
 
 
 def test_an_unscheduled_program_is_stopped_at_ten_times_the_best_one() -> None:
@@ -299,9 +312,9 @@ def test_an_unscheduled_program_is_stopped_at_ten_times_the_best_one() -> None:
     job.run(ev.BaselinesWanted(["w", "v"]))
 
     bounded, unknown = job.core.workload("w"), job.core.workload("v")
-    assert (bounded.untuned_sec, bounded.is_untuned_above, bounded.closed_because) == (5.0, True, "")
+    assert (bounded.untuned_sec, bounded.is_untuned_above, why_closed(bounded)) == (5.0, True, "")
     assert bounded.uses_schedule
-    assert unknown.closed_because.startswith("its unscheduled program failed: TIMEOUT")
+    assert why_closed(unknown).startswith("its unscheduled program failed: TIMEOUT")
     [measure] = find(job.log, ev.Measure)
     assert [trial.timeout_sec for trial in measure.trials] == [15.0, 60.0]
 
@@ -337,7 +350,7 @@ def test_broken_rules_are_found() -> None:
 def test_what_another_job_measures_is_not_asked_for_again() -> None:
     """Nothing of a batch was free, but the workload is not exhausted: the next search leaves these out."""
     script = Script()
-    script.feed(ev.SearchBegun())
+    script.core.begin_search()
     script.taken = {"a", "b"}
     script.run(ev.RoundWanted())
     script.find("a", "b")
@@ -346,7 +359,7 @@ def test_what_another_job_measures_is_not_asked_for_again() -> None:
     [proposing] = find(script.feed(ev.RoundWanted()), ev.Propose)
 
     assert proposing.known == {"a", "b"}
-    assert not script.core.workload("w").closed_because
+    assert not script.core.workload("w").closing
 
 
 def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
@@ -355,12 +368,12 @@ def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
     for script in (late, fast):
         script.build_baseline()
         script.run(ev.BaselinesWanted(["w"]))
-        script.feed(ev.SearchBegun())
+        script.core.begin_search()
     late.run(ev.EndWanted("the deadline has come"))
 
     for script, why in ((late, "deadline"), (fast, "target of 2000 ms")):
         assert not find(script.feed(ev.RoundWanted()), ev.Propose)
-        assert why in script.core.workload("w").closed_because
+        assert why in why_closed(script.core.workload("w"))
 
 
 def test_no_batch_is_planned_past_the_deadline() -> None:
@@ -382,7 +395,7 @@ def test_no_batch_is_planned_past_the_deadline() -> None:
     assert late.feed(ev.RoundWanted(now_sec=10.0)) == late.feed(ev.AheadWanted(now_sec=11.0)) == []
     for _ in range(2):
         late.run(ev.EndWanted("its 3 minutes are over"))
-    assert late.core.workload("w").closed_because == "its 3 minutes are over"
+    assert why_closed(late.core.workload("w")) == "its 3 minutes are over"
     assert not late.core.has_trials_left, "so nobody waits for a search that still goes on"
     assert late.notices == [
         "its 3 minutes are over: the search ends; the best schedules so far are compared and stored"

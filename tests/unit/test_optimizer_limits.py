@@ -16,7 +16,7 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.planning import least_sec
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.limits import keep_roofline, known_roofline
-from tests.unit.optimizer_core import Script, workload
+from tests.unit.optimizer_core import Script, why_closed, workload
 
 ROOFLINE = Roofline(flop_per_sec=1e9, memory=(MemoryRate(size_bytes=1 << 30, bytes_per_sec=1e9),), source="measured")
 
@@ -42,10 +42,10 @@ def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> N
     )
     job = Script(item)
 
-    job.feed(ev.LimitsKnown(ROOFLINE))
+    job.core.limit(ROOFLINE)
     job.feed(ev.RoundWanted())
 
-    assert item.closed_because == ("within the device's limit: little is left to gain" if is_done else "")
+    assert why_closed(item) == ("within the device's limit: little is left to gain" if is_done else "")
     assert item.is_searched is not is_done
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.optimizer.narrator import finish_text, reason_text
 from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
 from fleet.optimizer.prioritizer.prioritize import EXPLORATION_PERIOD, prioritize
-from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
 from fleet.optimizer.prioritizer.values import (
     BatchOutcome,
     DeviceState,
@@ -92,7 +92,7 @@ def states(draw: st.DrawFn) -> list[WorkloadState]:
                     for _ in range(draw(st.integers(0, 3)))
                 ),
                 is_busy=draw(st.booleans()),
-                closed_because=draw(st.sampled_from(["", "", "nothing new to try"])),
+                is_closed=draw(st.sampled_from([False, False, True])),
             )
         )
     return found
@@ -147,10 +147,10 @@ def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadStat
         assert batch.count >= min(4, own.max_batch, own.trials_left)
         assert math.isfinite(batch.reason.worth)
         assert batch.reason.worth >= 0
-        assert sentence(batch.reason)
-    assert all(finish_sentence(finish) for finish in plan.finished.values())
+        assert reason_text(batch.reason)
+    assert all(finish_text(finish) for finish in plan.finished.values())
     for name, own in by_name.items():
-        if own.closed_because or not own.trials_left or own.job.deadline_sec <= 0:
+        if own.is_closed or not own.trials_left or own.job.deadline_sec <= 0:
             assert name in plan.finished
 
 
@@ -343,7 +343,7 @@ def test_records_foretell_what_more_of_them_gain() -> None:
 @pytest.mark.parametrize(
     ("facts", "done"),
     [
-        ({"closed_because": "nothing new to try"}, Done.CLOSED),
+        ({"is_closed": True}, Done.CLOSED),
         ({"trials_left": 0}, Done.NO_TRIALS),
         ({"least_sec": 0.99}, Done.AT_ROOFLINE),
         ({"job": JobTerms(target_sec=1.0)}, Done.TARGET),
@@ -356,7 +356,7 @@ def test_a_finished_workload_says_why(facts: dict[str, object], done: Done) -> N
 
     assert names(plan) == []
     assert plan.finished["w"].done is done
-    assert finish_sentence(plan.finished["w"])
+    assert finish_text(plan.finished["w"])
 
 
 def test_a_workload_is_finished_when_nothing_is_left_to_gain() -> None:
@@ -425,9 +425,9 @@ def test_a_job_with_a_workload_of_unknown_time_is_not_at_its_target() -> None:
     known, unknown = state("known", *SPREAD_OUT, job=job), state("unknown", job=job)
 
     assert set(names(decide(known, unknown))) == {"known", "unknown"}
-    finished = decide(known, replace(unknown, closed_because="its numbers cannot be checked")).finished
+    finished = decide(known, replace(unknown, is_closed=True)).finished
     assert finished["known"].done is Done.TARGET
-    assert finish_sentence(finished["known"]) == "the job's target of 5000 ms is reached"
+    assert finish_text(finished["known"]) == "the job's target of 5000 ms is reached"
 
 
 def test_the_turn_of_the_least_served_is_said() -> None:
@@ -437,19 +437,19 @@ def test_the_turn_of_the_least_served_is_said() -> None:
     first = decide(*workloads).batches[0]
 
     assert (first.workload, first.reason.motive) == ("b", Motive.EXPLORATION)
-    assert sentence(first.reason).startswith("fewest batches so far; expected gain")
+    assert reason_text(first.reason).startswith("fewest batches so far; expected gain")
 
 
 def test_reasons_are_sentences() -> None:
     """What a person reads: the gain, its spread, the horizon and the price."""
     reason = decide(state("a", *SPREAD_OUT, weight=3)).batches[0].reason
 
-    text = sentence(replace(reason, gain_sec=2e-3, spread_sec=1e-3, horizon=4, device_sec=0.8))
+    text = reason_text(replace(reason, gain_sec=2e-3, spread_sec=1e-3, horizon=4, device_sec=0.8))
 
     assert (
         text
         == "expected gain of 4 batches: 2 ms +- 1 ms, called 3 times in the model; each takes about 0.8 s on the device"
     )
-    assert finish_sentence(Finish(done=Done.NOTHING_TO_GAIN, expected_share=0.001, trials=64)) == (
+    assert finish_text(Finish(done=Done.NOTHING_TO_GAIN, expected_share=0.001, trials=64)) == (
         "the next 64 trials are expected to gain 0.10% of its time"
     )

@@ -18,6 +18,7 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
+from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.options import TRIAL_EVALUATOR, TuneOptions, trial_evaluator
@@ -39,6 +40,8 @@ CONVOLUTION = (
     TensorSpec((1000, 512, 1, 1), "float32"),
     TensorSpec((1, 1000, 13, 13), "float32", is_output=True),
 )
+
+NOTHING_NEW = News(topic=Topic.ENDED, detail="nothing new")
 
 
 def progress(name: str = "w", args: tuple[TensorSpec, ...] = (), **facts: object) -> WorkloadProgress:
@@ -147,7 +150,7 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
                     trials=32,
                 )
             ),
-            report_workload(progress("softmax", untuned_sec=2e-6, closed_because="nothing new", trials_before=9)),
+            report_workload(progress("softmax", untuned_sec=2e-6, closing=NOTHING_NEW, trials_before=9)),
         ),
         model=ModelReport(
             untuned_ms=290.1, static_ms=12.0, tuned_ms=11.0, onnxruntime_ms=2.5, max_abs_error=3.6e-7,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.domain.measuring import Clocks, Disturbance, DisturbanceKind, ErrorKind, Measurement, Trial
-from fleet.optimizer.core.events import DeviceFound, Measure
+from fleet.optimizer.core.events import Measure
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.repeats import find_doubtful
 from tests.unit.optimizer_core import Script
@@ -51,7 +51,7 @@ def test_a_calm_batch_is_measured_once() -> None:
 def test_only_what_was_disturbed_is_measured_again() -> None:
     """Its new time is the one that counts; its user is told, once."""
     job = script({"b": BUSY})
-    job.run(DeviceFound("devices/pi", "a Pi"))
+    job.core.use_device("devices/pi", "a Pi")
 
     job.propose(*"abc")
 

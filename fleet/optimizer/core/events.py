@@ -1,4 +1,4 @@
-"""What happens to a job, and what follows from it. Plain values, no I/O.
+"""Events of a job, and their effects. Plain values, no I/O.
 
 `workload` is always the hash of one; `digest` that of a candidate's trace, or
 BASELINE for the unscheduled program.
@@ -9,75 +9,19 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from fleet.artifacts.artifact import Artifact
-from fleet.checking.weakness import Weakness
-from fleet.cost_model.observation import Features, Observation
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
-from fleet.domain.proving import Proof
-from fleet.domain.roofline import Roofline
-from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.backlog import Ahead
-from fleet.optimizer.core.progress import Phase, WorkloadProgress
-from fleet.optimizer.search_terms import Seed
-from fleet.spaces.packing import Packing
 
-
-@dataclass(frozen=True, slots=True)
-class Titled:
-    """The job has a title."""
-
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What the job is doing now, when the core cannot know."""
-
-    activity: str
-    phase: Phase | None = None
-    """Phase that begins with this activity, or None to stay in the current one."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFound:
-    """A device to measure on."""
-
-    name: str
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobStarted:
-    """The job is in the library."""
-
-    conditions: Conditions
-    trials_total: int
-    workloads: Sequence[WorkloadProgress]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadsChosen:
-    """Only the costliest are to be kept."""
-
-    top: int | None
-    """None: all."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitsKnown:
-    """How fast the device can be at best."""
-
-    roofline: Roofline
-
-
-@dataclass(frozen=True, slots=True)
-class FeaturesRecalled:
-    """Features of earlier candidates were computed again."""
-
-    workload: str
-    observations: Sequence[Observation]
-    """With features, the same traces as before."""
+if TYPE_CHECKING:
+    from fleet.artifacts.artifact import Artifact
+    from fleet.checking.weakness import Weakness
+    from fleet.cost_model.observation import Features, Observation
+    from fleet.domain.proving import Proof
+    from fleet.optimizer.core.candidates import Ahead
+    from fleet.optimizer.core.news import News
+    from fleet.optimizer.search_terms import Seed
+    from fleet.spaces.packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +160,6 @@ class BatchWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchBegun:
-    """All possible baselines are there: what each workload gains counts from here."""
-
-
-@dataclass(frozen=True, slots=True)
 class RunOffWanted:
     """The search is over: compare the best few of a workload once more. Answered by Check and Measure."""
 
@@ -320,14 +259,7 @@ class Proven:
 
 
 Event = (
-    Titled
-    | Said
-    | DeviceFound
-    | JobStarted
-    | WorkloadsChosen
-    | LimitsKnown
-    | FeaturesRecalled
-    | RoundWanted
+    RoundWanted
     | AheadWanted
     | EndWanted
     | StaticWanted
@@ -341,11 +273,9 @@ Event = (
     | BaselineBuilt
     | BaselinesWanted
     | BatchWanted
-    | SearchBegun
     | RunOffWanted
     | Measured
     | MeasureEnded
-    | Stored
     | ReferenceMade
     | ReferenceFailed
     | Checked
@@ -486,7 +416,7 @@ class MarkWrong:
 class Notice:
     """To the user: a message not to be missed."""
 
-    text: str
+    news: News
 
 
 Effect = (

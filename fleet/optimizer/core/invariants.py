@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fleet.optimizer.core.entries import CandidateStage
+from fleet.optimizer.core.candidates import CandidateStage
 from fleet.optimizer.core.state import JobCore
 
 
@@ -32,7 +32,7 @@ def _broken_candidates(core: JobCore) -> list[str]:
             found.append(f"{digest} is {candidate.stage.value} and has no record or no time")
         if candidate.stage is CandidateStage.BUILT and candidate.artifact is None:
             found.append(f"{digest} is built and has no artifact")
-        is_counted = (workload, digest) in core.counted
+        is_counted = (workload, digest) in core.results.counted
         if not candidate.is_static and is_counted == (digest in core.workload(workload).under_way):
             found.append(f"{digest} is {'counted and' if is_counted else 'neither counted nor'} under way")
     return found
@@ -46,7 +46,7 @@ def _broken_workloads(core: JobCore) -> list[str]:
         found.append(f"{planned} trials are planned of {progress.trials_total}")
     for item in progress.workloads:
         shash = item.workload.shash
-        if item.trials != sum(workload == shash for workload, _ in core.counted):
+        if item.trials != sum(workload == shash for workload, _ in core.results.counted):
             found.append(f"{item.workload.name} counts {item.trials} trials, which is not the number of its candidates")
         traces = [record.trace_json for record in item.records]
         if len(set(traces)) < len(traces):

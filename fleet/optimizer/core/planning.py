@@ -1,17 +1,20 @@
-"""What the prioritizer is told of a job, and what the job remembers of its forecasts."""
+"""Inputs of the prioritizer, and the job's forecasts with their outcomes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from fleet.domain.roofline import Roofline
-from fleet.domain.workload import Workload
-from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, BatchOutcome, DeviceState, JobTerms, Plan, WorkloadState
+
+if TYPE_CHECKING:
+    from fleet.domain.roofline import Roofline
+    from fleet.domain.workload import Workload
+    from fleet.optimizer.conditions import Conditions
+    from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 
 _USUAL_TRIAL_SEC = 0.1
 """Assumed device time of a trial until one has been measured [s]."""
@@ -73,7 +76,7 @@ def searches_beside_builds(progress: JobProgress, conditions: Conditions) -> boo
 
 def is_alone(progress: JobProgress) -> bool:
     """Tell whether there is one workload left to tune."""
-    return sum(not item.closed_because for item in progress.workloads) == 1
+    return sum(item.closing is None for item in progress.workloads) == 1
 
 
 def least_sec(workload: Workload, roofline: Roofline) -> float:
@@ -155,7 +158,7 @@ def _state_of(
         round_builder_sec=_mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC),
         outcomes=tuple(item.outcomes),
         is_busy=bool(item.asked) or (item.is_searched and not has_ahead(item, progress, conditions)),
-        closed_because=item.closed_because,
+        is_closed=item.closing is not None,
     )
 
 

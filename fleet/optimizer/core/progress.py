@@ -9,16 +9,19 @@ import enum
 import math
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from fleet.checking.weakness import Weakness
-from fleet.cost_model.observation import Observation
-from fleet.domain.keys import NO_TRACE
-from fleet.domain.measuring import ErrorKind
-from fleet.domain.workload import Workload
-from fleet.optimizer.core.backlog import Backlog
-from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Backlog
+
+if TYPE_CHECKING:
+    from fleet.checking.weakness import Weakness
+    from fleet.cost_model.observation import Observation
+    from fleet.domain.measuring import ErrorKind
+    from fleet.domain.workload import Workload
+    from fleet.optimizer.core.news import News
+    from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
+    from fleet.optimizer.search_terms import Seed
 
 _KEPT_DECISIONS = 8
 
@@ -83,8 +86,8 @@ class WorkloadProgress:
     device_sec: float = 0.0
     """Device time that its trials took [s], from loading to the last run."""
 
-    closed_because: str = ""
-    """Why it gets no more trials: enough, or nothing new to try."""
+    closing: News | None = None
+    """Reason why it gets no more trials; None while it may get some."""
 
     records: list[Observation] = field(default_factory=list)
     """Candidates of this and earlier jobs, the newest last; with features where these are known."""
@@ -148,13 +151,6 @@ class WorkloadProgress:
         return self.best_trace is not None and self.best_sec < self.untuned_sec
 
     @property
-    def decided_trace(self) -> str | None:
-        """Trace that the model gets; NO_TRACE if it is faster without a schedule, None if there is no schedule."""
-        if self.best_trace is None:
-            return None
-        return self.best_trace if self.uses_schedule else NO_TRACE
-
-    @property
     def current_sec(self) -> float:
         """What the model would run now [s]: the best checked candidate, or the unscheduled program."""
         return min(self.best_sec, self.untuned_sec)
@@ -163,6 +159,17 @@ class WorkloadProgress:
     def speedup(self) -> float:
         """Unscheduled time over current time; 1.0 while nothing better is known."""
         return self.untuned_sec / self.current_sec if math.isfinite(self.untuned_sec) else 1.0
+
+    def close(self, reason: News) -> None:
+        """Give it no more trials. The first reason stays."""
+        self.closing = self.closing or reason
+
+    def retime(self, trace_json: str, run_sec: float, *, is_disturbed: bool = False) -> None:
+        """Give a candidate's new time [s] to the search; infinite if it failed."""
+        self.records = [
+            replace(record, run_sec=run_sec, is_disturbed=is_disturbed) if record.trace_json == trace_json else record
+            for record in self.records
+        ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,7 +225,7 @@ class JobProgress:
     job_name: str = ""
     device_name: str = ""
     device_model: str = ""
-    activity: str = ""
+    activity: News | None = None
     phase: Phase = Phase.IMPORT
     trials_total: int = 0
     """Most trials that it makes."""

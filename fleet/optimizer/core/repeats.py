@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import DisturbanceKind, Measurement, Trial
-from fleet.optimizer.core.progress import RepeatCount
+
+if TYPE_CHECKING:
+    from fleet.optimizer.core.progress import RepeatCount
 
 BUDGET_SHARE = 0.25
 """Share of a job's device time for repeats. Without a limit, eight trials on a busy machine took up to a hundred."""

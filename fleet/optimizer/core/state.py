@@ -1,6 +1,10 @@
-"""The optimizer's state for one job: `apply(event)` changes it and returns what follows. No I/O, no clock, no loop.
+"""The optimizer's state for one job: `apply(event)` changes it and returns effects. No I/O, no clock, no loop.
 
-A candidate changes its state (proposed, built, recorded, checked) only in this room, and only this room writes a job's
+It is composed of parts that share the job's tables (`job`) and own the rest of their state: proposals (searches and
+backlogs), results (stored first, then applied), measurements (batches and repeats) and verdicts (checks, finalists,
+proofs). Facts from outside that have no effects are plain methods.
+
+A candidate changes its stage (proposed, built, recorded, checked) only in this room, and only this room writes a job's
 progress. These rules hold after every event (`fleet.optimizer.core.invariants` checks them):
 
 - A result is stored before anything else happens to its candidate: it counts once stored, not once measured.
@@ -10,80 +14,154 @@ progress. These rules hold after every event (`fleet.optimizer.core.invariants` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from fleet.domain.workload import Workload
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.judging import Judging
+from fleet.optimizer.core.job import Job
+from fleet.optimizer.core.measurements import Batch, Measurements
+from fleet.optimizer.core.news import News, Topic
+from fleet.optimizer.core.planning import floor_sec, is_alone, least_sec, searches_beside_builds
 from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.proposals import Proposals
+from fleet.optimizer.core.results import Purpose, Results
+from fleet.optimizer.core.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from fleet.cost_model.observation import Observation
+    from fleet.domain.roofline import Roofline
+    from fleet.domain.workload import Workload
+    from fleet.optimizer.conditions import Conditions
+    from fleet.optimizer.core.candidates import Candidate
+    from fleet.optimizer.core.progress import Phase, WorkloadProgress
 
 
-class JobCore(Judging):
-    """One job. Its parts build on each other: ledger, recording, searching, measuring, judging."""
+class JobCore:
+    """One job. The listener of its progress is called after each event and each new activity."""
 
     def __init__(self, progress: JobProgress | None = None) -> None:
-        super().__init__(progress or JobProgress())
+        self.progress = progress or JobProgress()
+        self._job = Job(self.progress)
+        self.results = Results(self._job)
+        self._proposals = Proposals(self._job, self.results)
+        self._measurements = Measurements(self._job, self.results)
+        self._verdicts = Verdicts(self._job, self._measurements)
         self._appliers: dict[type, Callable[..., None]] = {
-            ev.Titled: self._title,
-            ev.Said: lambda event: self._say(event.activity, event.phase),
-            ev.DeviceFound: self._find_device,
-            ev.JobStarted: self._start,
-            ev.WorkloadsChosen: self._choose_workloads,
-            ev.LimitsKnown: self._know_limits,
-            ev.FeaturesRecalled: self._recall,
-            ev.RoundWanted: self._begin_round,
-            ev.AheadWanted: self._search_ahead,
-            ev.EndWanted: self._end_search,
-            ev.StaticWanted: self._begin_static,
-            ev.Found: self._find,
-            ev.Proposed: self._propose,
-            ev.SearchFailed: self._fail_search,
-            ev.Learnt: self._learn,
-            ev.LearningFailed: self._fail_learning,
-            ev.Built: self._build,
-            ev.BuildFailed: self._fail_build,
-            ev.BaselineBuilt: self._build_baseline,
-            ev.BaselinesWanted: self._begin_baselines,
-            ev.BatchWanted: self._begin_batch,
-            ev.SearchBegun: self._begin_search,
-            ev.RunOffWanted: self._begin_run_off,
-            ev.Measured: self._measure,
-            ev.MeasureEnded: self._end_measuring,
-            ev.Stored: self._store,
-            ev.ReferenceMade: self._make_reference,
-            ev.ReferenceFailed: self._fail_reference,
-            ev.Checked: self._check,
-            ev.ProofWanted: self._want_proof,
-            ev.Proven: self._prove,
+            ev.RoundWanted: self._proposals.begin_round,
+            ev.AheadWanted: self._proposals.search_ahead,
+            ev.EndWanted: self._proposals.end_search,
+            ev.StaticWanted: self._proposals.begin_static,
+            ev.Found: self._proposals.find,
+            ev.Proposed: self._proposals.propose,
+            ev.SearchFailed: self._proposals.fail_search,
+            ev.Learnt: self._proposals.note_learning,
+            ev.LearningFailed: self._proposals.fail_learning,
+            ev.Built: self._proposals.build,
+            ev.BuildFailed: self._proposals.fail_build,
+            ev.BaselineBuilt: lambda event: self._job.baselines.update({event.workload: event.artifact}),
+            ev.BaselinesWanted: self._measurements.begin_baselines,
+            ev.BatchWanted: lambda event: self._judge(self._measurements.begin_batch(event)),
+            ev.Measured: self._measurements.measure,
+            ev.MeasureEnded: lambda event: self._judge(self._measurements.end(event)),
+            ev.RunOffWanted: self._verdicts.begin_run_off,
+            ev.ReferenceMade: self._verdicts.make_reference,
+            ev.ReferenceFailed: self._verdicts.fail_reference,
+            ev.Checked: self._verdicts.check,
+            ev.ProofWanted: lambda event: self._verdicts.prove_best(self.workload(event.workload)),
+            ev.Proven: self._verdicts.prove,
         }
 
     def apply(self, event: ev.Event) -> list[ev.Effect]:
-        """Change the state by one event and return what follows, in order."""
+        """Change the state by one event and return its effects, in order."""
         self._appliers[type(event)](event)
-        effects, self._effects = self._effects, []
-        return effects
+        self.progress.listener()
+        return self._job.take_effects()
+
+    def say(self, activity: str, phase: Phase | None = None) -> None:
+        """Record an activity outside of the core, and the phase that begins with it, if any."""
+        self._job.say(News(topic=Topic.TEXT, detail=activity), phase)
+        self.progress.listener()
+
+    def set_title(self, title: str) -> None:
+        """Name the job for people."""
+        self.progress.title = title
+
+    def use_device(self, name: str, model: str) -> None:
+        """Note the device that measures."""
+        self.progress.device_name, self.progress.device_model = name, model
+
+    def use_snapshot(self, digest: str) -> None:
+        """Note the snapshot of the shared cost model that searches use from now on."""
+        self.progress.snapshot = digest
+
+    def start(self, conditions: Conditions, trials_total: int, workloads: Sequence[WorkloadProgress]) -> None:
+        """Begin a job that is in the library."""
+        self._job.start(conditions, trials_total, workloads)
+
+    def choose_workloads(self, top: int | None) -> None:
+        """Sort by weighted time and keep `top`, or all if None; the rest of the job sees only these."""
+        ranked = sorted(self.progress.workloads, key=lambda item: -item.workload.weight * min(item.current_sec, 1e9))
+        self.progress.workloads = ranked[:top]
+
+    def limit(self, roofline: Roofline) -> None:
+        """Set the least times of all workloads by the device's limits."""
+        for item in self.progress.workloads:
+            item.least_sec = least_sec(item.workload, roofline)
+            item.floor_sec = floor_sec(item.workload, roofline)
+
+    def recall(self, workload: str, observations: Sequence[Observation]) -> None:
+        """Replace records of earlier jobs by the same ones with features."""
+        item, found = self.workload(workload), {one.trace_json: one for one in observations}
+        item.records = [found.get(record.trace_json, record) for record in item.records]
+
+    def begin_search(self) -> None:
+        """Count each workload's gains from here: all possible baselines are there."""
+        for item in self.progress.workloads:
+            item.judged_sec = item.current_sec
+
+    def note_stored(self, stored: ev.Stored) -> None:
+        """Apply a result whose record is in the library."""
+        self.results.apply(stored)
+
+    @property
+    def conditions(self) -> Conditions:
+        """Conditions of all candidates.
+
+        Raises:
+            InvalidRequest: no job was started yet.
+        """
+        return self._job.conditions
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        """All of the model, also those that this job does not tune."""
-        return tuple(item.workload for item in self._workloads.values())
+        """All workloads of the model, including those that this job does not tune."""
+        return self._job.workloads
 
-    def _title(self, event: ev.Titled) -> None:
-        self.progress.title = event.title
+    @property
+    def candidates(self) -> dict[tuple[str, str], Candidate]:
+        """Candidates under way, and finalists, by workload and digest."""
+        return self._job.candidates
 
-    def _find_device(self, event: ev.DeviceFound) -> None:
-        self.progress.device_name, self.progress.device_model = event.name, event.model
+    def workload(self, shash: str) -> WorkloadProgress:
+        """Return the progress of one workload."""
+        return self._job.workload(shash)
 
-    def _start(self, event: ev.JobStarted) -> None:
-        self._conditions = conditions = event.conditions
-        self._workloads = {item.workload.shash: item for item in event.workloads}
-        progress = self.progress
-        progress.job_name, progress.trials_total = conditions.job_name, event.trials_total
-        progress.is_bound_by_time = conditions.is_bound_by_time
-        progress.search_sec = conditions.deadline_sec - conditions.started_at
-        progress.workloads = list(event.workloads)
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one workload left to tune."""
+        return is_alone(self.progress)
 
-    def _choose_workloads(self, event: ev.WorkloadsChosen) -> None:
-        """Sort by weighted time and keep `top`; the rest of the job sees only these."""
-        ranked = sorted(self.progress.workloads, key=lambda item: -item.workload.weight * min(item.current_sec, 1e9))
-        self.progress.workloads = ranked[: event.top]
+    @property
+    def searches_beside_builds(self) -> bool:
+        """Whether a search goes on while a batch is built."""
+        return searches_beside_builds(self.progress, self.conditions)
+
+    @property
+    def has_trials_left(self) -> bool:
+        """Whether there are trials that nothing is planned for yet, and a workload that may have them."""
+        return self._proposals.has_trials_left
+
+    def _judge(self, batch: Batch | None) -> None:
+        """Check the candidates of a batch of the search once it is over."""
+        if batch is not None and batch.purpose is Purpose.SEARCH:
+            self._verdicts.judge_batch(batch)

@@ -22,8 +22,8 @@ def finish_before(state: WorkloadState, now_sec: float, *, is_at_target: bool) -
     Args:
         is_at_target: its whole job has the latency that was asked for.
     """
-    if state.closed_because:
-        return Finish(done=Done.CLOSED, message=state.closed_because)
+    if state.is_closed:
+        return Finish(done=Done.CLOSED)
     if state.trials_left < 1:
         return Finish(done=Done.NO_TRIALS)
     if state.job.deadline_sec <= now_sec:

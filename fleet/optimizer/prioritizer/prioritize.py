@@ -115,7 +115,7 @@ def _at_target(workloads: Sequence[WorkloadState], latencies: Mapping[str, float
         name
         for name, own in _by_job(workloads).items()
         if 0 < latencies[name] <= own[0].job.target_sec
-        and all(state.closed_because or math.isfinite(state.current_sec) for state in own)
+        and all(state.is_closed or math.isfinite(state.current_sec) for state in own)
     }
 
 

@@ -98,8 +98,8 @@ class WorkloadState:
     is_busy: bool = False
     """Its next batch is being made: it gets none before that is done."""
 
-    closed_because: str = ""
-    """Why others have closed it."""
+    is_closed: bool = False
+    """It gets no more trials, for a reason outside of the prioritizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +186,6 @@ class Finish:
     trials: int = 0
     target_sec: float = math.nan
     """Of TARGET: what was asked for [weighted s]."""
-
-    message: str = ""
-    """Of CLOSED: what whoever closed it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

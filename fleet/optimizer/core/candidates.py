@@ -1,0 +1,126 @@
+"""Candidates of a job: those in the backlog of a workload, and those under way.
+
+A candidate is claimed only when it is chosen to be built. To drop one from a backlog, because a newer search has found
+better ones or the job ends, costs nothing and keeps no other job from it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from fleet.artifacts.artifact import Artifact
+    from fleet.cost_model.observation import Features
+    from fleet.domain.measuring import Measurement
+    from fleet.optimizer.prioritizer.values import LogSecs
+    from fleet.spaces.packing import Packing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """A candidate in a backlog."""
+
+    digest: str
+    trace_json: str
+    features: Features | None = field(default=None, compare=False)
+    """None: the search did not need them."""
+
+    log_secs: NDArray[np.float32] | None = field(default=None, compare=False)
+    """Natural logarithms of the time [s] that each member of the model predicts, shape [n_members]; None: there is no
+    prediction."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Backlog:
+    """Candidates of one workload that were searched ahead, in the order in which they should be measured."""
+
+    candidates: tuple[Ahead, ...] = ()
+    made_at: int = 0
+    """Trials of the workload at the time of the search."""
+
+    def age(self, trials: int) -> int:
+        """Return the number of trials since the search, which it could not take into account."""
+        return trials - self.made_at
+
+    def take(self, count: int) -> tuple[Ahead, ...]:
+        """Take the first ones."""
+        taken, self.candidates = self.candidates[:count], self.candidates[count:]
+        return taken
+
+    def drop(self, digests: Collection[str]) -> None:
+        """Forget some."""
+        self.candidates = tuple(one for one in self.candidates if one.digest not in digests)
+
+    def predictions(self) -> LogSecs | None:
+        """Return predictions for the leading candidates that have one, [n_members, n_candidates]."""
+        known: list[NDArray[np.float32]] = []
+        for one in self.candidates:
+            if one.log_secs is None:
+                break
+            known.append(one.log_secs)
+        return np.stack(known, axis=1).astype(np.float64) if known else None
+
+
+class CandidateStage(enum.Enum):
+    """Progress of a candidate. It only moves down this list, except that a repeat records it again."""
+
+    PROPOSED = "proposed"
+    BUILT = "built"
+    RECORDED = "recorded"
+    CHECKED = "checked"
+    """Its numbers agree with the unscheduled program's."""
+
+    OUT = "out"
+    """Wrong, impossible to check, or failed: it can never be the best."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """One proposal on its way through a job."""
+
+    workload: str
+    """Hash of its workload."""
+
+    trace_json: str
+    digest: str
+    stage: CandidateStage = CandidateStage.PROPOSED
+    artifact: Artifact | None = None
+    features: Features | None = None
+    program: int | None = None
+    """Hash of its scheduled program."""
+
+    measurement: Measurement | None = None
+    record_id: int | None = None
+    packings: tuple[Packing, ...] = ()
+    """Packed arguments that it takes instead of the workload's."""
+
+    may_be_built: set[str] = field(default_factory=set)
+    """Digests of the batch's candidates that can still be built. The batch shares this set."""
+
+    is_static: bool = False
+    """It is the schedule that was chosen without a trial, and counts as none."""
+
+    @property
+    def median_sec(self) -> float:
+        """Median of its times [s]; infinite if there is none."""
+        return self.measurement.median_sec if self.measurement else math.inf
+
+    @property
+    def built(self) -> Artifact:
+        """Its artifact.
+
+        Raises:
+            InvalidRequest: it was not built.
+        """
+        if self.artifact is None:
+            raise InvalidRequest(f"candidate {self.digest} has no artifact")
+        return self.artifact

@@ -1,0 +1,238 @@
+"""Proposals of a job: which workload is searched next, and its candidates until they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fleet.cost_model.observation import NO_FEATURES, Observation
+from fleet.domain.measuring import Measurement
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.candidates import Backlog, Candidate, CandidateStage
+from fleet.optimizer.core.news import News, Topic
+from fleet.optimizer.core.planning import forget_forecast, has_ahead, note_vain_batch, plan
+from fleet.optimizer.core.progress import Phase
+from fleet.optimizer.prioritizer.values import Done
+
+if TYPE_CHECKING:
+    from fleet.optimizer.core.job import Job
+    from fleet.optimizer.core.progress import WorkloadProgress
+    from fleet.optimizer.core.results import Results
+    from fleet.optimizer.prioritizer.values import ProposedBatch
+
+_LEARNT_FROM = 2_000
+"""How many of the newest measured candidates the cost model learns from."""
+
+_BATCHES_AHEAD = {True: 1, False: 3}
+"""Batches that are searched after the next one, where device and builders share cores or do not: to look further ahead
+costs device seconds in the first case, and saves them in the second (benchmarks/prioritizer)."""
+
+_KEPT_FEATURES = 64
+"""Number of the newest candidates of a workload whose features predict the next ones."""
+
+
+class Proposals:
+    """Searches and backlogs, and candidates that are being built."""
+
+    def __init__(self, job: Job, results: Results) -> None:
+        self._job = job
+        self._results = results
+        self._searches = 0
+        self._learnt_from = 0
+        """Observations at the last training."""
+
+    def end_search(self, event: ev.EndWanted) -> None:
+        """Close all open workloads and tell the user why; they may have forgotten the deadline."""
+        if any(item.closing is None for item in self._job.progress.workloads):
+            self._job.notify(News(topic=Topic.SEARCH_ENDED, detail=event.reason))
+        for item in self._job.progress.workloads:
+            item.close(News(topic=Topic.ENDED, detail=event.reason))
+
+    def begin_round(self, event: ev.RoundWanted) -> None:
+        """Claim the next batch; search first if the backlog of its workload is empty or too old."""
+        for batch in self._plan(event.now_sec):
+            item = self._job.workload(batch.workload)
+            if has_ahead(item, self._job.progress, self._job.conditions):
+                self._take(item, batch)
+                return
+            if not item.is_searched:
+                self._search(item, batch)
+                return
+
+    def search_ahead(self, event: ev.AheadWanted) -> None:
+        """Search for the most valuable workload whose backlog is empty or older than its newest results."""
+        for batch in self._plan(event.now_sec):
+            item = self._job.workload(batch.workload)
+            if not item.is_searched and (not item.backlog.candidates or item.backlog.age(item.trials)):
+                self._search(item, batch)
+                return
+
+    def _plan(self, now_sec: float) -> Sequence[ProposedBatch]:
+        """Return what is worth measuring next, the most valuable first, and close what is finished."""
+        self._close_those_with_enough()
+        left = self._trials_left()
+        if left < 1:
+            return ()
+        planned = plan(self._job.progress, self._job.conditions, left, now_sec)
+        for shash, finish in planned.finished.items():
+            # No trials of the job: the others' candidates may yet come to nothing. Of a deadline EndWanted says which.
+            if finish.done not in (Done.NO_TRIALS, Done.DEADLINE):
+                self._job.workload(shash).close(News(topic=Topic.FINISHED, finish=finish))
+        return planned.batches
+
+    def _search(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
+        news = News(topic=Topic.SEARCHING, operator=item.workload.operator, reason=batch.reason)
+        self._job.say(news, Phase.SEARCH)
+        self._learn()
+        self._job.emit(
+            ev.Propose(
+                workload=item.workload.shash,
+                count=min(self._job.conditions.batch_size, self._trials_left()),
+                seed=self._job.conditions.seed + self._searches,
+                records=_without_old_features(item.records),
+                known=frozenset(item.under_way | item.taken),
+                replayed=tuple(item.replayed),
+                seeds=item.seeds,
+                ahead=self._how_far_ahead(item),
+            )
+        )
+        item.is_searched = True
+        item.search_began_at = item.trials
+        self._searches += 1
+
+    def _learn(self) -> None:
+        """Fit the job's own trees to its observations, unless a model of all workloads knows better."""
+        conditions = self._job.conditions
+        if not conditions.uses_model or conditions.has_prior or self._job.progress.snapshot:
+            return
+        learnable = [one for item in self._job.progress.workloads for one in item.records if one.has_features]
+        if len(learnable) > self._learnt_from:
+            self._learnt_from = len(learnable)
+            self._job.emit(ev.Learn(learnable[-_LEARNT_FROM:]))
+
+    def _how_far_ahead(self, item: WorkloadProgress) -> int:
+        """Return how many candidates are searched for later: more with each batch, so that no search takes long."""
+        most = _BATCHES_AHEAD[self._job.conditions.shares_cores] * self._job.conditions.batch_size
+        return min(most, max(self._job.conditions.batch_size, len(item.records)))
+
+    def find(self, event: ev.Found) -> None:
+        """Fill the backlog of a workload; close it if there is nothing new."""
+        item = self._job.workload(event.workload)
+        item.is_searched = False
+        self._job.progress.builders.searches += 1
+        self._job.progress.builders.search_sec += event.builder_sec
+        item.backlog = Backlog(candidates=event.candidates, made_at=item.search_began_at)
+        item.backlog.drop(item.under_way | item.taken | self._results.measured(event.workload))  # while it was searched
+        if not event.candidates:
+            item.close(News(topic=Topic.EXHAUSTED))
+
+    def _take(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
+        taken = item.backlog.take(min(batch.count, self._trials_left()))
+        operator, reason = item.workload.operator, batch.reason
+        news = News(topic=Topic.BUILDING, count=len(taken), operator=operator, reason=reason)
+        self._job.say(news, Phase.SEARCH)
+        self._job.emit(
+            ev.Claim(
+                item.workload.shash,
+                {one.digest: one.trace_json for one in taken},
+                {one.digest: one.features for one in taken if one.features is not None},
+            )
+        )
+        self._job.progress.bid = batch.reason.worth
+        self._job.progress.decisions.append(batch)
+        item.asked = len(taken)
+        item.batches += 1
+        item.forecasts.append(batch.expected_share)
+
+    def begin_static(self, event: ev.StaticWanted) -> None:
+        """Request the static schedule of a workload."""
+        known = frozenset(self._job.workload(event.workload).under_way)
+        self._job.emit(ev.Propose(workload=event.workload, count=1, seed=0, records=(), known=known, is_static=True))
+
+    @property
+    def has_trials_left(self) -> bool:
+        """Whether there are trials that nothing is planned for yet, and a workload that may have them."""
+        return self._trials_left() > 0 and any(item.closing is None for item in self._job.progress.workloads)
+
+    def _trials_left(self) -> int:
+        under_way = sum(len(item.under_way) + item.asked for item in self._job.progress.workloads)
+        return self._job.progress.trials_total - self._job.progress.trials_done - under_way
+
+    def _close_those_with_enough(self) -> None:
+        for item in self._job.progress.workloads:
+            had = item.trials_before + item.trials + len(item.under_way)
+            if had >= self._job.conditions.enough:
+                item.close(News(topic=Topic.ENOUGH, count=had, limit=self._job.conditions.enough))
+
+    def propose(self, event: ev.Proposed) -> None:
+        """Build candidates that are this job's to measure."""
+        item = self._job.workload(event.workload)
+        is_announced = item.asked > 0 and not event.is_static  # with the reason for it
+        item.asked = 0 if not event.is_static else item.asked
+        item.taken |= event.taken
+        traces_by_digest = event.traces_by_digest
+        if event.is_static:  # nobody claims it, which would leave out what broke a device
+            traces_by_digest = {
+                digest: trace for digest, trace in traces_by_digest.items() if digest not in item.poison
+            }
+        if not traces_by_digest:
+            if not event.is_static:
+                forget_forecast(item)
+            return
+        may_be_built = set(traces_by_digest)
+        for digest, trace_json in traces_by_digest.items():
+            self._job.candidates[event.workload, digest] = Candidate(
+                workload=event.workload,
+                trace_json=trace_json,
+                digest=digest,
+                may_be_built=may_be_built,
+                is_static=event.is_static,
+                features=event.features_by_digest.get(digest),
+            )
+        if not event.is_static:
+            item.under_way.update(traces_by_digest)
+        if not is_announced:
+            count = len(traces_by_digest)
+            self._job.say(News(topic=Topic.BUILDING, count=count, operator=item.workload.operator))
+        self._job.emit(ev.Build(event.workload, traces_by_digest, frozenset(event.features_by_digest)))
+
+    def fail_search(self, event: ev.SearchFailed) -> None:
+        """Close the workload of a search that crashed or never ended; the others go on."""
+        item = self._job.workload(event.workload)
+        item.is_searched = False
+        item.closing = News(topic=Topic.SEARCH_FAILED, detail=event.message)
+        self._job.notify(News(topic=Topic.WORKLOAD_CLOSED, operator=item.workload.operator, closing=item.closing))
+
+    def note_learning(self, event: ev.Learnt) -> None:
+        """Count the processor time of a training."""
+        self._job.progress.builders.search_sec += event.builder_sec
+
+    def fail_learning(self, event: ev.LearningFailed) -> None:
+        """Tell the user that the cost model stays as it was."""
+        self._job.notify(News(topic=Topic.NOT_LEARNT, detail=event.message))
+
+    def build(self, event: ev.Built) -> None:
+        """Note that a candidate is built."""
+        candidate = self._job.candidates[event.workload, event.digest]
+        candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, CandidateStage.BUILT
+        candidate.features = candidate.features if event.features is None else event.features
+        candidate.program = event.program
+        self._job.progress.builders.builds += 1
+        self._job.progress.builders.build_sec += event.builder_sec
+
+    def fail_build(self, event: ev.BuildFailed) -> None:
+        """Keep a failed build as the result of its candidate."""
+        candidate = self._job.candidates[event.workload, event.digest]
+        candidate.may_be_built.discard(event.digest)
+        if not candidate.may_be_built and not candidate.is_static:  # so their batch never ends
+            note_vain_batch(self._job.workload(event.workload))
+        failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)
+        self._results.keep(event.workload, event.digest, failed)
+
+
+def _without_old_features(records: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return records for a search: only the newest go through the pool with their features."""
+    learnable = [record for record in records if record.has_features]
+    old = {record.trace_json for record in learnable[:-_KEPT_FEATURES]}
+    return tuple(replace(record, features=NO_FEATURES) if record.trace_json in old else record for record in records)

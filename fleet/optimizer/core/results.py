@@ -1,0 +1,146 @@
+"""Results of measurements and builds: stored first, then applied to the job."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING
+
+from fleet.cost_model.observation import NO_FEATURES, Observation
+from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
+from fleet.optimizer.core.candidates import Candidate, CandidateStage
+from fleet.optimizer.core.events import Store, Stored
+from fleet.optimizer.core.job import BASELINE, Job
+from fleet.optimizer.core.news import News, Topic
+from fleet.optimizer.core.progress import UNTUNED_BOUND
+
+if TYPE_CHECKING:
+    from fleet.optimizer.core.progress import WorkloadProgress
+
+
+class Purpose(enum.Enum):
+    """Purpose of a measurement."""
+
+    BASELINES = "baselines"
+    """Unscheduled programs, before the search."""
+
+    SEARCH = "search"
+    RUN_OFF = "run-off"
+
+
+class Results:
+    """Results of one job. Nothing else happens to a result before it is stored."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.unstored: dict[tuple[str, str], tuple[Purpose, Measurement]] = {}
+        """Results whose record is not in the library yet, by workload and digest."""
+
+        self.counted: set[tuple[str, str]] = set()
+        """Candidates that count as trials of this job, by workload and digest."""
+
+    def keep(
+        self, workload: str, digest: str, measurement: Measurement, *, purpose: Purpose = Purpose.SEARCH, on: str = ""
+    ) -> None:
+        """Have a result stored.
+
+        Args:
+            on: name of the device that it was measured on; "": the job's last one.
+        """
+        candidate = self._job.candidates.get((workload, digest))
+        self.unstored[workload, digest] = purpose, measurement
+        self._job.emit(
+            Store(
+                workload=workload,
+                digest=digest,
+                trace_json=candidate.trace_json if candidate else "",
+                artifact_digest=candidate.artifact.digest if candidate and candidate.artifact else "",
+                device_name=on or self._job.progress.device_name,
+                measurement=measurement,
+                is_checked=True if purpose is Purpose.RUN_OFF and candidate else None,
+                is_static=candidate is not None and candidate.is_static,
+                features=candidate.features if candidate else None,
+                program=candidate.program if candidate else None,
+            )
+        )
+
+    def apply(self, stored: Stored) -> None:
+        """Apply a result whose record is in the library."""
+        purpose, measurement = self.unstored.pop((stored.workload, stored.digest))
+        self._job.progress.last_record_sec = stored.at_sec
+        item = self._job.workload(stored.workload)
+        if stored.digest == BASELINE:
+            _book_baseline(item, measurement, may_close=purpose is Purpose.BASELINES)
+        elif purpose is Purpose.SEARCH:
+            self._book(item, self._job.candidates[stored.workload, stored.digest], measurement, stored)
+        elif measurement.error is None:
+            candidate = self._job.candidates[stored.workload, stored.digest]
+            candidate.measurement = counting(candidate.measurement, measurement)
+            item.right[candidate.trace_json] = candidate.median_sec
+
+    def measured(self, workload: str) -> set[str]:
+        """Return the digests of a workload's candidates that count as trials."""
+        return {digest for shash, digest in self.counted if shash == workload}
+
+    def _book(self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement, stored: Stored) -> None:
+        """Count one result. A candidate that was measured again has the result that counts."""
+        is_again = candidate.record_id is not None
+        if is_again and measurement.error in NO_VERDICT:
+            return
+        had_failed = candidate.measurement is not None and candidate.measurement.error is not None
+        measurement = counting(candidate.measurement, measurement)
+        candidate.measurement, candidate.record_id = measurement, stored.record_id
+        candidate.stage = CandidateStage.RECORDED if measurement.error is None else CandidateStage.OUT
+        if measurement.error is not None and not had_failed:
+            item.errors[measurement.error] += 1
+        if is_again:
+            item.retime(candidate.trace_json, measurement.median_sec, is_disturbed=bool(measurement.disturbances))
+            return
+        if candidate.is_static:
+            item.static_sec = measurement.median_sec
+            item.static_trace = candidate.trace_json
+        else:
+            item.trials += 1
+            self.counted.add((candidate.workload, candidate.digest))
+            item.under_way.discard(candidate.digest)
+        if measurement.error is None and self._job.progress.first_trial_sec is None:
+            self._job.progress.first_trial_sec = stored.at_sec
+        # A static schedule may be an earlier trial's.
+        item.records = [record for record in item.records if record.trace_json != candidate.trace_json]
+        item.records.append(
+            Observation(
+                workload=candidate.workload,
+                trace_json=candidate.trace_json,
+                run_sec=measurement.median_sec,
+                features=NO_FEATURES if candidate.features is None else candidate.features,
+                program=candidate.program,
+                is_disturbed=bool(measurement.disturbances),
+            )
+        )
+        if candidate.artifact is None:
+            del self._job.candidates[candidate.workload, candidate.digest]
+
+
+def counting(known: Measurement | None, newer: Measurement) -> Measurement:
+    """Return which of two results of one candidate counts, as `Library.best` chooses: the newer, unless it alone was
+    disturbed.
+    """
+    if known is None or known.error is not None or known.disturbances:
+        return newer
+    return known if newer.error is None and newer.disturbances else newer
+
+
+def _book_baseline(item: WorkloadProgress, measurement: Measurement, *, may_close: bool) -> None:
+    if measurement.error is ErrorKind.TIMEOUT and may_close and math.isfinite(item.best_sec):
+        item.untuned_sec, item.is_untuned_above = UNTUNED_BOUND * item.best_sec, True
+        return
+    if measurement.error is not None:
+        if may_close and measurement.error not in NO_VERDICT:
+            detail = measurement.error_message
+            item.closing = News(topic=Topic.BASELINE_FAILED, error=measurement.error, detail=detail)
+            item.untuned_sec = math.inf
+        return
+    is_disturbed = bool(measurement.disturbances)
+    if not is_disturbed or item.is_untuned_disturbed or math.isinf(item.untuned_sec):
+        item.untuned_sec, item.is_untuned_disturbed = measurement.median_sec, is_disturbed
+        item.is_untuned_above = False
