@@ -6,6 +6,7 @@ that must not have threads.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Protocol
 
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
@@ -13,6 +14,16 @@ from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
 if TYPE_CHECKING:
     from device_agents.runtimes.proving import ProofParts
     from fleet.domain.proving import ProofOrder
+
+_KINDS_BY_ERRNO = {
+    errno.ENOMEM: ErrorKind.OUT_OF_MEMORY,
+    errno.ENOSPC: ErrorKind.OUT_OF_DISK,
+    errno.EDQUOT: ErrorKind.OUT_OF_DISK,
+    errno.EFBIG: ErrorKind.OUT_OF_DISK,
+}
+
+OUT_OF_MEMORY_EXIT_CODE = 71
+"""Exit code of a worker that could not get memory outside a candidate's run."""
 
 MAX_MESSAGE_CHARS = 4000
 """Error messages are cut to this: they travel with every result and end in a database."""
@@ -77,13 +88,11 @@ class DeviceLost(WorkerEnd):
 
 
 def classify(error: BaseException) -> CandidateFailed:
-    """Return the failure that an error in a worker stands for, where its text tells memory from all else."""
+    """Return the failure for an error in a worker, by its class and error number."""
     if isinstance(error, CandidateFailed):
         return error
     message = str(error) or type(error).__name__
-    lowered = message.lower()
-    if isinstance(error, MemoryError) or "bad_alloc" in lowered or "out of memory" in lowered:
+    if isinstance(error, MemoryError):
         return CandidateFailed(ErrorKind.OUT_OF_MEMORY, message)
-    if "no space left on device" in lowered or "file too large" in lowered:
-        return CandidateFailed(ErrorKind.OUT_OF_DISK, message)
-    return CandidateFailed(ErrorKind.RUN_FAILED, message)
+    number = error.errno if isinstance(error, OSError) else None
+    return CandidateFailed(_KINDS_BY_ERRNO.get(number or 0, ErrorKind.RUN_FAILED), message)

@@ -71,8 +71,12 @@ _MOST_FLUSHED_BYTES = 2**31 - 1
 _PUSHED_OUT_BYTES = 64 * 1024 * 1024
 """Larger than the caches of most processors."""
 
-_BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc=param[")
-"""Texts of the runtime's complaints about arguments: of compiled functions, and of the Relax VM."""
+_KINDS_BY_TEXT = {
+    ErrorKind.OUT_OF_MEMORY: ("std::bad_alloc", "out of memory"),
+    ErrorKind.BAD_ARGUMENTS: ("when calling:", "Invoking function", "match_cast error", "loc=param["),
+}
+"""Texts by which TVM's runtime reports failed allocations and wrong arguments, its Relax VM included. It turns C++
+exceptions into RuntimeError and InternalError, and their classes are lost."""
 
 
 def preload() -> None:
@@ -358,7 +362,7 @@ class TvmRuntime:
         try:
             tensor = self._alloc(self._ffi.Shape(spec.shape), dtype, self._device, None)
         except Exception as error:
-            raise classify(error) from error
+            raise run_failure(error) from error
         return tensor, _size_bytes(spec.shape, dtype)
 
     def _flatten(self, value: object) -> list[tvm_ffi.Tensor]:
@@ -382,11 +386,12 @@ class TvmRuntime:
 
 
 def run_failure(error: Exception) -> CandidateFailed:
-    """Return the failure that an error of a running function stands for."""
+    """Return the failure for an error that TVM's runtime raised."""
     failure = classify(error)
-    if failure.kind is ErrorKind.RUN_FAILED and any(text in str(error) for text in _BAD_ARGUMENTS):
-        return CandidateFailed(ErrorKind.BAD_ARGUMENTS, str(error))
-    return failure
+    if failure.kind is not ErrorKind.RUN_FAILED:
+        return failure
+    kinds = (kind for kind, texts in _KINDS_BY_TEXT.items() if any(text in str(failure) for text in texts))
+    return CandidateFailed(next(kinds, failure.kind), str(failure))
 
 
 def _size_bytes(shape: Iterable[int], dtype: tvm_ffi.dtype) -> int:

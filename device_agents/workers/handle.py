@@ -16,14 +16,14 @@ from device_agents.jail.layers import Layer
 from device_agents.jail.view import IN_MEMORY
 from device_agents.machine.frames import BrokenFrame
 from device_agents.machine.linux import resident_bytes
-from device_agents.runtimes.contract import DeviceLost, WorkerEnd
+from device_agents.runtimes.contract import OUT_OF_MEMORY_EXIT_CODE, DeviceLost, WorkerEnd
 from device_agents.workers.answers import LARGEST, AnswerBound
 from device_agents.workers.contents import Buffer, split_answer
 from device_agents.workers.directory import WorkerDirectory
 from device_agents.workers.family import Exit, Family
 from device_agents.workers.limits import MAX_PROCESSES, SAMPLE_SEC, Excess, WorkerLimits, find_excess
 from device_agents.workers.link import WorkerLink
-from device_agents.workers.output import OutputPipe
+from device_agents.workers.output import OutputPipe, native_exception
 from fleet.base.text import sanitize_lines
 from fleet.domain.measuring import ErrorKind
 from fleet.v1 import session_service_pb2, worker_pb2
@@ -36,7 +36,6 @@ _EXIT_GRACE_SEC = 0.5
 """Time for a worker with a closed socket to end by itself, so that its own signal is reported."""
 
 _TAIL_CHARS = 1500
-_MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +246,8 @@ class WorkerHandle:
             return WorkerLost(ErrorKind.CRASHED, tail[-_TAIL_CHARS:])
         if end.is_out_of_memory:
             return WorkerLost(ErrorKind.OUT_OF_MEMORY, self._with_tail("was killed at its limit of memory"))
-        if any(word in tail for word in _MEMORY_WORDS):
+        is_aborted = end.signal == signal.SIGABRT
+        if end.code == OUT_OF_MEMORY_EXIT_CODE or (is_aborted and native_exception(tail) == "std::bad_alloc"):
             return WorkerLost(ErrorKind.OUT_OF_MEMORY, self._with_tail("could not get memory"))
         if end.signal:
             return WorkerLost(ErrorKind.CRASHED, self._with_tail(f"ended by {_signal_name(end.signal)}"), end.signal)

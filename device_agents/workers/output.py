@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
@@ -19,6 +20,15 @@ busy."""
 
 _MOST_CHUNKS = 256
 """A reader that falls behind by more loses the oldest."""
+
+_UNCAUGHT = re.compile(r"(?:terminate called after throwing an instance of '|uncaught exception of type )([\w:]+)")
+"""Report of libstdc++, or of libc++, about the exception that ends a process: its class is known from nowhere else."""
+
+
+def native_exception(output: str) -> str:
+    """Return the class of the C++ exception that ended a process, from its output; empty if there was none."""
+    found = _UNCAUGHT.search(output)
+    return found[1] if found else ""
 
 
 class OutputPipe:

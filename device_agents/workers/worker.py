@@ -24,7 +24,14 @@ from device_agents.jail.confine import confine, filter_calls
 from device_agents.jail.spec import JailSpec
 from device_agents.machine import linux
 from device_agents.machine.frames import HEADER, format_frame, parse_header
-from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
+from device_agents.runtimes.contract import (
+    MAX_MESSAGE_CHARS,
+    OUT_OF_MEMORY_EXIT_CODE,
+    CandidateFailed,
+    Runtime,
+    WorkerEnd,
+    classify,
+)
 from device_agents.workers.proof_steps import ProofSteps
 from fleet.base.inspection import allow_inspection
 from fleet.domain.measuring import ErrorKind, Measurement
@@ -90,6 +97,8 @@ def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: i
             sys.stderr.write(str(end)[:MAX_MESSAGE_CHARS])
             sys.stderr.flush()
         code = end.exit_code
+    except MemoryError:
+        code = OUT_OF_MEMORY_EXIT_CODE
     except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run on in the copy of the warm process
         with contextlib.suppress(OSError):
             sys.stderr.write(f"worker failed: {type(error).__name__}: {error}\n")

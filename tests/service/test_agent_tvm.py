@@ -253,6 +253,10 @@ _HARM = {
         "for (;;) { char* p = malloc(1 << 20); if (p) memset(p, 1, 1 << 20); else usleep(1000); }",
         "OUT_OF_MEMORY",
     ),
+    "exception": (  # as in TVM's thread pool, where nothing catches it
+        "pthread_t t; pthread_create(&t, 0, (void*(*)(void*))_ZSt17__throw_bad_allocv, 0); for (;;) pause();",
+        "OUT_OF_MEMORY",
+    ),
     "children": ("for (int i = 0; i < 8; ++i) if (fork() == 0) { setsid(); for (;;) pause(); } abort();", "CRASHED"),
     "file": ('FILE* f = fopen("big", "w"); for (;;) fputs("0123456789abcdef", f);', "OUT_OF_DISK"),
     "output": ('for (;;) puts("noise noise noise");', "TIMEOUT"),
@@ -262,10 +266,11 @@ _HARM = {
 def compile_harm(body: str, folder: Path) -> Path:
     source, library = folder / "harm.c", folder / "harm.so"
     source.write_text(
-        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
+        "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
+        "void _ZSt17__throw_bad_allocv(void);\n"
         f"int __tvm_ffi_main(void* self, const void* args, int count, void* result) {{ {body} return 0; }}\n"
     )
-    subprocess.run(["gcc", "-O0", "-w", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    subprocess.run(["gcc", "-O0", "-w", "-shared", "-fPIC", "-o", library, source, "-lstdc++"], check=True, timeout=60)
     return library
 
 

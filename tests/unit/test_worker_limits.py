@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from subprocess import PIPE
 import pytest
 
 from device_agents.runtimes.contract import CandidateFailed, classify
+from device_agents.runtimes.tvm import run_failure
 from device_agents.workers.directory import WorkerDirectory
 from device_agents.workers.limits import WorkerLimits, count_files, find_excess
 from fleet.domain.measuring import ErrorKind
@@ -32,17 +34,33 @@ sys.stdin.readline()
     ("error", "kind"),
     [
         (MemoryError(), ErrorKind.OUT_OF_MEMORY),
-        (RuntimeError("std::bad_alloc"), ErrorKind.OUT_OF_MEMORY),
-        (RuntimeError("CUDA: out of memory"), ErrorKind.OUT_OF_MEMORY),
-        (OSError(28, "No space left on device"), ErrorKind.OUT_OF_DISK),
-        (ValueError("something else"), ErrorKind.RUN_FAILED),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ErrorKind.OUT_OF_MEMORY),
+        (OSError(errno.ENOSPC, "No space left on device"), ErrorKind.OUT_OF_DISK),
+        (OSError(errno.EFBIG, "File too large"), ErrorKind.OUT_OF_DISK),
+        (OSError("out of memory, it says"), ErrorKind.RUN_FAILED),
+        (ValueError("out of memory, it says"), ErrorKind.RUN_FAILED),
         (CandidateFailed(ErrorKind.LOAD_FAILED, "x"), ErrorKind.LOAD_FAILED),
     ],
 )
 def test_failures_are_classed_by_what_happened(error: Exception, kind: ErrorKind) -> None:
-    """Memory and disk are told from all else."""
+    """Memory and disk are recognized by class and error number."""
     assert classify(error).kind == kind
     assert str(classify(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("std::bad_alloc"), ErrorKind.OUT_OF_MEMORY),
+        (RuntimeError("CUDA: out of memory"), ErrorKind.OUT_OF_MEMORY),
+        (MemoryError(), ErrorKind.OUT_OF_MEMORY),
+        (RuntimeError("Mismatched type on argument #0 when calling: `main`"), ErrorKind.BAD_ARGUMENTS),
+        (RuntimeError("something else"), ErrorKind.RUN_FAILED),
+    ],
+)
+def test_failures_of_tvm_are_classed_by_their_texts(error: Exception, kind: ErrorKind) -> None:
+    """TVM's runtime loses the classes of C++ exceptions."""
+    assert run_failure(error).kind == kind
 
 
 def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from device_agents.runtimes.contract import CandidateFailed, classify
+from device_agents.runtimes.contract import CandidateFailed
 from device_agents.runtimes.evaluating import TimeRepeats, for_single_calls, push_out, run_schedule
 from device_agents.runtimes.filling import make_tile
 from device_agents.runtimes.kept_modules import KeptModules
@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 
 PackedFunction = Callable[..., None]
 """Called with integers, floats, and addresses of data as integers."""
+
+_KINDS_BY_CLASS = {
+    "TypeError": ErrorKind.BAD_ARGUMENTS,
+    "ValueError": ErrorKind.BAD_ARGUMENTS,
+    "MemoryError": ErrorKind.OUT_OF_MEMORY,
+}
+"""By the class that precedes an error's message. Generated code raises the first two only where it checks arguments."""
 
 _WITH_WHEELS = ("x86_64", "aarch64")
 _KEPT_MODULES = 8
@@ -164,11 +171,7 @@ class PlainRuntime:
 
     def _fail(self) -> NoReturn:
         message = self._library.plain_error().decode(errors="replace") or "the function failed without a message"
-        kind, _, _ = message.partition(":")
-        if kind in ("TypeError", "ValueError"):
-            # Generated code raises these if its check of arguments fails, and nowhere else.
-            raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, message)
-        raise classify(RuntimeError(message))
+        raise CandidateFailed(_KINDS_BY_CLASS.get(message.partition(":")[0], ErrorKind.RUN_FAILED), message)
 
 
 class _Module:

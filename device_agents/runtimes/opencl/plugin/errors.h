@@ -1,4 +1,4 @@
-// Turns OpenCL's error codes into errors of TVM. Texts about memory say "out of memory": agents tell failures by that.
+// Turns OpenCL's error codes into errors of TVM: those about memory are a MemoryError, also in Python.
 #pragma once
 
 #ifndef CL_TARGET_OPENCL_VERSION
@@ -49,8 +49,9 @@ inline bool IsAboutMemory(cl_int code) {
 
 // `call` is the function of OpenCL that failed, `detail` what it was asked for.
 [[noreturn]] inline void Fail(cl_int code, const std::string& call, const std::string& detail = "") {
-  TVM_FFI_THROW(RuntimeError) << (IsAboutMemory(code) ? "out of memory on the OpenCL device: " : "") << call
-                              << " failed: " << ErrorName(code) << (detail.empty() ? "" : "; ") << detail;
+  const std::string text = call + " failed: " + ErrorName(code) + (detail.empty() ? "" : "; ") + detail;
+  if (IsAboutMemory(code)) TVM_FFI_THROW(MemoryError) << "out of memory on the OpenCL device: " << text;
+  TVM_FFI_THROW(RuntimeError) << text;
   TVM_FFI_UNREACHABLE();
 }
 

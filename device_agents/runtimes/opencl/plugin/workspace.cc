@@ -67,8 +67,8 @@ cl_command_queue Device::queue() {
 cl_mem Device::Allocate(size_t size_bytes) {
   const auto largest = Number<cl_ulong>(CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   if (size_bytes > largest) {
-    TVM_FFI_THROW(RuntimeError) << "out of memory on the OpenCL device: a buffer of " << size_bytes
-                                << " bytes where the largest that it gives is " << largest << " bytes";
+    TVM_FFI_THROW(MemoryError) << "out of memory on the OpenCL device: a buffer of " << size_bytes
+                               << " bytes where the largest that it gives is " << largest << " bytes";
   }
   cl_int code = CL_SUCCESS;
   // A buffer of size zero is an error in OpenCL and none in TVM.
