@@ -1,5 +1,5 @@
 """The tracker's memory across restarts: one SQLite file with the newest version of every entry.
 
-`file` keeps it, `checking` tells whether it is whole, `copy` keeps a good copy beside it and restores it, `mark` notes
-outside of it how far it came, `entries` says what an entry looks like.
+`file` writes it, `checking` verifies it, `copy` keeps a verified copy beside it and restores it, `mark` records its
+last commit outside of it, `codec` converts entries to rows and back, `migrations` converts rows of older versions.
 """

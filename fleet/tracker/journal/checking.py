@@ -1,4 +1,4 @@
-"""Tells whether a journal is whole, without changing it: pages, every entry, their sum, and how far it had come."""
+"""Verification of a journal without changing it: its pages, the sum of every entry, and its number of commits."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from pathlib import Path
 
 from fleet.errors import ConfigError, JournalDamaged
 from fleet.tracker.core.records import DeviceEntry, RequestEntry
-from fleet.tracker.journal.codec import UNREADABLE, entries_of, sum_of
+from fleet.tracker.journal.codec import UNREADABLE, Row, entries_of, sum_of
 from fleet.tracker.journal.mark import read_mark
+from fleet.tracker.journal.migrations import OLDEST_VERSION, SCHEMA_VERSION, migrate
 
 logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x54564D46
-SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """What the journal says of itself; one row, changed by every commit."""
+    """Number of starts and of commits; one row, changed by every commit."""
 
     boot: int = 0
     commits: int = 0
-    entries: int = 0
-    """How many there are."""
-    total: int = 0
-    """All their sums, added."""
 
     @property
     def sum(self) -> int:
         """Of the other fields."""
-        return zlib.crc32(f"{self.boot},{self.commits},{self.entries},{self.total}".encode())
+        return _chain_sum(self.boot, self.commits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +40,8 @@ class Contents:
     chain: Chain
     devices: list[DeviceEntry]
     requests: list[RequestEntry]
-    sums: dict[str, int]
-    """The sum of every entry."""
+    migrated: list[Row] | None = None
+    """All rows as this version writes them, if the file is of an older version; None if it is of this version."""
 
 
 def read_journal(path: Path) -> Contents | None:
@@ -83,8 +79,7 @@ def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
             if is_empty(connection):
                 return None
-            check_header(path, connection)
-            return _contents(path, connection)
+            return _contents(path, connection, check_header(path, connection))
     except (sqlite3.Error, sqlite3.Warning, ConfigError, *UNREADABLE) as error:
         if isinstance(error, JournalDamaged):
             raise
@@ -108,11 +103,11 @@ class _OtherVersion(ConfigError):
     """A journal that another program wrote well."""
 
 
-def check_header(path: Path, connection: sqlite3.Connection) -> None:
-    """Refuse a database that is no journal of this version.
+def check_header(path: Path, connection: sqlite3.Connection) -> int:
+    """Return the version of a journal that this tracker can read.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the database is not a journal, or a newer tracker has written it.
     """
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -120,29 +115,28 @@ def check_header(path: Path, connection: sqlite3.Connection) -> None:
         raise ConfigError(
             f"{path} is a database of another program, no tracker's journal; move it away or name another --state-dir"
         )
-    if version != SCHEMA_VERSION:
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
+        newer = "start the newer tracker that wrote it, or " if version > SCHEMA_VERSION else ""
         raise _OtherVersion(
-            f"{path} has version {version}, this tracker reads {SCHEMA_VERSION}; 'fleet tracker fsck --empty "
-            f"--state-dir {path.parent}' sets it aside (leases and waiting requests end), or name another --state-dir"
+            f"{path} has version {version}, this tracker reads {OLDEST_VERSION} to {SCHEMA_VERSION}; {newer}"
+            f"set it aside by 'fleet tracker fsck --empty --state-dir {path.parent}' (leases and waiting requests end) "
+            "or name another --state-dir"
         )
+    return int(version)
 
 
-def adds_up(connection: sqlite3.Connection) -> bool:
-    """Tell, within SQLite, whether a database's pages are well and its entries are those that it says."""
-    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        return False
-    chain = read_chain(connection)
-    found = connection.execute("SELECT count(*), ifnull(sum(sum), 0) FROM entries").fetchone()
-    return chain is not None and found == (chain.entries, chain.total)
+def is_intact(connection: sqlite3.Connection) -> bool:
+    """Check, within SQLite, a database's pages and its chain."""
+    return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",) and read_chain(connection) is not None
 
 
 def read_chain(connection: sqlite3.Connection) -> Chain | None:
-    """Return what a journal says of itself; None when that is damaged."""
-    row = connection.execute("SELECT boot, commits, entries, total, sum FROM chain").fetchone()
+    """Return the chain; None if it is damaged. In version 2 it has two more values before the sum."""
+    row = connection.execute("SELECT * FROM chain").fetchone()
     if row is None or not all(isinstance(value, int) for value in row):
         return None
-    chain = Chain(boot=row[0], commits=row[1], entries=row[2], total=row[3])
-    return chain if chain.sum == row[4] else None
+    _, *values, found = row
+    return Chain(boot=values[0], commits=values[1]) if found == _chain_sum(*values) else None
 
 
 def damaged(path: Path, what: str) -> JournalDamaged:
@@ -152,20 +146,27 @@ def damaged(path: Path, what: str) -> JournalDamaged:
     )
 
 
-def _contents(path: Path, connection: sqlite3.Connection) -> Contents:
+def _contents(path: Path, connection: sqlite3.Connection, version: int) -> Contents:
     pages = connection.execute("PRAGMA quick_check(1)").fetchone()
     if pages != ("ok",):
         raise damaged(path, f"is damaged: {' '.join(str(pages[0]).split())}")  # SQLite heads its findings with a line
     chain = read_chain(connection)
     if chain is None:
-        raise damaged(path, "is damaged: it does not say how much it holds")
+        raise damaged(path, "is damaged: its number of commits is unreadable")
     rows = connection.execute("SELECT key, content, sum FROM entries").fetchall()
-    sums = {key: found for key, _, found in rows}
     wrong = sum(1 for key, content, found in rows if found != sum_of(key, content))
-    if wrong or len(sums) != chain.entries or sum(sums.values()) != chain.total:
-        raise damaged(path, f"is damaged: of {chain.entries} entries {len(sums) - wrong} are whole")
+    if wrong:
+        raise damaged(path, f"is damaged: of {len(rows)} entries {len(rows) - wrong} are whole")
+    migrated = None
+    if version < SCHEMA_VERSION:
+        fresh = migrate((row[:2] for row in rows), version)
+        rows = migrated = [(key, content, sum_of(key, content)) for key, content in fresh]
     devices, requests = entries_of(row[:2] for row in rows)
-    return Contents(chain=chain, devices=devices, requests=requests, sums=sums)
+    return Contents(chain=chain, devices=devices, requests=requests, migrated=migrated)
+
+
+def _chain_sum(*values: int) -> int:
+    return zlib.crc32(",".join(map(str, values)).encode())
 
 
 def _is_of_another_version(error: Exception) -> bool:

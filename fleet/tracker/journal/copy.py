@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConfigError, JournalDamaged
-from fleet.tracker.journal.checking import Contents, adds_up, check_file, damaged, read_chain, read_journal
+from fleet.tracker.journal.checking import Contents, check_file, damaged, is_intact, read_chain, read_journal
 from fleet.tracker.journal.mark import MarkWriter, mark_path, read_mark
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -57,7 +57,7 @@ def keep_copy(journal: Path) -> bool:
             with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
                 source.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE").fetchall()
-                if not adds_up(target):
+                if not is_intact(target):
                     raise damaged(journal, "does not add up while it is in use")
             _sync(fresh)
             fresh.replace(kept)

@@ -9,8 +9,9 @@ fit the disk any more, there is a moment in which nothing may be written (`is_bu
 let the caller of the next commit wait for that, which for a log of 256 MiB was 90 to 130 ms. A start folds in what a
 killed tracker has left: of many that were killed early, none would have come to it.
 
-Each commit also changes the chain (how many entries there are, and their sum), so that a start notices when anything is
-missing or different.
+A journal of an older version is rewritten at the start, in one transaction: killed in the midst of it, it is as before.
+
+Each commit also counts itself in the chain and in the mark beside the file, so that a start detects lost commits.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from pathlib import Path
 
 from fleet.errors import ConfigError, DiskFull
 from fleet.tracker.core.records import Changes, Durable
-from fleet.tracker.journal.checking import APPLICATION_ID, SCHEMA_VERSION, Chain, read_journal
+from fleet.tracker.journal.checking import APPLICATION_ID, Chain, read_journal
 from fleet.tracker.journal.codec import Row, changed_rows, sum_of
 from fleet.tracker.journal.copy import keep_copy
 from fleet.tracker.journal.mark import MarkWriter, read_mark
+from fleet.tracker.journal.migrations import SCHEMA_VERSION
 
 logger = logging.getLogger(__name__)
 
-_SCHEMA = """
-CREATE TABLE chain (
-    id INTEGER PRIMARY KEY CHECK (id = 0), boot INTEGER NOT NULL, commits INTEGER NOT NULL, entries INTEGER NOT NULL,
-    total INTEGER NOT NULL, sum INTEGER NOT NULL
-);
-CREATE TABLE entries (
-    key TEXT PRIMARY KEY, content TEXT NOT NULL, sum INTEGER NOT NULL
-) WITHOUT ROWID;
-INSERT INTO chain VALUES (0, 0, 0, 0, 0, 0);
-"""
-_WRITE_CHAIN = "UPDATE chain SET boot = ?, commits = ?, entries = ?, total = ?, sum = ?"
+_SCHEMA = (
+    """CREATE TABLE chain (
+        id INTEGER PRIMARY KEY CHECK (id = 0), boot INTEGER NOT NULL, commits INTEGER NOT NULL, sum INTEGER NOT NULL
+    )""",
+    "CREATE TABLE entries (key TEXT PRIMARY KEY, content TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO chain VALUES (0, 0, 0, 0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+_WRITE_CHAIN = "UPDATE chain SET boot = ?, commits = ?, sum = ?"
 _WRITE = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
 _DELETE = "DELETE FROM entries WHERE key = ?"
 
@@ -72,8 +73,6 @@ class Journal:
         self._connection: sqlite3.Connection | None = None
         self._mark = MarkWriter(path)
         self._chain = Chain()
-        self._sums: dict[str, int] = {}
-        """Of every entry in the file."""
         self._folding: threading.Thread | None = None
         self._pages_unfolded = 0
         self._log_pages = 0
@@ -86,17 +85,19 @@ class Journal:
 
         Raises:
             JournalDamaged: it does not hold what it held when it was written to last.
-            ConfigError: the file is no database, or one of another program or version.
-            DiskFull: there is no space to count the start.
+            ConfigError: the file is no database, or one of another program or a newer version.
+            DiskFull: there is no space to migrate the file or to count the start.
         """
         contents = read_journal(self.path)
         if contents is not None:
-            self._chain, self._sums = contents.chain, contents.sums
+            self._chain = contents.chain
         try:
             connection = self._connection = self._connect()
             if contents is None:
-                header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                connection.executescript(f"BEGIN; {header} {_SCHEMA} COMMIT;")
+                self._create(connection, [])
+            elif contents.migrated is not None:
+                self._create(connection, contents.migrated)
+                logger.info("journal migrated", extra={"path": str(self.path), "version": SCHEMA_VERSION})
             self._count_boot(connection, now)
         except (sqlite3.Error, OSError) as error:
             self.close()
@@ -119,19 +120,12 @@ class Journal:
             return
         present: list[Row] = []
         gone: list[tuple[str]] = []
-        entries, total = self._chain.entries, self._chain.total
         for key, content in changed_rows(changes):
-            before = self._sums.get(key)
-            total -= before or 0
-            entries -= before is not None
             if content is None:
                 gone.append((key,))
-                continue
-            found = sum_of(key, content)
-            total += found
-            entries += 1
-            present.append((key, content, found))
-        chain = Chain(boot=self._chain.boot, commits=self._chain.commits + 1, entries=entries, total=total)
+            else:
+                present.append((key, content, sum_of(key, content)))
+        chain = Chain(boot=self._chain.boot, commits=self._chain.commits + 1)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(_WRITE, present)
@@ -144,9 +138,6 @@ class Journal:
             self._make_room()
             raise DiskFull(f"the tracker cannot write {self.path}: {error}; free some space there") from error
         self._chain = chain
-        self._sums.update((key, found) for key, _, found in present)
-        for (key,) in gone:
-            self._sums.pop(key, None)
         self._mark.write(chain.commits, chain.boot)
         self._fold_log(len(present) + len(gone))
 
@@ -184,6 +175,18 @@ class Journal:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return connection
 
+    def _create(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
+        """Make the tables of this version with these rows, in the place of those of an older version."""
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("DROP TABLE IF EXISTS chain")
+        connection.execute("DROP TABLE IF EXISTS entries")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.executemany(_WRITE, rows)
+        self._write_chain(connection, self._chain)
+        connection.execute("COMMIT")
+        self._pages_unfolded = len(rows)
+
     def _count_boot(self, connection: sqlite3.Connection, now: float) -> None:
         """Count this start: the clock [ms], unless the journal or its mark has that number or a larger one."""
         mark = read_mark(self.path)
@@ -198,7 +201,7 @@ class Journal:
         self._mark.write(chain.commits, chain.boot)
 
     def _write_chain(self, connection: sqlite3.Connection, chain: Chain) -> None:
-        connection.execute(_WRITE_CHAIN, (chain.boot, chain.commits, chain.entries, chain.total, chain.sum))
+        connection.execute(_WRITE_CHAIN, (chain.boot, chain.commits, chain.sum))
 
     def _fold_log(self, pages: int) -> None:
         self._pages_unfolded += pages
