@@ -1,4 +1,4 @@
-"""A built module as a file named by its digest, and what has to be known to run it."""
+"""A built module as a file named by its digest, and the facts needed to run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.errors import ArtifactRefused
 
 
 class ArtifactFacts(TypedDict, total=False):
-    """What is known of an artifact beyond its file; see the fields of `Artifact`."""
+    """Facts about an artifact beyond its file; see the fields of `Artifact`."""
 
     function: str
     args: tuple[TensorSpec, ...]
@@ -44,11 +44,11 @@ class Artifact:
 
     module_kind: ModuleKind = ModuleKind.FUNCTIONS
     linker: str = ""
-    """What linked it: "x86_64-linux-gnu-gcc"."""
+    """Its linker: "x86_64-linux-gnu-gcc"."""
 
     tvm_version: str = ""
     loop_nests: tuple[str, ...] = ()
-    """What of a whole model stays loop nests, since nothing can schedule it: functions, blocks, operators."""
+    """Parts of a whole model that stay loop nests, since nothing can schedule them: functions, blocks, operators."""
 
     @classmethod
     def of_file(cls, path: Path | str, **facts: Unpack[ArtifactFacts]) -> Artifact:
@@ -59,7 +59,7 @@ class Artifact:
         return cls(path=path, digest=digest_of(path), **known)
 
     def save_facts(self) -> None:
-        """Write what is known beside the file, as `<path>.json`."""
+        """Write the facts beside the file, as `<path>.json`."""
         side_file_of(self.path).write_text(self.facts_json(indent=1))
 
     def facts_json(self, indent: int | None = None) -> str:
@@ -80,7 +80,7 @@ def check_architecture(content: bytes, arch: str, *, device_name: str, instead: 
     Args:
         content: the file, or its first `elf.HEADER_BYTES`; 20 bytes tell the machine, but not ARM's float ABI.
         arch: the device's label.
-        instead: what it should be built for, for the message.
+        instead: the right target, for the message.
 
     Raises:
         ArtifactRefused: no shared library at all, built for another architecture, or soft-float for 32-bit ARM.
@@ -127,7 +127,7 @@ def _read_facts(path: Path) -> ArtifactFacts:
 
 
 def facts_from_json(text: str | bytes) -> ArtifactFacts:
-    """Return what `Artifact.facts_json` wrote.
+    """Parse the output of `Artifact.facts_json`.
 
     Raises:
         ArtifactRefused: it is something else.

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 
 HEADER_BYTES = 64
-"""How many of a file's first bytes `read_header` can use."""
+"""Number of leading bytes that `read_header` can use."""
 
 EM_CUDA = 190
 EM_AMDGPU = 224

@@ -1,8 +1,8 @@
-"""Whether an artifact fits a device, from what both say about themselves: asked before anything is uploaded.
+"""Compatibility of an artifact with a device, from the facts of both: checked before an upload.
 
 Three questions: is the file's code for the device's CPU (ELF machine, and the float ABI of 32-bit ARM); does the CPU
-have the features that the artifact's target lets code use; is GPU code for this GPU. What a device does not tell is
-not held against the artifact. Features have the names of /proc/cpuinfo, as in the devices' labels.
+have the features that the artifact's target lets code use; is GPU code for this GPU. Facts that a device does not
+report are no reason to refuse. Features have the names of /proc/cpuinfo, as in the devices' labels.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ _TOLD = {
 
 
 def check_fit(artifact: Artifact, head: bytes, inventory: Inventory, *, device_name: str) -> None:
-    """Refuse an artifact that the device cannot load, or whose code it cannot run.
+    """Refuse an artifact that the device cannot load or run.
 
     Args:
         head: first bytes of the artifact's file, `HEADER_BYTES` of them where it has so many.
 
     Raises:
-        ArtifactRefused: it does not fit; the message says why and what to do.
+        ArtifactRefused: it does not fit; the message has the reason and the remedy.
     """
     arch = inventory.labels.get("arch", "")
     if arch:
@@ -119,7 +119,7 @@ def check_target(target_json: str, inventory: Inventory, *, device_name: str) ->
 
 
 def _own_target(inventory: Inventory) -> str:
-    """Return what to build for a device, in what `fleet build --target` takes: its board's name, or its target."""
+    """Return the value of `fleet build --target` for a device: its board's name, or its target."""
     named = inventory.labels.get("board") or inventory.target_json
     return f"the device's own target: {named}" if named else "the device's target"
 
@@ -147,7 +147,7 @@ def _features_of_core(core: str, arch: str) -> list[str]:
 
 
 def _lacking(inventory: Inventory, own: Mapping[str, object], arch: str) -> frozenset[str]:
-    """Return the features that the device is known not to have: by what its agent tells, and by its ARM core.
+    """Return the features that the device lacks, according to its agent and its ARM core.
 
     An x86 level is the least that a machine has, but a core of ARM's is all that it is.
     """

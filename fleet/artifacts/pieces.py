@@ -14,11 +14,11 @@ _LEVEL = 1
 """More takes twice the time and saves a twentieth."""
 
 _WINDOW_BYTES = 32 * 1024
-"""How far back zlib looks: an artifact larger than this finds little of the one before it."""
+"""Window of zlib: an artifact larger than this finds little of the one before it."""
 
 
 class DamagedPiece(Exception):
-    """What came cannot be decompressed."""
+    """The received piece cannot be decompressed."""
 
 
 class Deflater:
@@ -54,7 +54,7 @@ class Inflater:
         """Return the piece.
 
         Raises:
-            DamagedPiece: not what a Deflater made, or larger than a piece may be.
+            DamagedPiece: not from a Deflater, or larger than a piece may be.
         """
         piece = self._decompress(content) if is_deflated else content
         self._previous = piece[-_WINDOW_BYTES:]

@@ -20,7 +20,7 @@ from fleet.errors import ConfigError
 T = TypeVar("T")
 
 TRACKER_PORT = 9290
-"""Where a tracker listens and clients look for one, unless told otherwise."""
+"""Default address of a tracker, for itself and for clients."""
 
 
 _WORDS: dict[object, str] = {
@@ -32,7 +32,7 @@ _WORDS: dict[object, str] = {
     dict: "a mapping",
     Path: "a path",
 }
-"""What types are called in messages to people who write YAML."""
+"""Names of types in messages to people who write YAML."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Key:
 
     name: str
     expects: str
-    """What its value is, in words: "text or a list"."""
+    """Its type in words: "text or a list"."""
 
     default: object = None
     """None, too, if the default is an empty list or mapping."""

@@ -1,4 +1,4 @@
-"""Which extra of this package brings the packages that only some of its parts need."""
+"""Extras of this package that install the dependencies of some of its parts."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ _EXTRAS = {
 
 
 def advice_for(error: ModuleNotFoundError) -> str:
-    """Return what to install for an import that failed; empty when no extra of ours has it."""
+    """Return the advice for a failed import; empty if no extra has the package."""
     name = (error.name or "").partition(".")[0]
     return f"install it with: pip install 'tvm-fleet[{_EXTRAS[name]}]'" if name in _EXTRAS else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class State(enum.StrEnum):
-    """How a check ended."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,10 +16,10 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check saw."""
+    """Finding of one check."""
 
     name: str
     state: State = State.OK
     seen: str
     advice: str = ""
-    """What to do about it."""
+    """Remedy."""

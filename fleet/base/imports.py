@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Import what lives as long as the process: the collector neither looks at it now nor ever again.
+    """Import modules that live as long as the process: the garbage collector never looks at them.
 
     That spares the processes forked from this one, too: a look writes to every object, and so to every page.
     """

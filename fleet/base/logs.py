@@ -39,7 +39,7 @@ def setup(level: str = "INFO", *, is_json: bool | None = None) -> None:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Keep what is logged from a terminal whose whole screen is drawn; write the newest of it at the end."""
+    """Keep log lines from a terminal in full-screen use; write the newest at the end."""
     root = logging.getLogger()
     former, keeping = root.handlers[:], _Keeping()
     root.handlers[:] = [keeping]
@@ -68,7 +68,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 class Throttle(logging.Filter):
     """Lets a warning through a few times; the one after a pause says how many were left out.
 
-    What a peer does wrong, it can do a thousand times a second.
+    A peer can repeat an error a thousand times a second.
     """
 
     def __init__(self, clock_sec: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Tells whether two processes run on the same machine, and what programs here are built for."""
+"""Tells whether two processes run on the same machine, and names the architecture of programs here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def account_name() -> str:
 
 
 def architecture(machine: str | None = None, pointer_bytes: int | None = None) -> str:
-    """Return what programs here are built for, in the words of `uname -m`.
+    """Return the architecture of programs here, as `uname -m` names it.
 
     The kernel's own word is not enough: Raspberry Pi OS runs its 32-bit system on a 64-bit kernel.
     """

@@ -1,4 +1,5 @@
-"""Tells who can reach an address: this machine alone, or others too. The latter has to be asked for."""
+"""Tells whether an address can be reached from this machine alone or from others, too. The latter has to be asked
+for."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):([0-9]{1,5})")
 
 
 def check_address(address: str, what: str) -> None:
-    """Refuse what is no "host:port" before anything waits for it.
+    """Refuse text other than "host:port" before anything waits for it.
 
     Raises:
         ConfigError: it is none.

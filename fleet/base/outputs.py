@@ -1,4 +1,4 @@
-"""Files that commands write: what cannot be written is refused before the work for it is done."""
+"""Files that commands write: an unwritable path is refused before the work for it is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as plain data and back: frozen dataclasses to what JSON holds, and the same dataclasses from that.
+"""Values as plain data and back: frozen dataclasses to JSON values, and the same dataclasses from that.
 
 A reader ignores keys that it does not know and gives a field that is not there its default, so that either side may be
 the newer one.
@@ -25,7 +25,7 @@ _INFINITE = "Infinity"
 
 
 def to_plain(value: object) -> object:
-    """Return what JSON holds of dataclasses, collections, paths, times and enums."""
+    """Convert dataclasses, collections, paths, times and enums to JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -44,10 +44,10 @@ def to_plain(value: object) -> object:
 
 
 def from_plain(cls: type[T], plain: object) -> T:
-    """Make a dataclass from what `to_plain` made of one.
+    """Make a dataclass from the output of `to_plain`.
 
     Raises:
-        InvalidRequest: something in it is not what the field of its name holds.
+        InvalidRequest: a value has another type than its field.
     """
     return cast("T", _read(cls, plain, cls.__name__))
 

@@ -56,7 +56,7 @@ def read_private(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: there is none.
-        ConfigError: others can read or write it, so that what is in it is no secret, or it is not ours to read.
+        ConfigError: others can read or write it, so that its content is no secret, or it is not ours to read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

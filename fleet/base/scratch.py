@@ -1,4 +1,4 @@
-"""Temporary folders that go away even after kill -9: whoever makes the next one removes the abandoned ones.
+"""Temporary folders that go away even after kill -9: the next process that makes one removes abandoned ones.
 
 Each holds a file that its maker keeps locked. The kernel releases the lock when the maker ends, however it ends.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _PREFIX = "fleet-"
 _ADOPTED = "pymp-"
-"""How folders of multiprocessing begin: it removes them at an orderly end only."""
+"""Prefix of multiprocessing's folders: it removes them at an orderly end only."""
 
 _OWNER = ".owner"
 
@@ -38,7 +38,7 @@ def scratch_dir(purpose: str) -> Iterator[Path]:
 
 
 def remove_abandoned(root: Path) -> None:
-    """Remove the folders in `root` whose makers are gone. What cannot be removed, such as another user's, stays."""
+    """Remove the folders in `root` of ended processes. Folders that cannot be removed, such as another user's, stay."""
     for owner in [*root.glob(f"{_PREFIX}*/{_OWNER}"), *root.glob(f"{_ADOPTED}*/{_OWNER}")]:
         with contextlib.suppress(OSError):
             descriptor = os.open(owner, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""What clients take when nobody says otherwise: which tracker, library, devices and format.
+"""Defaults of clients: tracker, library, devices and format.
 
 One order for all of them, here and nowhere else: the flag, the environment, the file, the default. An empty value of a
 flag or a variable means the default, too: `--tracker ''` is this machine's tracker, whatever the file says.
@@ -9,7 +9,7 @@ flag or a variable means the default, too: `--tracker ''` is this machine's trac
     selector: kind=cpu,arch=aarch64
     format: json
 
-The file is read at each look, and only then: who gives a flag needs no file that can be read.
+The file is read at each look, and only then: a flag makes a readable file unnecessary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMATS = ("table", "json")
 
 
 class Source(StrEnum):
-    """Where a value came from."""
+    """Source of a value."""
 
     FLAG = "flag"
     ENVIRONMENT = "environment"
@@ -45,7 +45,7 @@ class Setting:
     value: str
     source: Source
     where: str = ""
-    """What to correct: "--tracker", "$FLEET_TRACKER", the file. Empty for the default."""
+    """Place to correct: "--tracker", "$FLEET_TRACKER", the file. Empty for the default."""
 
     @property
     def asked(self) -> str | None:
@@ -87,10 +87,10 @@ def config_file() -> Path:
 
 
 def look_up(key: str, flag: str | None = None) -> Setting:
-    """Return what counts for one of `KEYS`, given what its flag said.
+    """Return the effective value of one of `KEYS`, given its flag.
 
     Raises:
-        ConfigError: the value, or the file, is not what it should be; the text says where it stands.
+        ConfigError: the value, or the file, is invalid; the text names its place.
     """
     given: tuple[tuple[Source, str, Callable[[], str | None]], ...] = (
         (Source.FLAG, _FLAGS[key], lambda: flag),
@@ -124,7 +124,7 @@ def _default(key: str) -> str:
 
 
 def _check(key: str, value: str, where: str) -> None:
-    """Refuse what no command could use. Selectors and libraries are checked by those who know them."""
+    """Refuse values that no command could use. Selectors and libraries are checked by their own modules."""
     if key == "tracker":
         check_address(value, "the tracker's address" + ("" if where == _FLAGS[key] else f" in {where}:"))
     if key == "format" and value not in FORMATS:

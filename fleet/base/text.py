@@ -10,7 +10,7 @@ import re
 _SPACES = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _HIDDEN = re.compile(
     "["
-    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: control characters of terminals
     "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"  # invisible, or turning left to right
     "\ud800-\udfff\ufff9-\uffff\U000e0000-\U000e0fff"  # no characters, or tags
     "]"

@@ -33,7 +33,7 @@ _HALF = "float16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildTask:
-    """What to build."""
+    """Program to build."""
 
     mod_json: str
     target: Target
@@ -47,7 +47,7 @@ class BuildTask:
     """False: the search has them already."""
 
     cache: BuildCache | None = None
-    """Where built libraries are looked for, and kept."""
+    """Cache of built libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class BuiltCandidate:
     """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program, or where not wanted."""
 
     packings: tuple[Packing, ...] = ()
-    """How to make its arguments from the workload's."""
+    """Conversion of the workload's arguments to its own."""
 
     program: int | None = None
     """Hash of the scheduled program."""

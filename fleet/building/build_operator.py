@@ -16,7 +16,7 @@ def build_alone(task: BuildTask) -> Artifact:
     """Build a workload with its trace, else with its static schedule, as `compile_model` does; weights are packed.
 
     Returns:
-        An artifact whose arguments are as it takes them.
+        An artifact with the arguments that it takes.
 
     Raises:
         BuildError: it did not compile or link.

@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SEC = 0.02
 _MOST_WAIT_SEC = 300.0
-"""Longer than any turn of ours. Whoever is stopped, or has been forgotten in a debugger, must not stop all others."""
+"""Longer than any turn of ours. A process that is stopped, for example in a debugger, must not stop all others."""
 
 _MODE = 0o600
 
 
 class Side(enum.Enum):
-    """What the cores are used for. Those of one side share them, but who measures alone has them alone."""
+    """Use of the cores. Processes of one side share them, except for exclusive measurements."""
 
     BUILDING = "building"
     MEASURING = "measuring"
@@ -76,7 +76,7 @@ class MachineTurns:
             yield
 
     async def _enter(self, side: Side, kept: contextlib.ExitStack, until: float) -> None:
-        """Lock what says that we are in until `kept` is closed."""
+        """Lock the file that marks this process's turn until `kept` is closed."""
         with contextlib.ExitStack() as coming_in:
             await self._lock("gate", fcntl.LOCK_EX, coming_in, until)
             if side is Side.BUILDING:

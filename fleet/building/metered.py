@@ -1,4 +1,4 @@
-"""Tasks that say what they cost: the processor time of a worker of the pool, and of the linkers that it ran."""
+"""Tasks that report their cost: the processor time of a worker of the pool, and of the linkers that it ran."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Metered(Generic[T]):
 
 
 def metered(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Metered[T]:
-    """Run a task. Raises what it raises."""
+    """Run a task. Passes its exceptions on."""
     before = _spent_sec()
     value = fn(*args, **kwargs)
     return Metered(value, _spent_sec() - before)

@@ -1,4 +1,4 @@
-"""Where search and builds run, as the optimizer sees it."""
+"""The executor of searches and builds, as the optimizer sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 class Pool(Protocol):
-    """An executor whose tasks have a time limit each."""
+    """An executor with a time limit for each task."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]: ...
 

@@ -1,10 +1,10 @@
-"""Decides who may use the cores: builds or measurements, never both on one machine.
+"""Assigns the cores to builds or measurements, never to both on one machine.
 
 A timing taken beside a busy compiler is worthless. On a machine that both builds and measures, the two sides take
-turns, in the order in which they asked; what a device on another machine measures waits for nobody. Two processors of
-one machine are the same cores by two names: what measures on a processor is alone.
+turns, in the order of their requests; measurements on another machine do not wait. Two processors of
+one machine are the same cores by two names: a measurement on a processor is exclusive.
 
-Who waits for something that others may need their turn for, such as a lease, steps aside: see `stepped_aside`.
+A task that waits for something that others may need their turn for, such as a lease, steps aside: see `stepped_aside`.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ _turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
 
 @asynccontextmanager
 async def stepped_aside() -> AsyncIterator[None]:
-    """Leave the turn that this task has, if it has one, while it waits: whoever it waits for may need the cores.
+    """Leave this task's turn, if it has one, while it waits: the awaited task may need the cores.
 
-    Who holds a lease and waits for the cores, and who holds the cores and waits for that lease, would wait for ever.
+    Prevents a deadlock: one task holds a lease and waits for the cores while another holds the cores and waits for that
+    lease.
     After an error the turn is not taken again.
     """
     turn = _turn.get()

@@ -14,7 +14,7 @@ from fleet.models.reference import is_refused
 
 
 def largest_index(model: Model) -> int:
-    """Return what `make_inputs` should take as the largest index for a model.
+    """Return the largest index for `make_inputs` with a model.
 
     Runs the engine of the model's format, in the build pool. Where that refuses all indices, it is not for them.
     """
@@ -25,7 +25,7 @@ def largest_index(model: Model) -> int:
 
 
 def largest_index_of(workload: Workload) -> int:
-    """Return what `make_inputs` should take as the largest index for a single program."""
+    """Return the largest index for `make_inputs` with a single program."""
     limit = workload.largest_index
     return LARGEST_INDICES[0] if limit is None else min(LARGEST_INDICES[0], limit)
 

@@ -81,23 +81,23 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Where an answer is wrong."""
+    """Place of a wrong answer."""
 
     index: int
-    """Which output."""
+    """Index of the output."""
 
     max_abs_error: float
     """Largest difference in that output; infinite where only one side is finite."""
 
     tolerance: float
-    """What was allowed at that element."""
+    """Tolerance at that element."""
 
     text: str
     """The mismatch in a sentence."""
 
 
 class InputStyle(enum.Enum):
-    """How floats are drawn. Tried in this order until the outputs say something (`fleet.checking.weakness`)."""
+    """Distribution of floats. Tried in this order until the outputs say something (`fleet.checking.weakness`)."""
 
     NORMAL = "normal"
     """Variance 1, so that no element and no sign is special."""
@@ -164,7 +164,7 @@ def compare(
 
 
 def tolerance_of(dtype: str, *, reduction_size: int | None = None, roundings: int = 0) -> float:
-    """Return what an error may be at most, as a share of (scale + |reference|); 0 for types that have to be equal.
+    """Return the limit of an error as a share of (scale + |reference|); 0 for types that have to be equal.
 
     Args:
         reduction_size: terms in the longest sum behind an element.

@@ -1,4 +1,4 @@
-"""Three models of different kinds, whose mean ranks better than each of them: ridge, trees and a network.
+"""Three models of different kinds, with a mean that ranks better than each of them: ridge, trees and a network.
 
 All predict how a candidate compares with others of its workload, in units of that workload's spread: 0 is the mean,
 higher is slower.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float32]
 
 _LEAST_SPREAD = 0.07
-"""Of logarithms of times: in a workload whose candidates hardly differ, their order is noise."""
+"""Of logarithms of times: if a workload's candidates hardly differ, their order is noise."""
 
 _TREES = 20
 _PASSES = 11
@@ -67,15 +67,15 @@ class Experts:
     booster: bytes
     network: network.Network
     scale: float
-    """What the network's values are divided by."""
+    """Divisor of the network's values."""
 
     def values(self, rows: Rows, of_network: Vector, residual: Vector | None = None) -> Vector:
         """Return a value per candidate.
 
         Args:
             rows: relative to candidates of the same workload.
-            of_network: what the network says, less its mean over these candidates.
-            residual: what a device adds to the ridge regression's weights.
+            of_network: the network's values, less their mean over these candidates.
+            residual: the device's addition to the ridge regression's weights.
         """
         weights = self.weights if residual is None else self.weights + residual
         of_trees = trees.load(self.booster).values(rows)
@@ -115,7 +115,7 @@ def binned(prepared: Sequence[Prepared]) -> QuantileDMatrix:
 
 
 def residuals(prepared: Sequence[Prepared]) -> tuple[Mapping[str, Vector], Mapping[str, Vector]]:
-    """Return what instruction sets, and then device models, add to the weights of the ridge regression.
+    """Return the residual weights of instruction sets, and then of device models, for the ridge regression.
 
     A device model's residual includes that of its instruction set, which it borrows from its siblings. Nothing can be
     told apart where there is only one of them.

@@ -1,8 +1,8 @@
-"""Features as the library keeps them: half floats, compressed; 200 bytes for a candidate of two stores. And what it
-says of a snapshot: which targets it can be asked about.
+"""Features as the library keeps them: half floats, compressed; 200 bytes for a candidate of two stores. And the metrics
+of a snapshot: the targets that it covers.
 
-Rows are kept as they come from the extractor. What a model makes of them (sums, maxima, differences from a workload's
-median) takes microseconds and is its own affair, so it can change without another extraction, which takes 10 ms.
+Rows are kept as they come from the extractor. A model's derived features (sums, maxima, differences from a workload's
+median) take microseconds and are its own affair, so they can change without another extraction, which takes 10 ms.
 Values are logarithms up to 40 or shares up to 1: half floats tell 1 part in 1,000 of them.
 """
 
@@ -23,7 +23,7 @@ FEATURE_VERSION = "per-store-1"
 """Names the extractor: rows of another version are neither learnt from nor predicted on."""
 
 TARGET_KINDS = "target_kinds"
-"""In a snapshot's metrics: what it can be asked about. What holds for processors says nothing about GPUs."""
+"""In a snapshot's metrics: the targets that it covers. Features of processors say nothing about GPUs."""
 
 _SHAPE = struct.Struct("<HH")
 _HALF_BYTES = 2
@@ -32,7 +32,7 @@ _MOST_ROWS = 4096
 
 
 def pack_program(program: int | None, rows: NDArray[np.float32]) -> RecordProgram:
-    """Return what the library keeps of a candidate.
+    """Return the stored features of a candidate.
 
     Args:
         program: hash of the scheduled program; None: not known.
@@ -79,7 +79,7 @@ def unpack_rows(stores: bytes) -> NDArray[np.float32]:
 
 
 def target_kind(target_json: str) -> str:
-    """Return what a target is for: "llvm", "cuda", ..."""
+    """Return the kind of a target: "llvm", "cuda", ..."""
     return str(json.loads(canonical_target(target_json))["kind"])
 
 

@@ -1,4 +1,4 @@
-"""Learns from what was measured: records in, a model snapshot out. Stateless; runs in a worker of the build pool."""
+"""Learns from measurements: records in, a model snapshot out. Stateless; runs in a worker of the build pool."""
 
 from __future__ import annotations
 

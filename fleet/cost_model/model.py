@@ -2,7 +2,7 @@
 
 Each member of the ensemble has left out another part of the workloads. So there are honest predictions for all of them
 without any further training, and from these follow the slope that turns values into logarithms of times, its spread
-over workloads, and the error of a single candidate: what a member of a prediction is made of.
+over workloads, and the error of a single candidate: the parts of a member's prediction.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _ENOUGH_RECORDS = 8
 """Workloads with fewer say little about how far the model can be believed."""
 
 _LEAST_SLOPE = 0.05
-"""What ranks new workloads at random still has an opinion, though one that counts little."""
+"""A model that ranks new workloads at random still has an opinion, though one that counts little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How values become times, learnt on workloads that the experts had not seen."""
+    """Conversion of values to times, learnt on workloads that the experts had not seen."""
 
     slope: float
     """Logarithm of the time per unit of value."""
@@ -59,7 +59,7 @@ class Frame:
 
     reference: Reference
     centres: tuple[float, ...]
-    """What each network says of them on average."""
+    """Mean value of each network for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class CostModel:
     """Share of pairs that members ranked right in workloads that they had not seen, mean over workloads."""
 
     def frame(self, features: Sequence[Features]) -> Frame:
-        """Return what candidates of one workload are compared with: best some dozens, not chosen for their speed."""
+        """Return the frame of one workload's candidates: ideally some dozens, not chosen for their speed."""
         return Frame(
             reference=Reference.of(pooled(features)),
             centres=tuple(float(member.network.values(features).mean()) for member in self.members),
@@ -86,7 +86,7 @@ class CostModel:
     def values(
         self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
     ) -> NDArray[np.float32]:
-        """Return what each member says of candidates, [n_members, n_candidates]; higher is slower."""
+        """Return each member's values of candidates, [n_members, n_candidates]; higher is slower."""
         rows = frame.reference.relative(pooled(features))
         residual = self.by_device.get(device_model, self.by_instruction_set.get(instruction_set))
         return np.stack(
@@ -143,7 +143,7 @@ def calibrate(groups: Sequence[Group], honest: Sequence[Vector]) -> Calibration:
     products = np.array([(values @ values, values @ times) for values, times in pairs])
     slope = max(_LEAST_SLOPE, float(products[:, 1].sum() / (products[:, 0].sum() + 1e-6)))
     noise = math.sqrt(sum(float(((times - slope * values) ** 2).mean()) for values, times in pairs) / len(pairs))
-    # What slopes differ by is partly that of few candidates: take away what their noise explains.
+    # Slopes differ partly because of few candidates: subtract the part explained by noise.
     own = products[:, 1] / (products[:, 0] + 1e-6)
     explained = float(np.mean(noise**2 / (products[:, 0] + 1e-6)))
     work = np.log([group.flop + 1 for group in groups])

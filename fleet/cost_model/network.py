@@ -45,7 +45,7 @@ class Network:
     """Weights, and how features are normalized."""
 
     columns: NDArray[np.int64]
-    """Which features are used: the others were constant."""
+    """Mask of the used features: the others were constant."""
 
     middle: Array
     scale: Array
@@ -116,7 +116,7 @@ class _Batch:
     """The first store of each."""
 
     owner: NDArray[np.int64]
-    """Whose each store is."""
+    """Owner of each store."""
 
     targets: Array
     weights: Array

@@ -1,8 +1,8 @@
-"""What comes with the package, so that the first search does not start blind: a snapshot, and what it was trained on.
+"""The model and training data shipped with the package, used until the library has its own.
 
 A snapshot that a library trains has learnt from both: one library's records alone taught less than the package knows.
 
-`python -m benchmarks.cost_data.prior` makes both from the data set in benchmarks/data, whose provenance is in there.
+`python -m benchmarks.cost_data.prior` makes both from the data set in benchmarks/data, which has its provenance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def has_prior(target: Target) -> bool:
 
 
 def prior_for(target: Target) -> Snapshot | None:
-    """Return what is known before anything is measured for a target, if anything is."""
+    """Return the prior model for a target, or None if there is none."""
     return _cpu() if has_prior(target) else None
 
 
@@ -40,7 +40,7 @@ def _cpu() -> Snapshot:
 
 
 def prior_samples() -> list[Observation]:
-    """Return what the prior of processors was trained on: some 5,000 candidates, 10 MB."""
+    """Return the training data of the processors' prior: some 5,000 candidates, 10 MB."""
     return unpack_samples(SAMPLES_PATH.read_bytes())
 
 

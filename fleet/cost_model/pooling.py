@@ -1,4 +1,4 @@
-"""Candidates as rows: what MetaSchedule says of each store, pooled, and relative to other candidates of the workload.
+"""Candidates as rows: MetaSchedule's features of each store, pooled, and relative to other candidates of the workload.
 
 Absolute features tell the workload apart rather than its candidates: on workloads that were left out, trees on them
 ranked .57 of pairs right, on relative ones .64.
@@ -21,7 +21,7 @@ _LARGEST = 60.0
 """Of a logarithm, so that sums stay finite."""
 
 _LEAST_SPREAD = 0.25
-"""Added to a column's spread: what hardly differs must not weigh as much as what does."""
+"""Added to a column's spread: nearly constant columns must not weigh as much as others."""
 
 
 def pooled(features: Sequence[Features]) -> Rows:
@@ -39,7 +39,7 @@ def pooled(features: Sequence[Features]) -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What candidates of one workload are compared with: the same for all that are ranked together."""
+    """The frame of one workload's candidates: the same for all that are ranked together."""
 
     middle: NDArray[np.float32]
     """float32 [n_columns], median."""

@@ -14,7 +14,7 @@ from fleet.cost_model.workload_trees import OwnTrees, weight_of
 from fleet.errors import InvalidRequest
 
 _USUAL_RECORDS = 12.0
-"""What is usual counts like so many records of the workload's own."""
+"""Weight of the usual line, in records of the workload's own."""
 
 _USUAL_WEIGHT = 6.0
 """The same as a sum of squared values."""
@@ -28,16 +28,16 @@ class Prediction:
     """Mean, [n_candidates]."""
 
     members: NDArray[np.float32]
-    """[n_members, n_candidates]: equally likely answers. What a member has wrong of a workload (how slow it is, how
-    far its candidates are apart) it has wrong of all its candidates.
+    """[n_members, n_candidates]: equally likely answers. A member's error for a workload (level and spread of its
+    times) applies to all its candidates.
     """
 
 
 def predict(model: CostModel, query: Query, frame: Frame | None = None) -> Prediction:
-    """Return what is expected of candidates.
+    """Return predictions for candidates.
 
     Args:
-        frame: what they are compared with; None: one another, and the known ones.
+        frame: candidates to compare them with; None: one another, and the known ones.
 
     Raises:
         InvalidRequest: their features are of another version.
@@ -65,7 +65,7 @@ def predict(model: CostModel, query: Query, frame: Frame | None = None) -> Predi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """Logarithm of the time over what the shared model says, in one workload."""
+    """Logarithm of the time over the shared model's value, in one workload."""
 
     level: float
     level_spread: float
@@ -74,7 +74,7 @@ class _Line:
 
 
 def _line(usual: Calibration, flop: float, values: NDArray[np.float32], known: Group | None) -> _Line:
-    """Return a workload's line, from its own records as far as there are any, else from what is usual."""
+    """Return a workload's line, from its own records as far as there are any, else the usual one."""
     if known is None:
         start, per_work = usual.level
         level = start + per_work * math.log(flop + 1)
@@ -92,7 +92,7 @@ def _line(usual: Calibration, flop: float, values: NDArray[np.float32], known: G
 
 
 def _errors(count: int, noise: float) -> NDArray[np.float32]:
-    """Return what members have wrong of single candidates, [n_members, count]; the same every time."""
+    """Return the members' errors for single candidates, [n_members, count]; the same every time."""
     drawn = np.random.default_rng(0).standard_normal((count, MEMBERS)).astype(np.float32).T
     errors: NDArray[np.float32] = (drawn - drawn.mean(axis=0)) * np.float32(noise)
     return errors

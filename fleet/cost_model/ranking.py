@@ -1,4 +1,4 @@
-"""How well candidates were ranked."""
+"""Quality of a ranking of candidates."""
 
 from __future__ import annotations
 

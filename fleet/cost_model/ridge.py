@@ -1,7 +1,7 @@
 """Linear regression on relative rows, with a residual for each instruction set and each device model.
 
 A group's Gram matrix is all that is needed of it. So fits on bootstrap samples of the workloads cost one small system
-each, and so do the residuals: what a device adds to what its instruction set adds to what all devices share.
+each, and so do the residuals: those of a device on top of its instruction set's, on top of the shared weights.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ def fit(grams: Sequence[Gram], counts: Sequence[float], *, strength: float = STR
 
 
 def fit_residual(grams: Sequence[Gram], shared: Vector) -> Vector:
-    """Return what has to be added to shared weights for these groups."""
+    """Return the additions to the shared weights for these groups."""
     rest = [Gram(rows=gram.rows, targets=gram.targets - gram.rows @ shared, weight=gram.weight) for gram in grams]
     return fit(rest, [1.0] * len(rest), strength=RESIDUAL_STRENGTH)

@@ -13,15 +13,15 @@ from fleet.cost_model.observation import Features, Observation
 from fleet.errors import InvalidRequest
 
 _LONGEST_SEC = 3600.0
-"""No candidate is allowed to run that long; a longer time is a mistake of whoever sends it."""
+"""No candidate is allowed to run that long; a longer time is a mistake of its sender."""
 
 DISTURBED_WEIGHT = 0.25
-"""What a time counts during which something else ran."""
+"""Weight of a disturbed time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Candidates of one workload whose times are wanted."""
+    """Candidates of one workload to predict."""
 
     features: Sequence[Features]
     """Of each candidate, with at least one store."""
@@ -30,7 +30,7 @@ class Query:
     device_model: str = ""
     instruction_set: str = ""
     known: Sequence[Observation] = ()
-    """What was measured of this workload on this device model."""
+    """Measurements of this workload on this device model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Group:
 
 
 def check(samples: Iterable[Observation]) -> None:
-    """Refuse what no measurement can have given.
+    """Refuse impossible measurements.
 
     Raises:
         InvalidRequest: a time that is negative, zero, not a number or absurd, features that are not finite or of

@@ -1,7 +1,7 @@
-"""Scores for a search: what all workloads know, and what this job's own records say.
+"""Scores for a search, from the model of all workloads and from this job's own records.
 
 Scores are positive and about 1 for a usual candidate, twice as much for one of half the time: MetaSchedule's search
-takes parents in proportion to their score, and counts what is below 0 as 0.
+takes parents in proportion to their score, and counts negative ones as 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST_SCORE = 0.02
 """Of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
 
 _FRAME = 16
-"""So many candidates say what is usual for a workload; fewer would be compared with themselves."""
+"""Number of candidates that define the usual time of a workload; fewer would be compared with themselves."""
 
 _MOST = 4.0
 """Logarithms of scores are cut here."""
@@ -47,10 +47,10 @@ class Ranker:
         """Combine models.
 
         Args:
-            shared: what all workloads know; None: nothing is known of this kind of target.
+            shared: model of all workloads; None: there is none for this kind of target.
             own: trees of `fleet.cost_model.job_trees`, of the job's own records.
             records: how many of these are of this workload.
-            frame: candidates that say what is usual; none: the first that are scored.
+            frame: candidates that define the usual time; none: the first that are scored.
             measured: records of this workload with their features. With some of them scores are the times that
                 `predict` expects, which trusts the shared model as far as they bear it out.
         """

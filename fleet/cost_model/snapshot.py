@@ -22,7 +22,7 @@ from fleet.cost_model.samples import Query
 from fleet.errors import InvalidRequest
 
 _COLUMNS_VERSION = 1
-"""Of the columns that a snapshot makes of stored rows, whose own version is `stored.FEATURE_VERSION`. A snapshot of
+"""Of the columns that a snapshot makes of stored rows; those have `feature_codec.FEATURE_VERSION`. A snapshot of
 another is refused: its columns would be taken for others."""
 
 _MOST_BYTES = 64 * 1024 * 1024
@@ -59,7 +59,7 @@ class Snapshot:
 
     content: bytes
     metrics: Mapping[str, float]
-    """What it was trained on, and how it ranks workloads that its members had not seen."""
+    """Its training data, and the ranking of workloads that its members had not seen."""
 
     @cached_property
     def digest(self) -> str:

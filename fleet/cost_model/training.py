@@ -25,7 +25,7 @@ SURE = 1.64
 
 
 def train_snapshot(samples: Iterable[Observation], *, seed: int = 0) -> Snapshot:
-    """Train on what was measured on real devices; anything else is left out.
+    """Train on measurements of real devices; others are left out.
 
     Raises:
         InvalidRequest: a sample that no measurement can have given, or fewer than two workloads with eight samples.

@@ -1,4 +1,4 @@
-"""What the records of the workload itself say: trees on its own candidates, beside what all workloads say."""
+"""Trees on a workload's own candidates, beside the model of all workloads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weight_of(records: int) -> float:
 
 
 class OwnTrees:
-    """Trained on the records of one workload, with what the shared model says of them as one more column."""
+    """Trained on the records of one workload, with the shared model's values as one more column."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class OwnTrees:
         """Train.
 
         Args:
-            shared: what the shared model predicts for them, [n_candidates].
+            shared: predictions of the shared model, [n_candidates].
             log_sec: logarithms of their times.
             weights: how much each of these counts.
         """

@@ -1,4 +1,4 @@
-"""What can be done about a device, a waiting request or a job, and what is asked before. Pure.
+"""Actions on a device, a waiting request or a job, and their confirmations. Pure.
 
 Whether somebody may do it, the tracker decides.
 """
@@ -41,7 +41,7 @@ Action = Revoke | CancelRequest | CancelJob
 
 
 def action_for_device(device: DeviceStatus) -> Revoke | None:
-    """Return what can be done about a device: end its lease, if it has one."""
+    """Return the action on a device: end its lease, if it has one."""
     if not device.lease_name:
         return None
     return Revoke(
@@ -52,7 +52,7 @@ def action_for_device(device: DeviceStatus) -> Revoke | None:
 
 
 def action_for_request(request: PendingRequest) -> CancelRequest:
-    """Return what can be done about a request: end the wait."""
+    """Return the action on a request: end the wait."""
     return CancelRequest(
         request_id=request.request_id,
         question=f"Take the request of {request.asked_by or 'somebody'} for {request.terms.selector} out of the queue? "
@@ -61,7 +61,7 @@ def action_for_request(request: PendingRequest) -> CancelRequest:
 
 
 def action_for_job(job: JobStatus) -> CancelJob | None:
-    """Return what can be done about a job: stop it, unless it has ended."""
+    """Return the action on a job: stop it, unless it has ended."""
     if job.state not in (JobState.QUEUED, JobState.RUNNING, JobState.INTERRUPTED):
         return None
     return CancelJob(

@@ -1,6 +1,6 @@
-"""`fleet status` on a terminal: panes for devices, queue and jobs, details of one thing, and what may be done about it.
+"""`fleet status` on a terminal: panes for devices, queue and jobs, details of one thing, and actions on it.
 
-What is shown is decided by pure functions (`things`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
+Pure functions decide the content (`things`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
 keys, and puts lines on the screen.
 """
 
@@ -117,11 +117,11 @@ class FleetApp(App[None]):
 
     @property
     def choice(self) -> Choice:
-        """What is wanted of the pane in use."""
+        """Filter and order of the pane in use."""
         return self._choices[self._pane]
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what every line goes through: the terminal's encoding may lack signs."""
+        """Return the filter of every line: the terminal's encoding may lack signs."""
         found = super().get_line_filters()
         return [*found, self._signs] if self._signs.enabled else found
 
@@ -154,7 +154,7 @@ class FleetApp(App[None]):
             self.failure = error
             self.exit(return_code=error.exit_code)
 
-    # What is on the screen
+    # Content of the screen
 
     def draw(self) -> None:
         """Draw everything as it is at this moment."""
@@ -189,7 +189,7 @@ class FleetApp(App[None]):
             table.styles.height = given
         self._details.display = self._is_detailed
         self._details.styles.height = details_lines
-        if self.screen is self.default_screen and self.focused is None:  # what had the keys is hidden now
+        if self.screen is self.default_screen and self.focused is None:  # the focused pane is hidden now
             self.screen.set_focus(self._table if self._table.display else self._details)
 
     def _message_lines(self) -> int:
@@ -222,7 +222,7 @@ class FleetApp(App[None]):
         self._message.display = True
         self._lay_out()
 
-    # What keys do
+    # Actions of keys
 
     def end_by(self, number: signal.Signals) -> None:
         """End as a signal wants it, with the exit code of a shell, and leave the terminal as it was."""
@@ -262,7 +262,7 @@ class FleetApp(App[None]):
         self.draw()
 
     def action_leave(self) -> None:
-        """Close what was opened last: the filter's line, the details, the zoom, the filter."""
+        """Close the part opened last: the filter's line, the details, the zoom, the filter."""
         if self._filtering.display:
             self._close_filter()
         elif self._is_detailed:
@@ -281,7 +281,7 @@ class FleetApp(App[None]):
         self.push_screen(Help(ALL_KEYS))
 
     def action_act(self) -> None:
-        """Ask whether what can be done about the selected thing is to be done, and do it."""
+        """Confirm the action on the selected thing, and do it."""
         deed = self._deed()
         if deed is None:
             self.say("nothing can be done about this from here")
@@ -307,7 +307,7 @@ class FleetApp(App[None]):
         except FleetError as error:
             self.say(str(error), is_bad=True)
 
-    # What widgets tell
+    # Messages of widgets
 
     def on_pane_table_moved(self, event: PaneTable.Moved) -> None:
         if isinstance(self.focused, PaneTable) and self.focused.id:
@@ -328,7 +328,7 @@ class FleetApp(App[None]):
         self.draw()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed; what is no selector yet changes nothing, and says why."""
+        """Filter while it is typed; an incomplete selector changes nothing and shows the error."""
         if not self._filtering.display:
             return
         try:

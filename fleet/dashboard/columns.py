@@ -1,4 +1,4 @@
-"""The columns of devices, waiting requests and jobs: what a cell shows, and what it is sorted by. Pure."""
+"""The columns of devices, waiting requests and jobs: text of a cell, and sort key. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 Cell = str | Text
 Key = tuple[float, formatting.NaturalKey]
-"""What rows are sorted by: numbers by the first part, texts by the second."""
+"""Sort key of rows: numbers by the first part, texts by the second."""
 
 _BAR_COLUMNS = 10
 
@@ -45,10 +45,10 @@ class Column(Generic[T]):
 
     title: str
     cell: Callable[[T, float], Cell]
-    """What it shows of a thing at a time [s since 1970, the tracker's clock]. Text is taken literally."""
+    """Text for a thing at a time [s since 1970, the tracker's clock]. Text is taken literally."""
 
     key: Callable[[T], Key | None]
-    """What it sorts things by; None where it shows nothing, which goes last."""
+    """Sort key; None if it shows nothing, which goes last."""
 
     is_number: bool = False
     """Aligned right, never cut, and sorted largest first."""
@@ -79,7 +79,7 @@ def _note(device: DeviceStatus) -> str:
 
 
 def _trouble(telemetry: Telemetry) -> str:
-    """Say what would disturb a measurement now."""
+    """Name the conditions that would disturb a measurement now."""
     if telemetry.throttle_reasons:
         return f"throttled: {', '.join(telemetry.throttle_reasons)}"
     if telemetry.foreign_processes:

@@ -24,7 +24,7 @@ _MOST_LISTED = 50
 
 
 def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = None) -> Table:
-    """Return what is known about a device, but for its history."""
+    """Return the known facts about a device, without its history."""
     inventory, telemetry = device.inventory, device.telemetry
     holder = f"{device.held_by} ({device.lease_name}, for {age_text(device.granted_at_sec, now_sec)})"
     return _facts(
@@ -52,7 +52,7 @@ def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = N
 
 
 def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:
-    """Return what is known about a request that waits, and how the devices are that would do."""
+    """Return the known facts about a waiting request, and the states of suitable devices."""
     facts = _facts(
         {
             "request": request.request_id,
@@ -69,7 +69,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
 
 
 def job_details(job: JobStatus, now_sec: float) -> Table:
-    """Return what the tracker knows about a job; the library knows more."""
+    """Return the tracker's facts about a job; the library has more."""
     return _facts(
         {
             "job": job.name,

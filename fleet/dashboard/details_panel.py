@@ -24,17 +24,17 @@ from fleet.domain.snapshot import Snapshot
 from fleet.errors import FleetError
 
 _LOAD_EACH_SEC = 5.0
-"""What snapshots do not hold is asked for this often."""
+"""Interval of requests for facts that snapshots lack."""
 
 _WIDE = 100
-"""From this width [columns] on, a device's history is beside what else is known about it."""
+"""From this width [columns] on, a device's history is beside its other details."""
 
 _Drawing = Callable[[float, int], RenderableType]
-"""What something looks like at a time, on so many columns."""
+"""Rendering of a thing at a time, for a number of columns."""
 
 
 class DetailsPanel(VerticalScroll, can_focus=True):
-    """Shows what a snapshot knows about a thing, and under it what only other calls know."""
+    """Shows a snapshot's facts about a thing, and below them those of other calls."""
 
     DEFAULT_CSS = """
     DetailsPanel { border-top: solid ansi_default; scrollbar-size-vertical: 1; }
@@ -78,7 +78,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         self._thing, self._loaded = None, None
 
     def load(self) -> None:
-        """Ask for what snapshots do not hold."""
+        """Request the facts that snapshots lack."""
         if self._thing is not None:
             self.run_worker(self._load(self._thing), exclusive=True, name="fleet details")
 

@@ -10,7 +10,7 @@ _ENGINES = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "ai_edge_litert":
 
 
 def engine_name(reference: str) -> str:
-    """Return what people call whoever computed a reference: an engine by its package, or the untuned program."""
+    """Return the name of a reference: an engine by its package, or the untuned program."""
     return _ENGINES.get(reference, f"the {reference} program" if reference else "")
 
 

@@ -18,12 +18,12 @@ _NARROW = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """A key, and what it does."""
+    """A key and its action."""
 
     key: str
     text: str
     rank: int
-    """Where not all have room, the largest are left out first."""
+    """If space is short, the largest are left out first."""
 
 
 def head_line(snapshot: Snapshot, now_sec: float, address: str, *, width: int) -> Text:
@@ -51,7 +51,7 @@ def away_line(address: str, since: str, away_sec: float) -> Text:
 
 
 def keys_line(hints: Sequence[Hint], *, width: int) -> Text:
-    """Return the keys and what they do, as many as there is room for."""
+    """Return the keys and their actions, as many as fit."""
     for most in sorted({hint.rank for hint in hints}, reverse=True):
         shown = [hint for hint in hints if hint.rank <= most]
         line = Text(" " * _KEY_GAP).join(Text.assemble((hint.key, "bold"), " ", (hint.text, "dim")) for hint in shown)

@@ -1,4 +1,4 @@
-"""How the lines of a terminal are shared. Pure."""
+"""Shares the lines of a terminal among panes. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lay_out(
     Args:
         available: lines for all of them.
         row_counts: rows of each pane.
-        zoomed: the pane that gets what it can get; None: all get their share.
+        zoomed: the pane that gets the maximum; None: all get their share.
     """
     available = max(0, available)
     if is_detailed and available < ROOMY_LINES:
@@ -31,7 +31,7 @@ def lay_out(
 
 
 def share(available: int, wanted: Sequence[int]) -> list[int]:
-    """Share lines fairly: who wants less than an equal part gets all of it, and leaves the rest to the others.
+    """Share lines fairly: a pane that needs less than an equal part gets all of it, and leaves the rest to the others.
 
     Nobody gets more than it wants. The first ones get the lines that cannot be divided.
     """

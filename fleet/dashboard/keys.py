@@ -28,7 +28,7 @@ def hints(deed: Action | None, *, is_open: bool) -> list[Hint]:
     """Return the keys that do something now.
 
     Args:
-        deed: what can be done about the selected thing.
+        deed: action on the selected thing.
         is_open: whether there is something to close.
     """
     act = _ACTS[type(deed)] if deed is not None else ""

@@ -94,7 +94,7 @@ class PaneTable(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of what is seen."""
+        """Return one visible line."""
         if y < _HEADER_LINES:
             return self._header()
         index = self.scroll_offset.y + y - _HEADER_LINES
@@ -110,7 +110,7 @@ class PaneTable(ScrollView, can_focus=True):
         self._go_to(self._cursor + by)
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by what is seen at once."""
+        """Move the cursor by one page."""
         self._go_to(self._cursor + direction * max(1, self._seen_rows() - 1))
 
     def action_edge(self, direction: int) -> None:
@@ -118,7 +118,7 @@ class PaneTable(ScrollView, can_focus=True):
         self._go_to(self.row_count if direction > 0 else 0)
 
     def action_open(self) -> None:
-        """Ask for the details of what is under the cursor."""
+        """Request the details of the row under the cursor."""
         if self.selected:
             self.post_message(self.Opened())
 
@@ -159,7 +159,7 @@ class PaneTable(ScrollView, can_focus=True):
         return 0 <= index - self.scroll_offset.y < self._seen_rows()
 
     def _refresh_changed(self, former: Sheet) -> None:
-        """Draw the rows anew whose cells differ, among those that are seen."""
+        """Redraw the visible rows with changed cells."""
         top = self.scroll_offset.y
         for index in range(top, top + self._seen_rows()):
             if former.cells[index : index + 1] != self._sheet.cells[index : index + 1]:

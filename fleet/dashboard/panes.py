@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pane(Generic[T]):
-    """What a pane shows."""
+    """Content of a pane."""
 
     title: str
     columns: Sequence[Column[T]]
     name: Callable[[T], str]
-    """What a thing is told from others by, as long as it is there."""
+    """Key that identifies a row while it exists."""
 
     labels: Callable[[T], Mapping[str, str]]
-    """What the filter's selector matches."""
+    """Labels for the filter's selector."""
 
     order: Callable[[Sequence[T]], Sequence[T]] = tuple
     """Its own order, unless another is asked for."""
@@ -38,7 +38,7 @@ class Pane(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What somebody wants to see of a pane."""
+    """Filter and order of a pane."""
 
     selector: Selector = ANY
     sort_by: str = ""
@@ -49,7 +49,7 @@ class Choice:
 
 
 def arrange(pane: Pane[T], things: Sequence[T], choice: Choice) -> list[T]:
-    """Return what the choice lets through, in its order. What a column does not know goes last, either way round."""
+    """Return the rows that pass the filter, in order. Rows without a value go last in both orders."""
     found = [thing for thing in pane.order(things) if choice.selector == ANY or _matches(pane, thing, choice.selector)]
     column = next((column for column in pane.columns if column.title == choice.sort_by), None)
     if column is None:
@@ -74,12 +74,12 @@ def _matches(pane: Pane[T], thing: T, selector: Selector) -> bool:
 
 
 def _device_labels(device: DeviceStatus) -> dict[str, str]:
-    """What `fleet devices SELECTOR` matches, and how the device is."""
+    """Labels as for `fleet devices SELECTOR`, and the device's state."""
     return {"state": STATES[device.state].plain, "holder": device.holder, **labels_of(device)}
 
 
 def _request_labels(request: PendingRequest) -> dict[str, str]:
-    """Who waits, and the kind that it waits for."""
+    """The waiting holder, and the requested kind."""
     try:
         kind = parse_selector(request.terms.selector).kind
     except InvalidRequest:  # a newer tracker's language

@@ -28,7 +28,7 @@ _BRAILLE = range(0x2801, 0x2900)
 
 
 class PlainSigns(LineFilter):
-    """Replaces what an encoding lacks."""
+    """Replaces signs that an encoding lacks."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__(enabled=not can_write("·°━╌⣿─│", encoding))

@@ -1,4 +1,4 @@
-"""What the panes show things of: a device, a waiting request or a job of a snapshot. Pure."""
+"""Rows of the panes: a device, a waiting request or a job of a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PANES = (DEVICES.title, QUEUE.title, JOBS.title)
 def make_sheets(
     snapshot: Snapshot, choices: Mapping[str, Choice], now_sec: float, *, width: int, address: str
 ) -> dict[str, Sheet]:
-    """Return what each pane shows."""
+    """Return the content of each pane."""
     devices, requests, jobs = snapshot.devices, snapshot.requests, snapshot.jobs
     return {
         DEVICES.title: make_sheet(
@@ -38,7 +38,7 @@ def make_sheets(
 
 
 def find(snapshot: Snapshot, pane: str, name: str) -> Selected | None:
-    """Return what a row of a pane is about; None: it is there no more."""
+    """Return the thing of a pane's row, or None if it is gone."""
     if pane == DEVICES.title:
         return next((device for device in snapshot.devices if DEVICES.name(device) == name), None)
     if pane == QUEUE.title:
@@ -47,7 +47,7 @@ def find(snapshot: Snapshot, pane: str, name: str) -> Selected | None:
 
 
 def action_for(thing: Selected | None) -> Action | None:
-    """Return what can be done about a thing."""
+    """Return the action on a thing."""
     if isinstance(thing, DeviceStatus):
         return action_for_device(thing)
     if isinstance(thing, PendingRequest):

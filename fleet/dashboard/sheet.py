@@ -23,7 +23,7 @@ _LEAST_WIDTH = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Where a column lies in every line."""
+    """Position of a column in every line."""
 
     title: str
     width: int
@@ -63,7 +63,7 @@ class Sheet:
 def make_sheet(
     pane: Pane[T], things: Sequence[T], choice: Choice, now_sec: float, *, width: int, total: int = 0, address: str = ""
 ) -> Sheet:
-    """Return what a pane shows.
+    """Return the table of a pane.
 
     Args:
         width: of the pane [columns of the terminal].
@@ -96,7 +96,7 @@ def _title(column: Column[T], choice: Choice) -> str:
 
 
 def _widths(rows: Sequence[Sequence[Cell]], columns: Sequence[Column[T]], width: int) -> list[int]:
-    """Return a width for each column: what its cells need, less where all do not fit. Numbers are never cut."""
+    """Return a width for each column: that of its cells, less if not all fit. Numbers are never cut."""
     needed = [max(map(_cell_width, cells)) for cells in zip(*rows, strict=True)]
     rest = next((index for index, column in enumerate(columns) if column.takes_rest), None)
     available = width - GAP * (len(columns) - 1)

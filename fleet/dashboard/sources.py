@@ -1,4 +1,4 @@
-"""What the application shows things from."""
+"""Data sources of the dashboard."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class SnapshotSource(Protocol):
 
 
 class JobSource(Protocol):
-    """What is known about jobs beside what the tracker knows. Calls block."""
+    """Facts about jobs beyond the tracker's. Calls block."""
 
     def look(self, job_name: str, width: int) -> RenderableType:
-        """Return what became of a job so far.
+        """Return the progress of a job.
 
         Raises:
             FleetError: it is not known here.
@@ -38,7 +38,7 @@ class JobSource(Protocol):
         ...
 
     def cancel(self, job_name: str) -> str:
-        """Stop a job; return what happened, for people.
+        """Stop a job; return a message about the result.
 
         Raises:
             FleetError: it cannot be stopped from here.

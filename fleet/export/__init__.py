@@ -1,1 +1,1 @@
-"""What a user ships: a tuned model as one archive, made here, and checked on the device that will serve it."""
+"""Makes the archive of a tuned model that a user ships, and checks it on the device that will serve it."""

@@ -1,4 +1,4 @@
-"""What an exported model should answer to which inputs. Runs in the build pool."""
+"""Inputs of an exported model with their expected answers. Runs in the build pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answers:
     largest_index: int
 
     reference: str
-    """Who computed the outputs: "onnxruntime", "torch", "ai_edge_litert", or "onnx" for its implementation in numpy."""
+    """Engine of the outputs:  "onnxruntime", "torch", "ai_edge_litert", or "onnx" for its implementation in numpy."""
 
     weakness: Weakness | None
     """Why agreeing with these outputs proves little, if so."""

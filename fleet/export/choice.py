@@ -1,4 +1,4 @@
-"""Which records of the library go into an exported model: checked ones, all from one kind of hardware."""
+"""Chooses the records of an exported model: checked ones, all from one kind of hardware."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Choice:
     """Trace JSON by workload hash, as `fleet.workloads.applying.apply_schedules` takes them."""
 
     records: tuple[UsedRecord, ...] = ()
-    """Where they come from, in the model's order of workloads."""
+    """Their sources, in the model's order of workloads."""
 
     device_model: str = ""
     """The hardware that they were measured on."""

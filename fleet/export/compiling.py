@@ -2,7 +2,7 @@
 
 model = fleet.compile("model.onnx")       # with the records of your own library, for this machine
 scores = model(image)
-model.save("model.fleet")                 # what `fleet export` makes
+model.save("model.fleet")                 # as `fleet export` makes
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CompiledModel:
 
     @property
     def manifest(self) -> Manifest:
-        """What it takes and returns, what it needs, and which records went into it."""
+        """Its inputs and outputs, requirements, and used records."""
         return self._exported.manifest
 
     @cached_property

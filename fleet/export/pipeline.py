@@ -41,7 +41,7 @@ def pipeline(
     library: str | os.PathLike[str] | None = None,
     device_model: str | None = None,
 ) -> Pass:
-    """Return a pass from a model's Relax operators to what the VM runs, with the best checked schedules of the library.
+    """Return a pass from a model's Relax operators to VM code, with the best checked schedules of the library.
 
     An operator without a record gets its static schedule, on GPUs that of TVM's default rules; one for tensors of open
     sizes has neither on processors. The library is read when the pass runs.
@@ -101,7 +101,7 @@ def _described(target: Mapping[str, object] | tvm.target.Target) -> dict[str, ob
 
 
 def _workloads(lowered: IRModule) -> list[Workload]:
-    """Return what may have a record: programs for tensors of any size have none."""
+    """Return the programs that may have a record: those for tensors of any size have none."""
     from tvm.tirx import PrimFunc
 
     return [

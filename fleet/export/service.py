@@ -1,4 +1,4 @@
-"""Exports a model: compiles it with the library's schedules, and writes what a user ships as one archive.
+"""Exports a model: compiles it with the library's schedules, and writes the shipped archive.
 
 Equal models, options and records give equal bytes. TVM never runs in this process: import, compilation and reference
 outputs are tasks of the build pool.
@@ -55,12 +55,12 @@ _WORKERS = 2
 
 _LIBRARY = "library.so"
 _DEVICE_TYPES = {"llvm": "cpu", "cuda": "cuda", "rocm": "rocm", "opencl": "opencl"}
-"""What TVM's runtime calls the devices of a kind of target; for others there is no runtime, or no way to build here."""
+"""Device of each kind of target in TVM's runtime; others have no runtime, or cannot be built here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What to export, for what, and where to."""
+    """Model, target and path of an export."""
 
     model: Path
     target: Target
@@ -102,7 +102,7 @@ class Exported:
 
     size_bytes: int
     workloads: int
-    """How many operators of the model could have a record."""
+    """Number of the model's operators that could have a record."""
 
     manifest: Manifest
     agreement: Agreement | None = None
@@ -112,7 +112,7 @@ class Exported:
     """Number of trials of these operators in the library, on the hardware of the used records."""
 
     loop_nests: tuple[str, ...] = ()
-    """What of it no schedule fits, on processors: functions, blocks of them, and operators."""
+    """Parts without a schedule, on processors: functions, blocks of them, and operators."""
 
     @property
     def tuned(self) -> int:
@@ -134,7 +134,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
     """Export a model.
 
     Args:
-        say: called with what is being done, for people.
+        say: called with the current activity, for people.
 
     Raises:
         ConfigError: a target that cannot work, no linker for it, or a folder that does not exist.
@@ -276,7 +276,7 @@ def _write(
 def _variant(
     model: Model, answers: Answers, spread: tuple[float, ...] | None, terms: int, folder: str
 ) -> tuple[Variant, dict[str, bytes]]:
-    """Return what the manifest says of one set of shapes, and the files with its inputs and answers."""
+    """Return the manifest's entry of one set of shapes, and the files with its inputs and answers."""
     inputs = {f"{folder}/input{index}.npy": _npy(array) for index, array in enumerate(answers.inputs)}
     outputs = {f"{folder}/output{index}.npy": _npy(array) for index, array in enumerate(answers.outputs)}
     variant = Variant(

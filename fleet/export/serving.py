@@ -19,7 +19,7 @@ from fleet.runtime.package import Package, open_package, read_manifest, verify
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedShapes:
-    """What an exported model did with one set of shapes."""
+    """Result of an exported model with one set of shapes."""
 
     inputs: tuple[TensorType, ...]
     agreement: Agreement
@@ -28,7 +28,7 @@ class ServedShapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeReport:
-    """What an exported model did on a device."""
+    """Result of an exported model on a device."""
 
     manifest: Manifest
     shapes: tuple[ServedShapes, ...]

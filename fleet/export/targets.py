@@ -1,4 +1,4 @@
-"""What a target means to users: a board, a target as JSON, or `host`, this machine as its own agent describes it."""
+"""Targets as users name them: a board, a target as JSON, or `host`, this machine as its own agent describes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from device_agents.machine.host import read_host
 def target_of(text: str) -> Target:
     """Return the target that a user named.
 
-    `host` is the very target that the driver `cpu` reports for this machine, so it finds what was tuned here.
+    `host` is the very target that the driver `cpu` reports for this machine, so it finds records of this machine.
 
     Raises:
         ConfigError: there is no such board, or the target cannot work.

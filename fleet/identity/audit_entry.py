@@ -23,7 +23,7 @@ class AuditEntry:
     """The rpc, such as "LeaseService.RevokeLease", or `LEASE_ENDED`."""
 
     subject: str
-    """On what, as JSON; empty for a stream."""
+    """Arguments, as JSON; empty for a stream."""
 
     outcome: str
     """ "ok", or the class of the error."""

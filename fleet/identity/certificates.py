@@ -1,7 +1,7 @@
 """Keys and certificates of a fleet: its authority, and those that it signs for trackers, agents and people. Pure.
 
 Keys are ECDSA on P-256, which every TLS library has and which cost microseconds to make. A certificate says three
-things of its owner: a name for people, a role, and the key. Who somebody *is* is the key: `key_id`.
+things of its owner: a name for people, a role, and the key. The identity of a member is its key: `key_id`.
 
 Nothing is valid only from a certain day on: a board without a clock's battery starts in 1970.
 """
@@ -28,7 +28,7 @@ RENEW_BEFORE = dt.timedelta(days=30)
 """A certificate that ends sooner is renewed."""
 
 _AUTHORITY_INSIDE = ObjectIdentifier("2.25.114514229")
-"""Extension of certificates, but agents', with their authority's, DER: what a join token is compared with. Python's TLS
+"""Extension of certificates, but agents', with their authority's, DER: compared with the join token. Python's TLS
 shows an unverified peer's own certificate, but not the rest of its chain. The number is random, under the arc that
 needs no registry."""
 
@@ -66,7 +66,7 @@ def issue(
     now: dt.datetime,
     life: dt.timedelta = CERTIFICATE_LIFE,
 ) -> bytes:
-    """Return the authority's certificate for somebody's key, PEM. Role and names in it are what is said here."""
+    """Return the authority's certificate for somebody's key, PEM. Its role and names are set here."""
     issuer = x509.load_pem_x509_certificate(authority.certificate_pem)
     ends_at = min(now + life, ends_at_of(issuer))
     builder = _builder(_subject(name, role), issuer.subject, public_key, ends_at)
@@ -115,7 +115,7 @@ def read_request(content: bytes) -> ec.EllipticCurvePublicKey:
         request = x509.load_der_x509_csr(content)
         key = request.public_key()
         is_signed = request.is_signature_valid
-    except Exception as error:  # the library has a dozen classes for what it cannot read, without a common base
+    except Exception as error:  # the library has a dozen classes of parse errors, without a common base
         raise InvalidRequest("this is no request for a certificate; send PKCS #10, DER") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1) or not is_signed:
         raise InvalidRequest("a certificate is asked for by a request that its key, on P-256, has signed")
@@ -123,7 +123,7 @@ def read_request(content: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def read_identity(certificate_pem: bytes) -> Identity:
-    """Return whose certificate this is. Says nothing about who signed it."""
+    """Return the subject of a certificate. Does not check the signature."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     roles = [role for role in Role if role == _said(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)]
     return Identity(
@@ -157,7 +157,7 @@ def own_key_id(key_pem: bytes) -> str:
 
 
 def pin_of(authority_pem: bytes) -> bytes:
-    """Return what a join token says of an authority: SHA-256 of its certificate."""
+    """Return a join token's pin of an authority: SHA-256 of its certificate."""
     content = x509.load_pem_x509_certificate(authority_pem).public_bytes(serialization.Encoding.DER)
     return hashlib.sha256(content).digest()
 

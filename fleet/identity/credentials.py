@@ -1,6 +1,6 @@
-"""What a process proves itself with: a private key, a certificate, and the authority that it trusts. As one PEM text.
+"""Credentials of a process: a private key, a certificate, and the authority that it trusts. As one PEM text.
 
-Reading needs no cryptography: who only connects hands the three parts to gRPC.
+Reading needs no cryptography: a client only passes the three parts to gRPC.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TypeAlias
 from fleet.errors import ConfigError
 
 TRACKER_NAME = "tracker.fleet"
-"""The name in every tracker's certificate. Whoever connects checks this one, wherever the tracker listens: what tells
-one fleet's tracker from another's is the authority."""
+"""The name in every tracker's certificate. Clients check this name at any address of the tracker: the authority tells
+one fleet's tracker from another's."""
 
 MEMBER_NAME = "member.fleet"
-"""A name in the certificates of all users, optimizers among them: what serves the others, but no devices."""
+"""A name in the certificates of all users, including optimizers: they may serve others, but no devices."""
 
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 _KINDS = [b"PRIVATE KEY", b"CERTIFICATE", b"CERTIFICATE"]
@@ -41,7 +41,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSecret:
-    """What a process proves itself with where there is no TLS: it can read a file that only its account can read."""
+    """Proof of a process's account without TLS: the content of a file that only this account can read."""
 
     secret: bytes
 
@@ -53,11 +53,11 @@ class PlainSecret:
 
 
 Proof: TypeAlias = Credentials | PlainSecret
-"""What one side shows the other."""
+"""Credentials that one side presents."""
 
 
 def parse_proof(content: bytes, *, where: str) -> Proof:
-    """Read what `to_pem` wrote. Text between the blocks is ignored.
+    """Parse the output of `to_pem`. Text between the blocks is ignored.
 
     Raises:
         ConfigError: it is something else; `where` names the file.

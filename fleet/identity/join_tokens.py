@@ -35,7 +35,7 @@ class JoinToken:
 
     @property
     def digest(self) -> str:
-        """What the tracker keeps of it."""
+        """The part that the tracker stores."""
         return digest_of(self.secret)
 
     @property

@@ -1,4 +1,4 @@
-"""Somebody who has joined a fleet, as its tracker remembers him."""
+"""A member of a fleet, as its tracker remembers it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Member:
     """For people; not unique."""
     role: Role
     joined_at_sec: float
-    """When the tracker saw the key for the first time."""
+    """Time at which the tracker first saw the key."""
     device_names: tuple[str, ...] = ()
     """Of the devices that are bound to the key."""
     revoked_at_sec: float | None = None

@@ -1,4 +1,4 @@
-"""Who may call what: one line for every rpc of the fleet. Pure.
+"""Access policy: one line for every rpc of the fleet. Pure.
 
 A test compares the table with the services' descriptors: an rpc that is not here cannot be called by anybody.
 """
@@ -14,11 +14,11 @@ from fleet.identity.roles import Identity, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Who may call one rpc."""
+    """Callers of one rpc."""
 
     roles: frozenset[Role]
     own_only: frozenset[Role] = frozenset()
-    """Of these roles, everybody only for what belongs to their own key; see `check_owner`."""
+    """Members of these roles may act only on objects of their own key; see `check_owner`."""
     is_audited: bool = False
     """Whether calls, refused ones too, are written to the tracker's audit log: it changes something there."""
     hidden: frozenset[str] = frozenset()
@@ -93,7 +93,7 @@ def rule_of(rpc: str) -> Rule:
 
 
 def check_role(rpc: str, caller: Identity) -> None:
-    """Refuse a caller whose role does not reach.
+    """Refuse a caller without a sufficient role.
 
     Raises:
         NotAllowed: it says which roles would.
@@ -109,10 +109,10 @@ def check_role(rpc: str, caller: Identity) -> None:
 
 
 def check_owner(rpc: str, caller: Identity, owner_key_id: str, *, what: str) -> None:
-    """Refuse a caller who reaches for what is another's, unless its role may.
+    """Refuse access to another member's objects, unless the caller's role may.
 
     Raises:
-        NotAllowed: `what` says what it reached for.
+        NotAllowed: `what` names the object.
     """
     if caller.role in rule_of(rpc).own_only and caller.key_id != owner_key_id:
         raise NotAllowed(f"{what} is another's; its holder or an admin can do this")

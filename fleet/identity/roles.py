@@ -1,4 +1,4 @@
-"""Who somebody is, and as what. Apart from what certificates are made of, which takes long to import."""
+"""Identity and role of a caller. Apart from the certificates' module, which takes long to import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What somebody may do follows from this; see `fleet.identity.policy`."""
+    """Rights follow from the role; see `fleet.identity.policy`."""
 
     TRACKER = "tracker"
     AGENT = "agent"
@@ -19,7 +19,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who somebody is."""
+    """Identity of a caller."""
 
     name: str
     """For people; not unique."""

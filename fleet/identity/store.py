@@ -37,7 +37,7 @@ class CredentialStore:
         """Return the credentials for a tracker; None: this account has none.
 
         Raises:
-            ConfigError: there is a file, but it is not what it should be.
+            ConfigError: there is a file, but it is invalid.
         """
         path = self.path_of(address)
         try:
@@ -59,7 +59,7 @@ class CredentialStore:
         return next((known for known in self.all() if known.authority_pem == authority_pem), None)
 
     def version(self, address: str) -> tuple[int, int]:
-        """Return what changes whenever the credentials for a tracker may have; cheap."""
+        """Return a value that changes whenever the credentials for a tracker may have changed; cheap."""
         return _version(self.path_of(address)) or _version(self.folder) or (0, 0)
 
     def age_sec(self, address: str) -> float:
@@ -98,7 +98,7 @@ class CredentialStore:
         self.path_of(address).unlink(missing_ok=True)
 
     def prune(self) -> None:
-        """Remove the credentials for trackers of this account whose state is gone for good: they were temporary."""
+        """Remove the credentials for this account's temporary trackers, with a deleted state."""
         for path in self.folder.glob("*.pem"):
             with contextlib.suppress(OSError):
                 home = _HOME.search(path.read_bytes()[:4096])
@@ -115,7 +115,7 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def _note(path: Path) -> bytes:
-    """Return the line that says whose tracker a file is of; empty: there is none."""
+    """Return the line that names a file's tracker; empty: there is none."""
     try:
         found = _HOME.search(path.read_bytes())
     except OSError:

@@ -1,7 +1,7 @@
-"""The certificate of those who have not joined. Its private key is known to everybody, on purpose.
+"""The certificate of clients that have not joined. Its private key is known to everybody, on purpose.
 
-gRPC's servers ask every client for a certificate or none. So that one port serves members and those who want to become
-one, the latter show this. It proves nothing: it is of the role "stranger", which may only join, it signs nothing, and
+gRPC's servers ask every client for a certificate or none. One port serves members and future members; the latter
+present this. It proves nothing: it is of the role "stranger", which may only join, it signs nothing, and
 it was signed by no fleet's authority. Agents do not accept it.
 """
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _TAIL_LINES = 8
 _LOG_BYTES = 16 * 1024
-"""What a process that does not start writes to its log, at most."""
+"""Limit of the log of a process that does not start."""
 
 _STOP_TIMEOUT_SEC = 5.0
 _FIRST_PAUSE_SEC = 0.5
@@ -43,7 +43,7 @@ class ChildSpec:
 
     command: tuple[str, ...]
     log_path: Path
-    """Where its stderr goes."""
+    """File of its stderr."""
 
     ready_timeout_sec: float = 30.0
 
@@ -56,7 +56,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._draining: asyncio.Task[None] | None = None
         self._log_start = 0
-        """Where the log of this run begins."""
+        """Offset of this run in the log."""
 
     @property
     def pid(self) -> int | None:
@@ -68,7 +68,7 @@ class Child:
         """Start it and wait until it serves.
 
         Args:
-            first_line: what it reads from its stdin; it is started before that is known.
+            first_line: input for its stdin, known only after its start.
 
         Raises:
             FleetError: it ended or stayed silent; the message carries its last lines.

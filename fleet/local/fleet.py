@@ -36,10 +36,10 @@ class LocalFleet:
     """Runs a tracker and an agent on this machine.
 
     Args:
-        state_dir: where both keep what has to last; a temporary directory when None.
+        state_dir: persistent state of both; a temporary directory when None.
         port: the tracker's port, a free one when 0.
-        agent_config: what the agent serves; this machine's CPU when None.
-        agent_drivers: without `agent_config`, serve what these drivers find.
+        agent_config: configuration of the agent; this machine's CPU when None.
+        agent_drivers: without `agent_config`, serve the devices that these drivers find.
         restarts: start a child again when it dies.
         on_change: called with a sentence when a child dies or comes back.
     """
@@ -56,7 +56,7 @@ class LocalFleet:
         on_change: Callable[[str], object] | None = None,
     ) -> None:
         self.address = ""
-        """Where the tracker listens, once started."""
+        """Address of the tracker, once started."""
 
         self.agent_address = ""
         self.tracker: Child | None = None

@@ -1,4 +1,4 @@
-"""What a worker of the build pool does for `FleetBuilder`."""
+"""Task of the build pool's workers for `FleetBuilder`."""
 
 from __future__ import annotations
 

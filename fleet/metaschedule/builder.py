@@ -44,7 +44,7 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
         super().__init__()
         self._pool = BuildPool(max_workers, timeout_sec=timeout_sec)
         self.directory: Path | None = None
-        """Where artifacts are while they are needed; None before the first build."""
+        """Folder of needed artifacts; None before the first build."""
 
         self._numbers = itertools.count()
         self._scratch = ExitStack()

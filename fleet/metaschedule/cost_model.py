@@ -1,10 +1,10 @@
-"""`FleetCostModel`: what the fleet has learnt, as a MetaSchedule cost model.
+"""`FleetCostModel`: the fleet's cost model for MetaSchedule.
 
     ms.tune_tir(mod, target, ..., cost_model=FleetCostModel())
     ms.tune_tir(mod, target, ..., cost_model=FleetCostModel(library="postgresql://db/fleet"))
 
 It knows something before the first trial: the snapshot that comes with the package, or that of a library. Then it
-learns from what is measured. TVM's own XGBModel knows nothing, and scores at random below a hundred records.
+learns from measurements. TVM's own XGBModel knows nothing, and scores at random below a hundred records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_RECORDS = 4096
 
 @derived_object
 class FleetCostModel(PyCostModel):  # type: ignore[misc]
-    """Scores candidates by what all workloads know, and by the records of this run."""
+    """Scores candidates by the model of all workloads, and by the records of this run."""
 
     def __init__(
         self, snapshot: Snapshot | None = None, *, library: Library | str | os.PathLike[str] | None = None
@@ -57,7 +57,8 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         Args:
             snapshot: None: that of the library, and where none is for the target, the one that comes with the package,
                 for processors.
-            library: an open one, or what `Library.open` takes. The snapshot that is in use there is read now; records
+            library: an open one, or an argument of `Library.open`. The snapshot that is in use there is read now;
+            records
                 of this run go to a `FleetDatabase`, not from here.
 
         Raises:
@@ -135,7 +136,7 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         return self._rankers[workload]
 
     def _shared(self, target: Target) -> Snapshot | None:
-        """Return what all workloads know about targets of a kind."""
+        """Return the model of all workloads for a kind of targets."""
         if self._kinds is not None and target.kind not in self._kinds:
             return prior_for(target)
         return self._snapshot or prior_for(target)

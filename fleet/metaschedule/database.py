@@ -289,7 +289,7 @@ def _run_secs(record: TuningRecord) -> tuple[float, ...]:
 
 
 def _tuning_records(records: list[Record], workload: Workload) -> list[TuningRecord]:
-    """Convert records to TVM's own; skip those whose trace this TVM cannot read."""
+    """Convert records to TVM's own; skip those with a trace that this TVM cannot read."""
     found = []
     for record in records:
         target = json.loads(canonical_target(record.scope.target_json) or "null")

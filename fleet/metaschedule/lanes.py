@@ -4,7 +4,7 @@ Work comes in from any thread and waits in one queue. Each lane leases a device 
 of their results, and gives the device back after a while without work. So one lease serves many rounds of a search, and
 a search that thinks for long, or has ended, holds nothing.
 
-See `fleet.client.steady` for what happens to trials when a device is lost.
+`fleet.client.steady` describes the handling of trials when a device is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLOSE_TIMEOUT_SEC = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanePlan:
-    """Which devices to lease, and for how long."""
+    """Devices to lease, and the length of leases."""
 
     address: str | None
     terms: LeaseTerms
@@ -116,7 +116,7 @@ class Lanes:
                 await self._serve_connected(queue)
             except* FleetError as errors:
                 queue.fail_all(_first(errors))
-            except* Exception as errors:  # the outermost loop: whoever waits for a result must learn of the failure
+            except* Exception as errors:  # the outermost loop: callers that wait for a result must learn of the failure
                 logger.exception("runner failed")
                 queue.fail_all(FleetError(f"the runner failed: {_first(errors)!r}"))
 

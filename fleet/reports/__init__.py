@@ -1,1 +1,1 @@
-"""What became of a tuning run, to look at and to pass on: figures, curves, one page in HTML or Markdown."""
+"""Reports of tuning runs, to look at and to pass on: figures, curves, one page in HTML or Markdown."""

@@ -1,4 +1,4 @@
-"""A page as blocks, and what they become: HTML in one file that needs nothing else, or Markdown. Pure."""
+"""A page as blocks, rendered as HTML in one file that needs nothing else, or Markdown. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a tuning run, from what the library keeps of it. Pure."""
+"""The figures of a tuning run, from its records in the library. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFigures:
-    """What the job did on one device model."""
+    """Figures of the job on one device model."""
 
     device_model: str
     devices: tuple[str, ...]
@@ -44,13 +44,13 @@ class DeviceFigures:
     """Sum of the workloads, each as often as the model calls it."""
 
     static_sec: Mapping[str, float]
-    """What the schedules that are chosen without a trial take, by structural hash."""
+    """Times of static schedules, by structural hash."""
 
     device_sec: Mapping[str, float]
-    """What the device's time was spent on [s]."""
+    """Device time by purpose [s]."""
 
     disturbances: Mapping[str, int]
-    """How many measurements each kind of disturbance casts doubt on."""
+    """Number of measurements affected by each kind of disturbance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class JobFigures:
     by_device: tuple[DeviceFigures, ...]
     model_runs: tuple[ModelRun, ...]
     endings: tuple[Ending, ...]
-    """What it reported of each device model; nothing before its end, and of runs of earlier versions."""
+    """Its summary of each device model; empty before its end, and for runs of earlier versions."""
 
     lasted_sec: float
     """From its start to its last record."""
@@ -129,7 +129,7 @@ def _unique(names: Mapping[str, str], shash: str) -> str:
 
 
 def _first_times() -> Callable[[Record], bool]:
-    """Return what tells whether a record is a candidate's first: one that was measured again is still one trial."""
+    """Return a predicate for a candidate's first record: repeated measurements are one trial."""
     seen: set[tuple[str, str]] = set()
 
     def is_first(record: Record) -> bool:

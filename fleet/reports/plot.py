@@ -48,7 +48,7 @@ class Panel:
 
     first: str = "1"
     last: str = ""
-    """What stands below the ends of the axis; empty: how many trials there are."""
+    """Labels below the ends of the axis; empty: the number of trials."""
 
     has_steps: bool = True
     """Values stay as they are until the next, and 0 is none yet; else points are joined."""
@@ -173,7 +173,7 @@ def _moved(x: int, y: int, content: str) -> str:
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> list[str]:
-    """Return the corners of steps: what was best so far stays so until the next trial."""
+    """Return the corners of steps: the best time holds until the next trial."""
     found = []
     for at, (x, y) in enumerate(points):
         if at:

@@ -45,7 +45,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of one run. In a notebook it shows itself."""
+    """Report of one run. In a notebook it shows itself."""
 
     figures: JobFigures
 
@@ -69,7 +69,7 @@ class Report:
         return to_markdown(self._blocks())
 
     def text(self) -> str:
-        """Return the model's curve for a terminal, a plot for each device model, and what the whole model takes."""
+        """Return the model's curve for a terminal, a plot for each device model, and the whole model's times."""
         parts = [
             f"{one.device_model}: the model's operators together, {_unit(one.model_curve.by_trial)[1]}\n"
             + text_plot({"best so far": _scaled(one.model_curve.by_trial)}, {}, first=0)

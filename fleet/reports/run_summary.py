@@ -1,4 +1,4 @@
-"""What a run reported when it ended, of what the library keeps of it: beside its records, the whole model.
+"""The summary that a run stores in the library at its end: beside its records, the whole model.
 
 The fields are those of `fleet.optimizer.report.TuneReport`, as far as a page shows them. A field that a run of another
 version did not write has its default.
@@ -26,16 +26,16 @@ class EndOfModel:
     """Of the engine in `reference`."""
 
     reference: str = ""
-    """What the answers were compared with: "onnxruntime", "torch", "ai_edge_litert", "untuned"; empty: nothing."""
+    """Reference of the answers:  "onnxruntime", "torch", "ai_edge_litert", "untuned"; empty: nothing."""
 
     max_abs_error: float | None = None
     tolerance: float | None = None
     weakness: str | None = None
-    """What the output is, where agreement says little: "constant", "vanishing", "not finite", "unchanged"."""
+    """Kind of an output with little information in agreement:  "constant", "vanishing", "not finite", "unchanged"."""
 
     is_right: bool = True
     message: str = ""
-    """How its answers differ, and why; empty: they agree."""
+    """Difference of its answers, and the reason; empty: they agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class EndOfWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What a run reported of one device model."""
+    """Summary of one device model."""
 
     device_model: str = ""
     workloads: tuple[EndOfWorkload, ...] = ()
@@ -62,7 +62,7 @@ class Ending:
 
 
 def endings_of(job: Job) -> tuple[Ending, ...]:
-    """Return what a job reported, for each device model; nothing of one that has not come to its end.
+    """Return a job's summary for each device model; empty for one that has not ended.
 
     Raises:
         InvalidRequest: a program of another version wrote something else there.

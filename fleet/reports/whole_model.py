@@ -1,4 +1,4 @@
-"""The whole model in a report: what it took with each kind of schedules and in other engines; is it right?"""
+"""The whole model in a report: its times with each kind of schedules and in other engines, and its correctness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OTHER_ENGINE = "ONNX Runtime"
 
 
 def times_of(figures: JobFigures) -> list[dict[str, float]]:
-    """Return what the whole model took [ms], by what ran: as the run reported it, else as it was kept of older ones."""
+    """Return the whole model's times [ms] by program: from the run's summary, else as stored by older versions."""
     reported = [one.model for one in figures.endings if one.model is not None]
     times: list[dict[str, float | None]] = [
         {

@@ -5,7 +5,7 @@
     scores = model(data_0=image)               # by the names of the ONNX model
 
 It needs numpy, tvm_ffi and TVM's runtime libraries, nothing else of TVM and of this package's dependencies, so that
-what is shipped stays small. `fleet export` makes the files; `fleet/runtime/c` has the same for programs in C.
+shipped programs stay small. `fleet export` makes the files; `fleet/runtime/c` has the same for programs in C.
 """
 
 from __future__ import annotations

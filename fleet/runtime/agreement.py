@@ -15,7 +15,7 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What comparing all outputs found."""
+    """Result of comparing all outputs."""
 
     max_abs_error: float
     """Infinite where shapes differ, or only one side is finite."""

@@ -1,4 +1,4 @@
-"""What a C compiler needs to build a program with an exported model.
+"""Flags of a C compiler for a program with an exported model.
 
     cc app.c $(python -m fleet.runtime.c_flags) -o app
 

@@ -17,7 +17,7 @@ def check_here(manifest: Manifest, *, tvm_version: str, flags: frozenset[str] | 
         flags: features of this CPU, if not those of /proc/cpuinfo.
 
     Raises:
-        ArtifactRefused: the message says what is missing, and what to do.
+        ArtifactRefused: the message names the missing part and the remedy.
     """
     here = architecture()
     if manifest.machine != here:

@@ -1,4 +1,4 @@
-"""What an exported model says about itself, `manifest.json` in its archive: values, and their JSON. No I/O.
+"""Facts about an exported model, `manifest.json` in its archive: values, and their JSON. No I/O.
 
 A reader refuses a newer `FORMAT`; within one format, fields are only added, with a default for older files.
 """
@@ -21,7 +21,7 @@ MOST_THREADS = 4096
 
 
 class Affinity(enum.StrEnum):
-    """Where a model's threads may run."""
+    """Processors of a model's threads."""
 
     CORES = "cores"
     """Each thread on a core of its own, as they were when the model was tuned. For machines that serve one model."""
@@ -93,7 +93,7 @@ class Check:
     """By output; 0 where it has to be equal. `rms` is the root mean square of the expected output."""
 
     reference: str
-    """Who computed the outputs: "onnxruntime" or "onnx", the reference implementation."""
+    """Engine of the reference outputs:  "onnxruntime" or "onnx", the reference implementation."""
 
     seed: int
     tolerances_by: str = "sums"
@@ -124,19 +124,19 @@ class Manifest:
     """TVM target that it was compiled for."""
 
     device_type: str
-    """What TVM's runtime calls the device: "cpu", "cuda"."""
+    """Device in TVM's runtime:  "cpu", "cuda"."""
 
     machine: str
     """Architecture of the library in the words of `uname -m`."""
 
     cpu_features: tuple[str, ...]
-    """What its code may use, in the words of /proc/cpuinfo."""
+    """Features that its code may use, as in /proc/cpuinfo."""
 
     tvm_version: str
     threads: int
     affinity: Affinity
     device_model: str
-    """The hardware whose records were used; empty without any."""
+    """The hardware of the used records; empty without any."""
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
@@ -153,7 +153,7 @@ class Manifest:
 
     @property
     def line(self) -> str:
-        """What it is, in a line for people: "toy for x86_64, float32[4,8] -> float32[4,2]"."""
+        """Summary for people:  "toy for x86_64, float32[4,8] -> float32[4,2]"."""
         inputs, outputs = (", ".join(map(str, types)) for types in (self.inputs, self.outputs))
         return f"{self.title} for {self.machine}, {inputs} -> {outputs}"
 

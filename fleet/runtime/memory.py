@@ -1,4 +1,4 @@
-"""Where inputs lie when a model reads them, and how outputs come back: in this process, or in a GPU's memory."""
+"""Memory of inputs and outputs of a model: in this process, or in a GPU's memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 
 _ALIGNMENT_BYTES = 64
-"""Compiled code loads whole vectors from its arguments: it expects what TVM's own allocator gives."""
+"""Compiled code loads whole vectors from its arguments: it expects the alignment of TVM's own allocator."""
 
 _LARGE_BYTES = 64 * 1024
 """From here on, looking whether an array need not be copied is worth its 10 us."""
 
 
 class Staged(Protocol):
-    """Where one input lies when the model reads it."""
+    """Memory of one input when the model reads it."""
 
     dtype: np.dtype[Any]
 
@@ -62,7 +62,7 @@ def staged(wanted: TensorType, device: tvm_ffi.Device) -> Staged:
 
 
 def arrays_of(returned: object) -> list[Array]:
-    """Return what the VM returned, a tensor or nested tuples of them, as arrays in order."""
+    """Return the VM's outputs, a tensor or nested tuples of them, as arrays in order."""
     if hasattr(returned, "__dlpack__"):
         return [_array_of(returned)]
     if isinstance(returned, Sequence):

@@ -27,7 +27,7 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time stamp of all entries: zip knows no earlier one, and a real one would make two exports differ."""
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
-"""What reading a damaged archive raises: it may say that it is compressed in ways that there are not, or encrypted."""
+"""Errors from reading a damaged archive: it may claim an unknown compression, or encryption."""
 
 _READABLE = 0o644 << 16
 _UNIX = 3
@@ -42,7 +42,7 @@ _MOST_RATIO = 100
 
 
 class Package(Protocol):
-    """Where the files of an exported model are read from."""
+    """Source of an exported model's files."""
 
     path: Path
 
@@ -137,7 +137,7 @@ def open_package(path: Path | str) -> Package:
 
 
 def read_manifest(package: Package) -> Manifest:
-    """Read what a package says about itself.
+    """Read a package's manifest.
 
     Raises:
         ArtifactRefused: it has no manifest, or one that this version cannot read.

@@ -58,7 +58,7 @@ def runtime_version() -> str:
 
 @functools.cache
 def load_runtime(device_type: str = "cpu") -> None:
-    """Load what runs models on a kind of device; once per process.
+    """Load the libraries that run models on a kind of device; once per process.
 
     Raises:
         ConfigError: it is not installed here, or does not load.
@@ -86,7 +86,8 @@ def _load(path: Path) -> None:
 
 
 def _load_backends(device_type: str) -> None:
-    """Call what other packages offer to TVM, as importing it does; one of them has to bring the device's runtime."""
+    """Call the entry points of other packages for TVM, as its import does; one of them has to bring the device's
+    runtime."""
     import tvm_ffi
 
     for offer in importlib.metadata.entry_points(group="tvm.backends"):
@@ -117,5 +118,5 @@ def use_threads(threads: int, affinity: Affinity) -> None:
 
 @functools.cache
 def _processors() -> tuple[int, ...]:
-    """Return what this process might use before TVM bound its threads."""
+    """Return the processors of this process before TVM bound its threads."""
     return tuple(sorted(os.sched_getaffinity(0)))

@@ -1,4 +1,4 @@
-"""Public fakes and helpers for tests of the fleet and of what is built on it."""
+"""Public fakes and helpers for tests of the fleet and of programs built on it."""
 
 from fleet.testing.agent import SimulatedAgent
 from fleet.testing.clock import FakeClock

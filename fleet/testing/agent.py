@@ -19,7 +19,7 @@ _HEARTBEAT_SEC = 5.0
 
 
 class SimulatedAgent:
-    """Speaks `Attach` and remembers what it was told.
+    """Speaks `Attach` and remembers the tracker's messages.
 
     Use it as `async with SimulatedAgent(tracker_address, ["devices/sim-0"]) as agent`.
     """
@@ -42,7 +42,7 @@ class SimulatedAgent:
         self.fences: dict[str, int] = {}
         """Newest fence of each device."""
         self.resets: dict[str, int] = {}
-        """What epochs were reset to, by device."""
+        """New epochs after resets, by device."""
         self.public_key = b""
         self.tracker_time: list[float] = []
         self.error: Exception | None = None

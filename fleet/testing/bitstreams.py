@@ -1,6 +1,6 @@
 """Bitstreams that configure nothing: real containers and configuration packets around any payload, for tests.
 
-What Vivado writes, only smaller: a .bit header with the fields a to e, dummy words, the bus width pattern, the sync
+Files as of Vivado, only smaller: a .bit header with the fields a to e, dummy words, the bus width pattern, the sync
 word, packets that write IDCODE and frame data, and the command that ends the configuration. Packet formats: AMD UG470
 (7 series) and UG570 (UltraScale), chapter "Configuration Details".
 """
@@ -45,6 +45,6 @@ def make_bit(
 
 
 def swap_words(words: bytes) -> bytes:
-    """Return what the FPGA manager wants: the bytes of each word in reverse order."""
+    """Return the FPGA manager's format: the bytes of each word in reverse order."""
     count = len(words) // 4
     return struct.pack(f"<{count}I", *struct.unpack(f">{count}I", words))

@@ -24,7 +24,7 @@ class LeaseStream:
         self, tracker_address: str, client_id: str, *, holder: str = "tester@here", proof: Proof | None = None
     ) -> None:
         """Args:
-        proof: who it is; None: this account.
+        proof: its identity; None: this account.
         """
         self._proof = proof
         self.welcome: lease_service_pb2.Welcome | None = None

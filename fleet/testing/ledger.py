@@ -32,7 +32,7 @@ class Ledger:
         return Durable(boot=self._boot, devices=devices, requests=copy.deepcopy(list(self._requests.values())))
 
     def write(self, changes: Changes) -> None:
-        """Take copies of what changed."""
+        """Take copies of changed files."""
         _merge(self._devices, changes.devices)
         _merge(self._leases, changes.leases)
         _merge(self._requests, changes.requests)

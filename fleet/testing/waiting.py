@@ -1,6 +1,6 @@
 """Waiting for conditions outside the test's control, by polling.
 
-What takes long to look at is looked at less often, so that polling does not take the processor from what it waits for.
+Slow checks are made less often, so that polling does not take the processor from the awaited work.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _TIMEOUT_SEC = 30.0
-"""Only what fails takes so long: what takes a moment on an idle machine took over ten seconds on a busy one."""
+"""Only failures take so long: a moment on an idle machine was over ten seconds on a busy one."""
 
 _PAUSE_SEC, _MAX_PAUSE_SEC = 0.01, 0.5
 _PAUSE_PER_LOOK = 3.0
-"""Pause, in times of what the last look took."""
+"""Pause, as a multiple of the last check's time."""
 
 
 async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], timeout_sec: float = _TIMEOUT_SEC) -> T:

@@ -28,7 +28,7 @@ class Alone:
     """Its arguments as it takes them: weights packed, where the schedule wants that."""
 
     loop_nests: tuple[str, ...] = ()
-    """What of it has no schedule, on processors."""
+    """Its parts without a schedule, on processors."""
 
 
 def schedule_alone(original: IRModule, target: Target, trace_json: str | None) -> Alone:

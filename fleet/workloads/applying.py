@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A model whose programs got their schedules."""
+    """A model with scheduled programs."""
 
     mod: IRModule
     loop_nests: tuple[str, ...] = ()
-    """What has no schedule although one was wanted, on processors: functions, blocks of them, and operators."""
+    """Parts without the wanted schedule, on processors: functions, blocks of them, and operators."""
 
 
 def apply_schedules(mod: IRModule, target: Target, traces: Mapping[str, str], *, is_static: bool = True) -> Applied:
     """Give all functions of a model their schedules.
 
     Args:
-        mod: what `fleet.graph.pipeline.lower` returns.
+        mod: result of `fleet.graph.pipeline.lower`.
         traces: trace (JSON), or NO_TRACE, by workload hash. One that does not fit is an error.
         is_static: give functions without a trace their static schedule; else the default one, without any choice.
 
     Raises:
         BuildError: a trace does not fit its function.
-        InvalidRequest: it packs what is no constant.
+        InvalidRequest: it packs a value other than a constant.
     """
     from tvm import ir
     from tvm.tirx import PrimFunc
@@ -131,7 +131,7 @@ def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, .
                 arguments[packing.argument] = _packed(call.args[0], arguments[packing.argument], packing, done)
             return relax.call_tir(renewed[call.args[0]], relax.Tuple(arguments), result_types(call))
 
-    # A function whose parameters changed has another type, and so needs another variable, of the same name.
+    # A function with changed parameters has another type, and so needs another variable, of the same name.
     kept = {variable: function for variable, function in mod.functions.items() if variable not in packings}
     packer = Packer(ir.IRModule(kept, attrs=mod.attrs))
     renewed = {variable: packer.builder_.add_func(mod[variable], variable.name_hint) for variable in packings}

@@ -1,7 +1,7 @@
-"""Decides which concats of a model need no copies: those whose operands can be written where they end up.
+"""Decides which concats of a model need no copies: those with operands that can be written to their final place.
 
 The result of such a concat is one buffer, and each operand lives in a slice of it from the moment at which it is
-computed. Who reads an operand reads the slice. A concat of a concat has one buffer for both.
+computed. Readers of an operand read the slice. A concat of a concat has one buffer for both.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a value lives."""
+    """Place of a value."""
 
     root: Var
-    """The concat whose buffer it is."""
+    """The concat that owns the buffer."""
 
     starts: tuple[int, ...]
     """Its first element there, along each axis."""
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """What was decided for a function of a model."""
+    """Decisions for a function of a model."""
 
     by_value: dict[Var, Place]
     """The operands that are slices."""
@@ -124,7 +124,7 @@ def _reason(
 
 
 class _Readers:
-    """Who reads the values of a function."""
+    """Readers of a function's values."""
 
     def __init__(self, mod: IRModule, function: Function) -> None:
         self.programs: dict[Var, list[tuple[Var, Call, int]]] = {}

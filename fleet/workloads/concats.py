@@ -104,10 +104,10 @@ class _Joining:
         self._places = places
         self._builder = builder
         self._buffers: dict[Var, Var] = {}
-        """By the concat whose buffer it is: what stands for it since the last program that wrote into it."""
+        """By the concat that owns the buffer: its variable since the last program that wrote into it."""
 
         self._values: dict[Var, Var] = {}
-        """By operand: what stands for the buffer that it is in."""
+        """By operand: the variable of its buffer."""
 
     def function(self, function: Function) -> Function:
         """Return the function with its operands in their places."""

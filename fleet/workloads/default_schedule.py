@@ -1,9 +1,9 @@
-"""Programs before they are tuned: what an untuned operator costs, and the reference that candidates are compared with.
+"""Programs before they are tuned: the cost of an untuned operator, and the reference of candidates.
 
 On GPUs a plain loop nest does not run, so TVM's default rules schedule it. On processors it runs, but a sum of products
 in the order in which it was written takes up to a minute in a large model. So its loops are put into an order that
 compilers vectorize, and shared among the cores; nothing is tiled, packed or fused. It stays independent of the design
-spaces whose candidates it checks.
+spaces that it checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 _GPU = "gpu"
-"""Key of every target whose kernels run in blocks of threads: cuda, rocm, opencl, vulkan, metal."""
+"""Key of every target with kernels in blocks of threads: cuda, rocm, opencl, vulkan, metal."""
 
 
 def needs_schedule(target: Target) -> bool:
@@ -30,7 +30,7 @@ def needs_schedule(target: Target) -> bool:
 
 
 def default_schedule(mod: IRModule, target: Target) -> IRModule:
-    """Return a module whose functions run on the target. Those that are scheduled already stay as they are."""
+    """Return a module with functions that run on the target. Those that are scheduled already stay as they are."""
     return _on_gpu(mod, target) if needs_schedule(target) else _on_processor(mod)
 
 
@@ -56,7 +56,7 @@ def _on_processor(mod: IRModule) -> IRModule:
 
 
 def reorder_products(function: PrimFunc) -> PrimFunc:
-    """Return a function whose sums of products run along columns innermost, in parallel over the rest."""
+    """Return a function with sums of products along columns innermost, in parallel over the rest."""
     import tvm
     from tvm.s_tir import Schedule
 

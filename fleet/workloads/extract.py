@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def extract(model: Model, target: Target) -> list[Workload]:
     """Return the workloads of a model, the costliest (weight times operations) first; no concats that copy nothing, and
-    nothing whose size depends on the data.
+    no programs with a size that depends on the data.
 
     Those of a model for several shapes are the workloads of all; the weight of one that occurs in several is their sum.
 

@@ -1,4 +1,4 @@
-"""How large the numbers may be that a program uses as indices: what lies behind the end of a table is any number."""
+"""Limits of numbers that a program uses as indices: reads beyond a table's end return any number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def largest_index(mod: IRModule) -> int | None:
 
 
 def _loads(expr: Expr) -> list[TensorLoad]:
-    """Return what an expression reads from tensors."""
+    """Return the reads of tensors in an expression."""
     import tvm_ffi
     from tvm.ir import TensorLoad
 

@@ -1,4 +1,5 @@
-"""Names what of a model stays a loop nest: programs that no space fits, and operators that TVM lowers by itself."""
+"""Lists the parts of a model that stay loop nests: programs that no space fits, and operators that TVM lowers by
+itself."""
 
 from __future__ import annotations
 

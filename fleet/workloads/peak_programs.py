@@ -1,4 +1,4 @@
-"""Programs that do nothing but arithmetic, or nothing but reading: what they reach is the device's roofline.
+"""Programs that do nothing but arithmetic, or nothing but reading: their speed is the device's roofline.
 
 Both reduce into accumulators that stay in registers, ten vectors of them, so that the latency of one step hides behind
 the others: two units with a latency of four or five cycles. How wide a vector may be is found by trying.
@@ -29,8 +29,8 @@ _CPU_TASKS, _GPU_TASKS = 240, 4_096
 
 _CPU_READ_TASKS, _GPU_READ_TASKS = 24, 4_096
 """Parallel pieces to read. On a processor few, so that each is long also where all of it fits a cache. On a GPU enough
-threads for all its multiprocessors: with 1,024 pieces, a third of what an H100 holds, it read two thirds of what a copy
-moves there."""
+threads for all its multiprocessors: with 1,024 pieces, a third of what an H100 holds, it read two thirds as fast as a
+copy moves data there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ _REFUSE = "refuse_shapes"
 
 
 def one_program(title: str, mods: Mapping[tuple[TensorSpec, ...], IRModule]) -> IRModule:
-    """Return one module whose `main` takes each of these sets of inputs.
+    """Return one module with a `main` that takes each of these sets of inputs.
 
     Args:
         title: of the model, for the error that other shapes get.
@@ -63,7 +63,7 @@ def _add(builder: BlockBuilder, mod: IRModule, name: str) -> GlobalVar:
 
     @mutator
     class Renamer(PyExprMutator):  # type: ignore[misc]
-        """Calls what was added."""
+        """Calls the added functions."""
 
         def visit_global_var_(self, variable: GlobalVar) -> GlobalVar:
             return added.get(variable, variable)

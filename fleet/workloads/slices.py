@@ -1,6 +1,6 @@
 """Lets a scheduled program work on slices of larger tensors: it computes the same, elsewhere in memory.
 
-A schedule, and the record of it, are made for tensors of their own. What changes is done last: the parameter gets the
+A schedule, and the record of it, are made for tensors of their own. Changes are made last: the parameter gets the
 larger tensor's shape, and each index moves by where the slice begins. That is an argument of the program, so that one
 program serves all slices of a size: compiling one for each of DenseNet's took three times as long.
 """

@@ -1,7 +1,7 @@
-"""Single programs, by what people write: matmul-256, module.json, MODULE:NAME or file.py:NAME.
+"""Single programs, as named by users: matmul-256, module.json, MODULE:NAME or file.py:NAME.
 
 A name in Python is a PrimFunc, an IRModule with one, or a function without arguments that returns one of them. It is
-the user's own code, run in the user's own process; what travels is its TIR as JSON.
+the user's own code, run in the user's own process; only its TIR travels, as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tvm.ir import IRModule
 
 KNOWN = "matmul-SIZE[-DTYPE], module.json, MODULE:NAME or file.py:NAME of Python"
-"""What can be written, in words."""
+"""Accepted forms, in words."""
 
 _MATMUL = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
 _IN_PYTHON = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -49,7 +49,7 @@ def find_program(source: str) -> Workload:
 
     Raises:
         ConfigError: there is no such file, module or name.
-        InvalidRequest: what is there is no TIR program.
+        InvalidRequest: the content is no TIR program.
     """
     if named := _MATMUL.fullmatch(source):
         from fleet.workloads.programs import matmul

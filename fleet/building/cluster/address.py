@@ -35,7 +35,7 @@ _SETTINGS = {
     "distributed.scheduler.allowed-failures": 3,
     # Of a big model's cost model samples; the warning would be about our own design.
     "distributed.admin.large-graph-warning-threshold": "1GB",
-    # What watches Python in a process that only waits for others.
+    # Modules that monitor Python in a process that only waits for others.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.diagnostics.nvml": False,

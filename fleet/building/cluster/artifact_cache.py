@@ -13,7 +13,7 @@ DEFAULT_MAX_BYTES = 2 * 1000**3
 
 
 class ArtifactCache:
-    """A folder of artifacts by digest. What is not on it any more is built again."""
+    """A folder of artifacts by digest. Removed artifacts are built again."""
 
     def __init__(self, folder: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
 """One machine's builder, inside its Dask worker: a task that comes is handed to our own build pool.
 
-A Dask worker has threads, which cannot be stopped and share one fate. So its threads only wait: what crashes or hangs
-does that in a process of the pool, within the task's time limit, and the Dask worker never notices.
+A Dask worker has threads, which cannot be stopped and share one fate. So its threads only wait: a task that crashes or
+hangs does so in a process of the pool, within the task's time limit, and the Dask worker never notices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOT = "slot of "
 """Begins the name of Dask's resource for one process of a builder's pool; the builder's versions end it."""
 
 DELIVERY = "delivery by "
-"""The same for bringing what was built to who wants it, which need not wait for builds."""
+"""The same for delivering artifacts, which need not wait for builds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What came of an errand."""
+    """Result of an errand."""
 
     answer: Answer
     builder: str
@@ -58,7 +58,7 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltElsewhere(Artifact):
-    """An artifact whose file lies on the builder that made it; `path` is where a copy goes, if one is needed here."""
+    """An artifact on the builder that made it; `path` is for a copy, if one is needed here."""
 
     task: BuildTask
     """Makes it again, should that builder be gone."""
@@ -68,11 +68,11 @@ class BuiltElsewhere(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """What a builder's process has."""
+    """State of a builder's process."""
 
     pool: BuildPool
     folder: Path
-    """Where its artifacts go."""
+    """Folder of its artifacts."""
 
     artifacts: ArtifactCache
     cache: BuildCache | None = None
@@ -120,13 +120,13 @@ _builder: Builder | None = None
 
 
 def set_builder(builder: Builder | None) -> None:
-    """Say what this process builds with."""
+    """Log the versions that this process builds with."""
     global _builder  # Dask calls functions by name, and a process has one builder
     _builder = builder
 
 
 def this_builder() -> Builder:
-    """Return what this process builds with.
+    """Return the versions that this process builds with.
 
     Raises:
         RuntimeError: it is no builder of ours.
@@ -137,7 +137,7 @@ def this_builder() -> Builder:
 
 
 def run_errand(errand: Errand) -> TaskOutcome:
-    """Run a task on this machine: what Dask calls."""
+    """Run a task on this machine; called by Dask."""
     return this_builder().run(errand)
 
 

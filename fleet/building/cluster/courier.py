@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterCourier:
-    """Brings what the builders of one cluster have built."""
+    """Fetches the artifacts of a cluster's builders."""
 
     def __init__(self, pool: DaskPool) -> None:
         self._pool = pool

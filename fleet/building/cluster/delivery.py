@@ -1,8 +1,8 @@
-"""Brings what a builder built to the device that measures it: from builder to agent, without the optimizer between.
+"""Delivers a builder's artifact to the device that measures it: from builder to agent, without the optimizer between.
 
-The builder gets a ticket of the session, good for putting artifacts and for nothing else. Where it cannot reach the
-agent, what it was asked for travels back to the optimizer, which puts it itself. A builder that is gone, or has cleared
-its artifacts, costs another build; the agent checks each content against its digest, whoever sends it.
+The builder gets a ticket of the session, good for putting artifacts and for nothing else. If it cannot reach the agent,
+the artifact travels to the optimizer, which uploads it. A builder that is gone, or has cleared
+its artifacts, costs another build; the agent checks each content against its digest, from any sender.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _UNREACHED_SEC = 60.0
 """An agent that could not be reached is not tried again for this long."""
 
 _unreached: dict[str, float] = {}
-"""When an agent could not be reached, by address."""
+"""Times of failed connections, by an agent's address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What is asked of a builder."""
+    """Request to a builder."""
 
     artifacts: tuple[BuiltElsewhere, ...]
     ticket: UploadTicket | None
@@ -52,7 +52,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """What became of it."""
+    """Its result."""
 
     is_put: bool
     """The agent has all of them."""
@@ -65,7 +65,7 @@ class Delivered:
 
 
 async def run_delivery(delivery: Delivery) -> TaskOutcome:
-    """Do what is asked of this machine: what Dask calls, on its loop."""
+    """Execute a request on this machine; called by Dask on its loop."""
     builder = this_builder()
     try:
         answer = Answer(value=await _deliver(builder, delivery))

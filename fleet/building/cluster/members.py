@@ -1,4 +1,4 @@
-"""Who builds in a cluster at this moment."""
+"""Current builders of a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Member:
     """Processes that search and build."""
 
     versions: str
-    """Of the packages that it has to have in common with those who use it."""
+    """Of the packages that have to match those of its users."""
 
     is_usable: bool
     """Whether they are the same as here."""

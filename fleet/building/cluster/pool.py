@@ -1,7 +1,7 @@
-"""The optimizer's side of a cluster: the pool's methods, whose tasks run on builders that Dask knows.
+"""The optimizer's side of a cluster: the pool's methods, with tasks that run on builders known to Dask.
 
 A builder that dies costs time: Dask begins its tasks anew elsewhere, three times at most. So does a scheduler that
-comes back within a minute: what was under way is handed in again.
+comes back within a minute: unfinished tasks are submitted again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _AWAY_SEC = 60.0
-"""How long a scheduler may be away."""
+"""Limit of a scheduler's absence."""
 
 _LOOK_SEC = 0.2
 _CLOSE_SEC = 10.0
@@ -39,7 +39,7 @@ _CLOSE_SEC = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """What Dask is asked to call."""
+    """Function for Dask to call."""
 
     name: str
     fn: Callable[..., object]
@@ -105,7 +105,7 @@ class DaskPool:
         return self._submit(timeout_sec, key, fn, args, kwargs)
 
     def submit_delivery(self, builder: str, delivery: Delivery) -> Future[Delivered]:
-        """Ask a builder for what it has built; another one builds it again if that one is gone."""
+        """Fetch an artifact from its builder; another one builds it again if that one is gone."""
         return self._begin(partial(self._run_delivery, builder, delivery))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -43,7 +43,7 @@ class BuilderOptions:
     """Address to listen on; None for the local address of the route to the scheduler."""
 
     cache: BuildCache | None = None
-    """Where built libraries are kept, on this machine or shared with others."""
+    """Cache of built libraries, on this machine or shared with others."""
 
 
 async def serve_scheduler(host: str, port: int, certs: Path | None, on_ready: Callable[[str], None]) -> None:
@@ -133,5 +133,5 @@ async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[s
     try:
         await worker.finished()
     finally:
-        # First leave, so that what is under way begins anew elsewhere; its end here is nobody's business then.
+        # First leave, so that unfinished tasks begin anew elsewhere; their end here does not matter then.
         await worker.close(executor_wait=False)

@@ -1,4 +1,4 @@
-"""Models that nothing here was developed on: they tell whether what is gained elsewhere holds in general.
+"""Models that nothing here was developed on: they show whether gains elsewhere hold in general.
 
 Look at their figures, never at their operators, when a schedule or a pass is chosen.
 """

@@ -15,7 +15,7 @@ _LAYERS = 2
 _TOKENS = 64
 _HEAD_WIDTH = 64
 _MASKED = -3.4e38
-"""Added to what a token must not see: what PyTorch writes, the lowest float."""
+"""Added to masked positions: the lowest float, as PyTorch writes."""
 
 
 def bert() -> ModelProto:
