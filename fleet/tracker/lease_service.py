@@ -17,13 +17,14 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
-from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
+from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_of, owned_id, request_to_proto
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import job_pb2, lease_service_pb2
+from fleet.wire.leases import lease_to_proto
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
 
@@ -88,7 +89,7 @@ class LeaseServicer(Observer):
         if outbox is None:
             return
         if isinstance(effect, ev.Welcomed):
-            leases = map(lease_to_proto, effect.leases)
+            leases = map(lease_to_proto, map(lease_of, effect.leases))
             welcome = lease_service_pb2.Welcome(
                 tracker_id=self._queries.tracker_id, fleet_id=self._fleet_id, leases=leases
             )
@@ -151,7 +152,7 @@ class LeaseServicer(Observer):
         logger.info(
             "lease revoked", extra={"lease": request.lease_name, "reason": sanitize(request.reason, MAX_SHOWN_CHARS)}
         )
-        return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
+        return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(lease_of(revoked.lease)))
 
     async def cancel_request(
         self, request: lease_service_pb2.CancelRequestRequest, context: CallContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from fleet.domain.devices import holder_text
-from fleet.domain.leases import PendingRequest
+from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
@@ -31,17 +31,18 @@ def key_of(owned: str) -> str:
     return owned.partition(":")[0]
 
 
-def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
-    return lease_pb2.Lease(
-        name=lease.name,
-        device_name=lease.device_name,
-        epoch=lease.epoch,
-        holder=lease.holder,
-        granted_at=timestamp(lease.granted_at_sec),
-        expires_at=timestamp(lease.expires_at_sec),
-        ends_at=timestamp(lease.ends_at_sec),
-        purpose=lease.terms.purpose,
-        holder_note=lease.note,
+def lease_of(entry: LeaseEntry) -> Lease:
+    """Return a lease as clients see it."""
+    return Lease(
+        name=entry.name,
+        device_name=entry.device_name,
+        epoch=entry.epoch,
+        holder=entry.holder,
+        granted_at_sec=entry.granted_at_sec,
+        expires_at_sec=entry.expires_at_sec,
+        ends_at_sec=entry.ends_at_sec,
+        purpose=entry.terms.purpose,
+        holder_note=entry.note,
     )
 
 
@@ -137,11 +138,11 @@ def effect_to_proto(
     match effect:
         case ev.Granted(_, lease):
             message.granted.request_id = lease.request_id
-            message.granted.lease.MergeFrom(lease_to_proto(lease))
+            message.granted.lease.MergeFrom(leases.lease_to_proto(lease_of(lease)))
             message.granted.token.MergeFrom(make_token(lease, signer, queries))
             message.granted.device.MergeFrom(device_to_proto(queries.leased_device(lease)))
         case ev.Renewed(_, lease):
-            message.renewed.lease.MergeFrom(lease_to_proto(lease))
+            message.renewed.lease.MergeFrom(leases.lease_to_proto(lease_of(lease)))
             message.renewed.token.MergeFrom(make_token(lease, signer, queries))
         case ev.Queued(_, request):
             message.queued.MergeFrom(request_to_proto(request, queries.standing(request)))

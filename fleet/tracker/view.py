@@ -18,10 +18,11 @@ from fleet.base.version import package_version
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import Changes
 from fleet.tracker.job_table import JobTable
-from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
+from fleet.tracker.messages import device_to_proto, lease_of, request_to_proto
 from fleet.tracker.observers import Observer
 from fleet.tracker.pace import Pace, portions
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
+from fleet.wire.leases import lease_to_proto
 from fleet.wire.times import timestamp
 
 _SHOWN_REQUESTS = 1_000
@@ -126,7 +127,7 @@ class FleetView(Observer):
             if device.lease is None:
                 self._leases.pop(name, None)
             else:
-                shown = fleet_service_pb2.Snapshot(leases=[lease_to_proto(device.lease)])
+                shown = fleet_service_pb2.Snapshot(leases=[lease_to_proto(lease_of(device.lease))])
                 self._leases[name] = device.lease.name, _encoded(shown)
 
     async def _make_snapshot(self) -> EncodedSnapshot:
