@@ -32,7 +32,7 @@ from fleet.domain.workload import Workload
 from fleet.library import Library
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import CandidateStage
+from fleet.optimizer.core.candidates import CandidateStage, Proposal
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.device_lane import DeviceLane
@@ -138,11 +138,11 @@ class TuningLoop:
         """
         left = self._core.progress.trials_total
         for shash, traces in in_flight.items():
-            some = dict(list(traces.items())[:left])
+            some = [Proposal(trace_json=trace, digest=digest) for digest, trace in traces.items()][:left]
             left -= len(some)
             async with self._turns.building():
-                await self._perform(ev.Claim(shash, some))
-            await self._measure_round((shash, tuple(some)))
+                await self._perform(ev.Claim(shash, tuple(some)))
+            await self._measure_round((shash, tuple(one.digest for one in some)))
 
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
@@ -242,7 +242,8 @@ class TuningLoop:
                         self._go_on_searching_ahead()  # of this workload, too: what is built is known by now
                         for build in builds:
                             await self._perform(build)
-                        ours = [d for d in wanted.traces_by_digest if (wanted.workload, d) in self._core.candidates]
+                        digests = [one.digest for one in wanted.proposals]
+                        ours = [digest for digest in digests if (wanted.workload, digest) in self._core.candidates]
                         return wanted.workload, tuple(ours)
                     case ev.Propose():
                         await self._perform(wanted)

@@ -35,12 +35,11 @@ class Recorder:
 
     async def claim(self, effect: Claim) -> AsyncGenerator[Proposed, None]:
         """Keep what no other job measures, or has measured."""
-        traces, conditions = effect.traces_by_digest, self._conditions
+        conditions, traces = self._conditions, {one.digest: one.trace_json for one in effect.proposals}
         take = self._library.claims.take
         ours = await patiently(partial(take, conditions.job_name, effect.workload, conditions.scope, traces))
-        kept = {digest: trace for digest, trace in traces.items() if digest in ours}
-        features = {digest: found for digest, found in effect.features_by_digest.items() if digest in ours}
-        yield Proposed(effect.workload, kept, features_by_digest=features, taken=frozenset(traces) - ours)
+        kept = tuple(one for one in effect.proposals if one.digest in ours)
+        yield Proposed(effect.workload, kept, taken=frozenset(traces) - ours)
 
     async def store(self, effects: Sequence[Store]) -> AsyncGenerator[Stored, None]:
         """Commit results, in one transaction."""

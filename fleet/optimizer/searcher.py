@@ -15,7 +15,6 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.candidates import Ahead
 from fleet.optimizer.core.events import (
     BaselineBuilt,
     Build,
@@ -98,23 +97,19 @@ class Searcher:
         except (BuildError, InvalidRequest) as error:
             yield SearchFailed(effect.workload, str(error))
             return
-        found = searched.value
+        found = tuple(searched.value)
         if effect.is_static:
-            yield Proposed(effect.workload, {one.digest: one.trace_json for one in found}, is_static=True)
-            return
-        candidates = tuple(
-            Ahead(digest=one.digest, trace_json=one.trace_json, features=one.features, log_secs=one.log_secs)
-            for one in found
-        )
-        yield Found(effect.workload, candidates, searched.builder_sec)
+            yield Proposed(effect.workload, found, is_static=True)
+        else:
+            yield Found(effect.workload, found, searched.builder_sec)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once. Those of MetaSchedule's rules first: they take the compiler several times as
         long, and the last one to be started is waited for alone."""
-        items = sorted(effect.traces_by_digest.items(), key=lambda item: not has_decisions(item[1]))
+        ordered = sorted(effect.proposals, key=lambda one: not has_decisions(one.trace_json))
         building = [
-            self._build(effect.workload, digest, trace_json, wants_features=digest not in effect.have_features)
-            for digest, trace_json in items
+            self._build(effect.workload, one.digest, one.trace_json, wants_features=one.features is None)
+            for one in ordered
         ]
         for built in asyncio.as_completed(building):
             yield await built

@@ -27,6 +27,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import LeaseRevoked
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import find_doubtful
 from fleet.optimizer.core.state import JobCore
@@ -192,7 +193,7 @@ def start(core: JobCore, args: tuple[TensorSpec, ...], folder: Path) -> None:
 async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[measuring.Measurement]:
     """Let the core have three new candidates measured; return all measurements that it asked for."""
     digests = [str(core.workload("w").trials + number) for number in range(3)]
-    core.apply(ev.Proposed("w", dict(zip(digests, digests, strict=True))))
+    core.apply(ev.Proposed("w", tuple(Proposal(digest=one, trace_json=one) for one in digests)))
     for digest in digests:
         core.apply(ev.Built("w", digest, built, None))
     results = []

@@ -22,11 +22,12 @@ from fleet.domain.workload import Workload
 from fleet.library import Library, StoredWorkload
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import ReferenceRun
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.model_comparison import ModelComparison
-from fleet.optimizer.tasks.propose import Proposal, propose
+from fleet.optimizer.tasks.propose import propose
 from fleet.testing import eventually
 from fleet.workloads.extract import compile_model
 from tests.service.odd_agent import artifact, seated

@@ -28,7 +28,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import DeviceUnreachable
 from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.candidates import CandidateStage
+from fleet.optimizer.core.candidates import CandidateStage, Proposal
 from fleet.optimizer.core.events import BatchWanted, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
@@ -36,7 +36,7 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.narrator import narrate
 from fleet.optimizer.recall import recall
-from fleet.optimizer.tasks.propose import Proposal, ProposeTask
+from fleet.optimizer.tasks.propose import ProposeTask
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from tests.service.client_fakes import serving
@@ -91,8 +91,13 @@ class Bench:
 
     async def measure(self, *digests: str) -> None:
         """Measure and check candidates; the trace of each is its digest in brackets."""
-        await self.loop.apply(Proposed("w", {digest: f'["{digest}"]' for digest in digests}))
+        await self.loop.apply(Proposed("w", proposals(*digests)))
         await self.loop.apply(BatchWanted("w", digests))
+
+
+def proposals(*digests: str) -> tuple[Proposal, ...]:
+    """Return proposals; the trace of each is its digest in brackets."""
+    return tuple(Proposal(digest=digest, trace_json=f'["{digest}"]') for digest in digests)
 
 
 ARGS = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
@@ -237,7 +242,7 @@ async def test_two_devices_measure_two_workloads_at_the_same_time(tmp_path: Path
             )
             queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
             for item in workloads:
-                await loop.apply(Proposed(item.shash, {"a": '["a"]'}))
+                await loop.apply(Proposed(item.shash, proposals("a")))
                 queue.put_nowait((item.shash, ("a",)))
             queue.put_nowait(None)
             await loop.measure_rounds(queue)
@@ -371,7 +376,7 @@ async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_
                 core, device=first, others=[second], pool=pool, library=library, turns=turns, gives_back=True
             )
             queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
-            await loop.apply(Proposed("w", {digest: f'["{digest}"]' for digest in "abc"}))
+            await loop.apply(Proposed("w", proposals(*"abc")))
             queue.put_nowait(("w", ("a", "b")))
             await second.device()
             measuring = asyncio.create_task(loop.measure_rounds(queue))

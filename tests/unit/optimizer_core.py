@@ -15,7 +15,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Ahead
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
@@ -37,6 +37,11 @@ def known(name: str = "w", **facts: object) -> WorkloadProgress:
 
 def why_closed(item: WorkloadProgress) -> str:
     return narrate(item.closing)
+
+
+def proposals(*digests: str, trace: str | None = None) -> tuple[Proposal, ...]:
+    """Return proposals; the trace of each is its digest unless one is given."""
+    return tuple(Proposal(digest=digest, trace_json=trace or digest) for digest in digests)
 
 
 def find(effects: Sequence[object], kind: type[T]) -> list[T]:
@@ -114,12 +119,12 @@ class Script:
 
     def propose(self, *digests: str, shash: str = "w") -> None:
         """Make a round of candidates, measure it and check it. The trace of each is its digest."""
-        self.run(ev.Proposed(shash, {digest: digest for digest in digests}))
+        self.run(ev.Proposed(shash, proposals(*digests)))
         self.run(ev.BatchWanted(shash, digests))
 
     def find(self, *digests: str, shash: str = "w") -> None:
         """Let a search find candidates. The trace of each is its digest."""
-        self.run(ev.Found(shash, tuple(Ahead(digest=digest, trace_json=digest) for digest in digests)))
+        self.run(ev.Found(shash, proposals(*digests)))
 
     def build_baseline(self, shash: str = "w") -> None:
         self.run(ev.BaselineBuilt(shash, artifact(f"{shash}-baseline")))
@@ -130,12 +135,12 @@ class Script:
     def _perform(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Claim():
-                ours = {d: trace for d, trace in effect.traces_by_digest.items() if d not in self.taken}
-                taken = frozenset(effect.traces_by_digest) - frozenset(ours)
+                ours = tuple(one for one in effect.proposals if one.digest not in self.taken)
+                taken = frozenset(one.digest for one in effect.proposals if one not in ours)
                 self.run(ev.Proposed(effect.workload, ours, taken=taken))
             case ev.Build():
-                for digest in effect.traces_by_digest:
-                    self.run(self._built(effect.workload, digest))
+                for one in effect.proposals:
+                    self.run(self._built(effect.workload, one.digest))
             case ev.Measure():
                 self._measure(effect)
             case ev.Store():

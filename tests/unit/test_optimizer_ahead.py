@@ -9,11 +9,11 @@ import pytest
 
 from fleet.cost_model.observation import Observation
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Ahead, Backlog
+from fleet.optimizer.core.candidates import Backlog, Proposal
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import plan
 from fleet.optimizer.core.progress import WorkloadProgress
-from tests.unit.optimizer_core import Script, conditions, workload
+from tests.unit.optimizer_core import Script, conditions, proposals, workload
 
 SPREAD_OUT = [Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
 
@@ -25,13 +25,13 @@ def begun(name: str) -> WorkloadProgress:
     )
 
 
-def expecting(digest: str, *secs: float) -> Ahead:
+def expecting(digest: str, *secs: float) -> Proposal:
     """A candidate of which each member of a model expects one of these times."""
-    return Ahead(digest=digest, trace_json=digest, log_secs=np.log(np.array(secs, np.float32)))
+    return Proposal(digest=digest, trace_json=digest, log_secs=np.log(np.array(secs, np.float32)))
 
 
 def chosen(effects: list[ev.Effect]) -> list[tuple[str, list[str]]]:
-    return [(one.workload, list(one.traces_by_digest)) for one in effects if isinstance(one, ev.Claim)]
+    return [(one.workload, [each.digest for each in one.proposals]) for one in effects if isinstance(one, ev.Claim)]
 
 
 def asked(effects: list[ev.Effect]) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_candidate_is_claimed_when_it_is_chosen() -> None:
     job = Script()
     job.feed(ev.RoundWanted())
 
-    found = job.feed(ev.Found("w", tuple(Ahead(digest=name, trace_json=name) for name in "abcdef")))
+    found = job.feed(ev.Found("w", proposals(*"abcdef")))
 
     assert found == []
     assert not job.core.workload("w").under_way
@@ -106,7 +106,7 @@ def test_where_cores_are_shared_one_workload_alone_is_searched_while_its_batch_i
     job.run(ev.BatchWanted("w", list("abcd")))
 
     assert chosen(job.feed(ev.RoundWanted())) == [("w", list("efgh"))]
-    job.run(ev.Proposed("w", {name: name for name in "efgh"}))
+    job.run(ev.Proposed("w", proposals(*"efgh")))
     assert asked(job.feed(ev.AheadWanted())) == ["w"]
     job.find(*"ijklmnop")
     job.run(ev.BatchWanted("w", list("efgh")))
@@ -175,7 +175,7 @@ def test_a_search_looks_further_ahead_with_each_batch() -> None:
 def test_predictions_end_where_nobody_says_anything() -> None:
     """They stand in the order of the candidates, so what follows a gap is not known."""
     backlog = Backlog(
-        candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Ahead(digest="c", trace_json="c"))
+        candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Proposal(digest="c", trace_json="c"))
     )
 
     found = backlog.predictions()
@@ -183,7 +183,7 @@ def test_predictions_end_where_nobody_says_anything() -> None:
     assert found is not None
     assert found.shape == (2, 2)
     assert pytest.approx(math.log(3.0)) == found[0, 1]
-    assert Backlog(candidates=(Ahead(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
+    assert Backlog(candidates=(Proposal(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
 
 
 def test_builders_are_priced_by_what_they_took() -> None:
@@ -192,7 +192,7 @@ def test_builders_are_priced_by_what_they_took() -> None:
     terms = conditions(shares_cores=True)
     before = plan(job.core.progress, terms, 100, now_sec=0.0).batches[0].reason
     for number in range(9):
-        job.run(ev.Found("a", (Ahead(digest=f"{number}", trace_json="t"),), builder_sec=9.0))
+        job.run(ev.Found("a", (Proposal(digest=f"{number}", trace_json="t"),), builder_sec=9.0))
 
     after = plan(job.core.progress, terms, 100, now_sec=0.0).batches[0].reason
 

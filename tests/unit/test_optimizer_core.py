@@ -10,13 +10,13 @@ import pytest
 from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Ahead, CandidateStage
+from fleet.optimizer.core.candidates import CandidateStage, Proposal
 from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import BatchOutcome
 from fleet.optimizer.report import report_decisions
-from tests.unit.optimizer_core import Script, artifact, find, known, secs, why_closed, workload
+from tests.unit.optimizer_core import Script, artifact, find, known, proposals, secs, why_closed, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
 """What is expected of the next candidates of a workload that takes 1 s: three batches of four gain nothing."""
@@ -26,7 +26,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
     """Proposed, built, measured, stored, checked, and then it is the best: in this order, each asked for."""
     job = Script()
 
-    assert job.feed(ev.Proposed("w", {"a": "trace"})) == [ev.Build("w", {"a": "trace"})]
+    assert job.feed(ev.Proposed("w", proposals("a", trace="trace"))) == [ev.Build("w", proposals("a", trace="trace"))]
     assert job.feed(ev.Built("w", "a", artifact("a"), None)) == []
     (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
     assert isinstance(measure, ev.Measure)
@@ -50,7 +50,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
 def test_a_result_counts_when_it_is_stored() -> None:
     """A job that is killed between the two has not counted what nobody will find."""
     job = Script()
-    job.run(ev.Proposed("w", {"a": "a"}))
+    job.run(ev.Proposed("w", proposals("a")))
     (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
     assert isinstance(measure, ev.Measure)
 
@@ -105,7 +105,7 @@ def test_no_more_trials_are_planned_than_there_are() -> None:
 
     assert (first.count, second.count) == (4, 2)
     assert second.known == frozenset("abcd")
-    assert list(last.traces_by_digest) == ["e", "f"]
+    assert [one.digest for one in last.proposals] == ["e", "f"]
     assert job.feed(ev.RoundWanted()) == []
 
 
@@ -128,7 +128,7 @@ def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
     """Also where it was a trial of an earlier job, whose record it replaces in the search."""
     job = Script(known(trials_before=1, records=[Observation(workload="w", trace_json="s", run_sec=9.0)]))
 
-    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.Proposed("w", proposals("s"), is_static=True))
     job.run(ev.BatchWanted("w", ["s"]))
     job.propose("a")
 
@@ -142,7 +142,7 @@ def test_a_static_schedule_that_broke_a_device_is_not_sent_to_one_again() -> Non
     """Each job began with it; a search goes on without."""
     job = Script(known(poison=frozenset({"static"})))
 
-    job.run(ev.Proposed("w", {"static": "static"}, is_static=True))
+    job.run(ev.Proposed("w", proposals("static"), is_static=True))
 
     assert not job.happened(ev.Build)
     assert find(job.feed(ev.RoundWanted()), ev.Propose)
@@ -166,7 +166,7 @@ def test_searches_side_by_side_are_of_different_workloads() -> None:
 
     assert [propose.workload for propose in asked] == ["a", "b"]
     [chosen] = find(job.feed(ev.RoundWanted()), ev.Claim)
-    assert (chosen.workload, list(chosen.traces_by_digest)) == ("a", ["x"])
+    assert (chosen.workload, [one.digest for one in chosen.proposals]) == ("a", ["x"])
 
 
 def test_the_cost_model_learns_when_there_is_something_new() -> None:
@@ -328,7 +328,7 @@ def test_a_static_schedule_runs_off_against_a_baseline_that_is_close_only(
     """Both were timed a moment before: a factor of 1.5 is significant unless a disturbance was noticed."""
     job = Script(known(untuned_sec=untuned_sec, is_untuned_disturbed=is_disturbed))
     job.build_baseline()
-    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.Proposed("w", proposals("s"), is_static=True))
     job.run(ev.BatchWanted("w", ("s",)))
     before = len(job.rounds)
 
@@ -384,7 +384,7 @@ def test_no_batch_is_planned_past_the_deadline() -> None:
     facts = {"untuned_sec": 1.0, "records": records, "trials_before": 12}
     calm, hurried = (Script(known(**facts), deadline_sec=end) for end in (1_000.0, 10.0))
 
-    ahead = [Ahead(digest=f"{n}", trace_json=f"{n}", log_secs=LATE_GAIN[n : n + 1]) for n in range(len(LATE_GAIN))]
+    ahead = [Proposal(digest=f"{n}", trace_json=f"{n}", log_secs=LATE_GAIN[n : n + 1]) for n in range(len(LATE_GAIN))]
     for job in (calm, hurried):
         job.run(ev.Found("w", tuple(ahead)))
         job.run(ev.RoundWanted(now_sec=9.5))
@@ -418,7 +418,7 @@ def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:
     job = Script(*(WorkloadProgress(workload=workload(name)) for name in "abc"))
     job.answer = secs({"a static": 8.0, "b static": 1.0, "c static": 1.0, "a1": 9.0, "b1": 9.0, "c1": 9.0})
     for name in "abc":
-        job.run(ev.Proposed(name, {f"{name} static": f"{name} static"}, is_static=True))
+        job.run(ev.Proposed(name, proposals(f"{name} static"), is_static=True))
         job.run(ev.BatchWanted(name, [f"{name} static"]))
         job.find(f"{name}1", *(f"{name} {number}" for number in range(9)), shash=name)
 
@@ -431,7 +431,7 @@ def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:
 def test_what_a_suspected_device_was_not_sent_may_be_proposed_again() -> None:
     """The batch ends after those that broke down; the others are no trials, and not under way any more."""
     script = Script()
-    script.run(ev.Proposed("w", {digest: digest for digest in "abc"}))
+    script.run(ev.Proposed("w", proposals(*"abc")))
     [measure] = find(script.feed(ev.BatchWanted("w", "abc")), ev.Measure)
     crash = Measurement(candidate_id="a", error=ErrorKind.CRASHED)
     script.run(ev.Measured(measure.batch, "devices/d", crash))

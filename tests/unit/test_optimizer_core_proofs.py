@@ -10,7 +10,7 @@ import pytest
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.optimizer.core import events as ev
-from tests.unit.optimizer_core import Script, artifact, find, known, secs
+from tests.unit.optimizer_core import Script, artifact, find, known, proposals, secs
 
 PROVEN = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=1.0, measured_sec=1.0, least_sec=0.8)
 REFUTED = Proof(verdict=ProofVerdict.REFUTED, claimed_sec=1.0, measured_sec=20.0, message="it took longer")
@@ -84,7 +84,7 @@ def test_static_schedules_need_no_proof() -> None:
     job = Script(known(untuned_sec=9.0))
     job.answer = secs({"s": 1.0})
     job.proofs = {"s": PROVEN}
-    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.Proposed("w", proposals("s"), is_static=True))
     job.run(ev.BatchWanted("w", ("s",)))
 
     job.run(ev.ProofWanted("w"))
@@ -100,7 +100,7 @@ def test_a_trial_that_beats_the_static_schedule_is_proven() -> None:
     job = Script(known(untuned_sec=9.0))
     job.answer = secs({"s": 1.0, "a": 0.5})
     job.proofs = {"a": replace(PROVEN, least_sec=0.4)}
-    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.Proposed("w", proposals("s"), is_static=True))
     job.run(ev.BatchWanted("w", ("s",)))
 
     job.propose("a")

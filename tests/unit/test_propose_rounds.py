@@ -19,7 +19,8 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
-from fleet.optimizer.tasks.propose import Proposal, ProposeTask, propose
+from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
 

@@ -24,9 +24,10 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.tasks import propose as proposing
 from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
-from fleet.optimizer.tasks.propose import Proposal, ProposeTask, propose
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.workloads.programs import matmul

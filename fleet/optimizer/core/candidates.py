@@ -26,24 +26,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
-    """A candidate in a backlog."""
+class Proposal:
+    """A candidate worth measuring, as a search found it."""
 
-    digest: str
     trace_json: str
+    digest: str
+    """Digest of the trace, see `trace_digest`."""
+
+    predicted: float = math.nan
+    """Score by the model, higher is better; nan without a model."""
+
     features: Features | None = field(default=None, compare=False)
-    """None: the search did not need them."""
+    """None: the search did not need them. The trace decides them."""
 
     log_secs: NDArray[np.float32] | None = field(default=None, compare=False)
-    """Natural logarithms of the time [s] that each member of the model predicts, shape [n_members]; None: there is no
-    prediction."""
+    """Natural logarithms of the times [s] that the members of the model predict, shape [n_members]; None: there is no
+    model, or too few records."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Backlog:
     """Candidates of one workload that were searched ahead, in the order in which they should be measured."""
 
-    candidates: tuple[Ahead, ...] = ()
+    candidates: tuple[Proposal, ...] = ()
     made_at: int = 0
     """Trials of the workload at the time of the search."""
 
@@ -51,7 +56,7 @@ class Backlog:
         """Return the number of trials since the search, which it could not take into account."""
         return trials - self.made_at
 
-    def take(self, count: int) -> tuple[Ahead, ...]:
+    def take(self, count: int) -> tuple[Proposal, ...]:
         """Take the first ones."""
         taken, self.candidates = self.candidates[:count], self.candidates[count:]
         return taken
@@ -90,11 +95,12 @@ class Candidate:
     workload: str
     """Hash of its workload."""
 
-    trace_json: str
-    digest: str
+    proposal: Proposal
     stage: CandidateStage = CandidateStage.PROPOSED
     artifact: Artifact | None = None
     features: Features | None = None
+    """Of the proposal, or found by the build."""
+
     program: int | None = None
     """Hash of its scheduled program."""
 
@@ -108,6 +114,16 @@ class Candidate:
 
     is_static: bool = False
     """It is the schedule that was chosen without a trial, and counts as none."""
+
+    @property
+    def trace_json(self) -> str:
+        """Its schedule."""
+        return self.proposal.trace_json
+
+    @property
+    def digest(self) -> str:
+        """Digest of the trace."""
+        return self.proposal.digest
 
     @property
     def median_sec(self) -> float:

@@ -7,7 +7,7 @@ BASELINE for the unscheduled program.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Features, Observation
     from fleet.domain.proving import Proof
-    from fleet.optimizer.core.candidates import Ahead
+    from fleet.optimizer.core.candidates import Proposal
     from fleet.optimizer.core.news import News
     from fleet.optimizer.search_terms import Seed
     from fleet.spaces.packing import Packing
@@ -64,7 +64,7 @@ class Found:
     """A search has ended: this is what its workload has ahead now, instead of what it had."""
 
     workload: str
-    candidates: tuple[Ahead, ...]
+    proposals: tuple[Proposal, ...]
     """Those to be measured first come first."""
 
     builder_sec: float = 0.0
@@ -76,10 +76,8 @@ class Proposed:
     """Candidates are this job's to measure. Answered by Build."""
 
     workload: str
-    traces_by_digest: dict[str, str]
+    proposals: tuple[Proposal, ...]
     is_static: bool = False
-    features_by_digest: Mapping[str, Features] = field(default_factory=dict)
-    """Of those that the search needed them for."""
 
     taken: frozenset[str] = frozenset()
     """Digests of candidates that were found, too, but are another job's to measure."""
@@ -320,8 +318,7 @@ class Claim:
     """To the library: these are to be measured. Answered with Proposed, which leaves out what another job measures."""
 
     workload: str
-    traces_by_digest: dict[str, str]
-    features_by_digest: Mapping[str, Features] = field(default_factory=dict, compare=False)
+    proposals: tuple[Proposal, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +326,7 @@ class Build:
     """To the pool: build candidates. Each is answered with Built or BuildFailed."""
 
     workload: str
-    traces_by_digest: dict[str, str]
-    have_features: frozenset[str] = frozenset()
-    """Digests of those whose features are known."""
+    proposals: tuple[Proposal, ...]
 
 
 @dataclass(frozen=True, slots=True)

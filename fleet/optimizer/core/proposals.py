@@ -122,9 +122,9 @@ class Proposals:
         item.is_searched = False
         self._job.progress.builders.searches += 1
         self._job.progress.builders.search_sec += event.builder_sec
-        item.backlog = Backlog(candidates=event.candidates, made_at=item.search_began_at)
+        item.backlog = Backlog(candidates=event.proposals, made_at=item.search_began_at)
         item.backlog.drop(item.under_way | item.taken | self._results.measured(event.workload))  # while it was searched
-        if not event.candidates:
+        if not event.proposals:
             item.close(News(topic=Topic.EXHAUSTED))
 
     def _take(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
@@ -132,13 +132,7 @@ class Proposals:
         operator, reason = item.workload.operator, batch.reason
         news = News(topic=Topic.BUILDING, count=len(taken), operator=operator, reason=reason)
         self._job.say(news, Phase.SEARCH)
-        self._job.emit(
-            ev.Claim(
-                item.workload.shash,
-                {one.digest: one.trace_json for one in taken},
-                {one.digest: one.features for one in taken if one.features is not None},
-            )
-        )
+        self._job.emit(ev.Claim(item.workload.shash, taken))
         self._job.progress.bid = batch.reason.worth
         self._job.progress.decisions.append(batch)
         item.asked = len(taken)
@@ -171,31 +165,26 @@ class Proposals:
         is_announced = item.asked > 0 and not event.is_static  # with the reason for it
         item.asked = 0 if not event.is_static else item.asked
         item.taken |= event.taken
-        traces_by_digest = event.traces_by_digest
-        if event.is_static:  # nobody claims it, which would leave out what broke a device
-            traces_by_digest = {
-                digest: trace for digest, trace in traces_by_digest.items() if digest not in item.poison
-            }
-        if not traces_by_digest:
+        # Nobody claims a static schedule, which would leave out those that broke a device.
+        wanted = [one for one in event.proposals if not (event.is_static and one.digest in item.poison)]
+        if not wanted:
             if not event.is_static:
                 forget_forecast(item)
             return
-        may_be_built = set(traces_by_digest)
-        for digest, trace_json in traces_by_digest.items():
-            self._job.candidates[event.workload, digest] = Candidate(
+        may_be_built = {one.digest for one in wanted}
+        for one in wanted:
+            self._job.candidates[event.workload, one.digest] = Candidate(
                 workload=event.workload,
-                trace_json=trace_json,
-                digest=digest,
+                proposal=one,
                 may_be_built=may_be_built,
                 is_static=event.is_static,
-                features=event.features_by_digest.get(digest),
+                features=one.features,
             )
         if not event.is_static:
-            item.under_way.update(traces_by_digest)
+            item.under_way |= may_be_built
         if not is_announced:
-            count = len(traces_by_digest)
-            self._job.say(News(topic=Topic.BUILDING, count=count, operator=item.workload.operator))
-        self._job.emit(ev.Build(event.workload, traces_by_digest, frozenset(event.features_by_digest)))
+            self._job.say(News(topic=Topic.BUILDING, count=len(wanted), operator=item.workload.operator))
+        self._job.emit(ev.Build(event.workload, tuple(wanted)))
 
     def fail_search(self, event: ev.SearchFailed) -> None:
         """Close the workload of a search that crashed or never ended; the others go on."""

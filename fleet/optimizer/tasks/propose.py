@@ -15,15 +15,16 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
 from fleet.cost_model.job_trees import are_enough
-from fleet.cost_model.observation import Features, Observation
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.search_terms import Search, Seed
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
@@ -111,25 +112,6 @@ class ProposeTask:
 
     threads: int = 1
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A candidate worth measuring."""
-
-    trace_json: str
-    digest: str
-    """Digest of the trace, see `trace_digest`."""
-
-    predicted: float
-    """Score by the model, higher is better; nan without a model."""
-
-    features: Features | None = field(default=None, compare=False)
-    """If the score needed them; the trace decides them."""
-
-    log_secs: LogSecs | None = field(default=None, compare=False)
-    """Natural logarithms of the times [s] that the members of the model expect, shape [n_members]; None: there is no
-    model, or too few records."""
 
 
 def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposal]:
