@@ -6,6 +6,7 @@ import ast
 import json
 import pkgutil
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_a_page_names_modules_that_exist(page: Path) -> None:
     names = _MODULE.findall(page.read_text())
 
     assert [dotted for dotted in names if not leads_somewhere(dotted)] == []
+
+
+@pytest.mark.parametrize(
+    "diff", re.findall(r"^```diff\n(.*?)^```", (_ROOT / "docs/how-to/first-change.md").read_text(), _MULTILINE)
+)
+def test_the_diffs_of_a_first_change_apply(diff: str) -> None:
+    """A reader can try them on the present code."""
+    command = ["git", "apply", "--check", "--unidiff-zero", "-"]
+    done = subprocess.run(command, cwd=_ROOT, input=diff, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_each_decision_has_a_status_and_a_line_in_the_index() -> None:
