@@ -16,9 +16,8 @@ from cross.targets.target import Target
 from fleet.errors import InvalidRequest
 from fleet.export.pipeline import target_in
 from fleet.spaces.design_space import Space
-from fleet.spaces.facts import assume, processor_facts
+from fleet.spaces.facts import ProcessorFacts, assume, facts_of
 from fleet.spaces.space import finished, space_on
-from fleet.workloads.default_schedule import default_schedule
 
 if TYPE_CHECKING:
     import tvm.target
@@ -52,13 +51,11 @@ def schedule(
 
     name, own, parsed = *_single_function(mod), target_in(target)
     load_intrinsics(parsed)
-    if processor_facts(parsed) is None:
-        _refuse_options(parsed, options)
-        scheduled = default_schedule(own, parsed)
-    else:
-        space = _space(name, own, parsed, options)
-        scheduled = finished(next(space.schedules_at(range(len(space.choices)))).mod, parsed)
-    function = scheduled["main"].with_attrs({"global_symbol": name, "tirx.is_scheduled": True})
+    space = _space(name, own, parsed, options)
+    found = next(space.schedules_at(range(len(space.choices))), None)
+    if found is None:
+        raise _no_schedule(name)
+    function = finished(found.mod, parsed)["main"].with_attrs({"global_symbol": name, "tirx.is_scheduled": True})
     return tvm.IRModule({name: function})
 
 
@@ -67,16 +64,14 @@ def design_space(
     target: str | Mapping[str, object] | tvm.target.Target,
     **options: int | bool,
 ) -> Space:
-    """Return the schedules that a function can have on a processor; printed, it lists the knobs and their options.
+    """Return the schedules that a function can have; printed, it lists the knobs and their options.
 
-    Args:
-        mod: as for `fleet.schedule`.
-        target: as for `fleet.schedule`, but a processor.
-        options: as for `fleet.schedule`.
+    On a GPU it is TVM's default schedule, unless an installed rule has others. The arguments are those of
+    `fleet.schedule`.
 
     Raises:
         ConfigError: a target that cannot work.
-        InvalidRequest: as `fleet.schedule`, or a GPU: its space is that of MetaSchedule's rules.
+        InvalidRequest: as `fleet.schedule`.
     """
     name, own, parsed = *_single_function(mod), target_in(target)
     load_intrinsics(parsed)
@@ -84,21 +79,22 @@ def design_space(
 
 
 def _space(name: str, own: IRModule, target: Target, options: Mapping[str, int | bool]) -> Space:
-    facts = processor_facts(target)
-    if facts is None:
-        raise InvalidRequest(f"no processor: {target.json}; `fleet tune` searches the space of MetaSchedule's rules")
-    space = space_on(own, assume(facts, options))
+    facts = facts_of(target)
+    if options and not isinstance(facts, ProcessorFacts):
+        raise InvalidRequest(f"{', '.join(options)}: facts of a processor, and {target.json} is none; leave them out")
+    if isinstance(facts, ProcessorFacts):
+        facts = assume(facts, options)
+    space = None if facts is None else space_on(own, facts)
     if space is None:
-        raise InvalidRequest(
-            f"the function {name!r} has no static schedule: it is opaque, or has sizes that are not fixed; "
-            "compile it as it is, or give its tensors fixed sizes"
-        )
+        raise _no_schedule(name)
     return space
 
 
-def _refuse_options(target: Target, options: Mapping[str, int | bool]) -> None:
-    if options:
-        raise InvalidRequest(f"{', '.join(options)}: facts of a processor, and {target.json} is none; leave them out")
+def _no_schedule(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the function {name!r} has no static schedule for this target: it is opaque, or has sizes that are not fixed; "
+        "compile it as it is, or give its tensors fixed sizes"
+    )
 
 
 def _single_function(mod: IRModule | PrimFunc | Sequence[Tensor]) -> tuple[str, IRModule]:

@@ -22,6 +22,7 @@ from fleet.graph.attention_program import (
     SCORES,
     TOTAL,
 )
+from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, vector_width
 from fleet.spaces.tiles import divisors
@@ -81,28 +82,23 @@ class _Sizes:
     value_lanes: int
 
 
-def is_attention(mod: IRModule) -> bool:
-    """Tell whether a function was made by `fleet.graph.attention_program`."""
+def attention_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
+    """Return the tiles of an attention made by `fleet.graph.attention_program`; None for any other function."""
+    from tvm.s_tir import Schedule
+
     attributes = mod["main"].attrs
-    return bool(attributes and ATTRIBUTE in attributes)
-
-
-def attention_choices(mod: IRModule, facts: ProcessorFacts) -> list[AttentionTile]:
-    """Return the tiles of an attention that are worth a trial, the most promising first."""
-    from tvm.s_tir import Schedule
-
-    return attention_tiles(_sizes(Schedule(mod), facts), facts)[:_MOST_CHOICES]
-
-
-def attention_schedules(mod: IRModule, facts: ProcessorFacts, wanted: Sequence[AttentionTile]) -> Iterator[Schedule]:
-    """Yield an attention with each of some tiles."""
-    from tvm.s_tir import Schedule
-
+    if not attributes or ATTRIBUTE not in attributes:
+        return None
     sizes = _sizes(Schedule(mod), facts)
-    for tile in wanted:
-        schedule = Schedule(mod)
-        _apply(schedule, sizes, tile, facts)
-        yield schedule
+    choices = attention_tiles(sizes, facts)[:_MOST_CHOICES]
+
+    def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
+        for place in places:
+            schedule = Schedule(mod)
+            _apply(schedule, sizes, choices[place], facts)
+            yield schedule
+
+    return Space(rule="attention", choices=tuple(choices), schedules_at=schedules_at)
 
 
 def attention_tiles(sizes: _Sizes, facts: ProcessorFacts) -> list[AttentionTile]:

@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fleet.graph.marking import ATTRIBUTE as CONSTANTS
+
 if TYPE_CHECKING:
-    from tvm.ir import Expr, TensorLoad
+    from tvm.ir import Expr, IRModule, TensorLoad
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import SBlockRV
     from tvm.tirx import Buffer, Var
@@ -160,6 +162,15 @@ def find_product(block: SBlock) -> Product | None:
         data_bytes=_size_bytes(left.source),
         weights_bytes=_size_bytes(right.source),
     )
+
+
+def has_constant_weights(schedule: Schedule, block: SBlockRV, product: Product, mod: IRModule) -> bool:
+    """Tell whether a product's weights are a parameter that is constant at each call, so that they may be packed."""
+    attributes = mod["main"].attrs
+    constant = {int(index) for index in (attributes[CONSTANTS] if attributes and CONSTANTS in attributes else ())}
+    weights = schedule.get(block).reads[product.weights].source
+    parameter = next((i for i, param in enumerate(mod["main"].params) if param.name == weights.name), None)
+    return parameter in constant
 
 
 def _inner_sum(block: SBlock, data: TensorLoad, weights: TensorLoad) -> tuple[int, int] | None:

@@ -1,14 +1,19 @@
-"""`Space`: the schedules that one function can have, as the choices of its knobs."""
+"""`Space`: the schedules that one function can have, as the choices of its knobs. A `SpaceRule` makes it."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard
+
+from fleet.spaces.facts import GpuFacts, ProcessorFacts
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
     from tvm.s_tir import Schedule
+
+Facts = ProcessorFacts | GpuFacts
 
 _MOST_SHOWN = 12
 """Options of a knob that `repr` lists."""
@@ -33,6 +38,9 @@ class Space:
     schedules_at: Callable[[Sequence[int]], Iterator[Schedule]]
     """Yields the schedules of some of the choices, by their places; of a space without knobs, its only one."""
 
+    is_baseline: bool = False
+    """It is the schedule of untuned programs, which jobs measure anyway. The search does not propose it."""
+
     @property
     def knobs(self) -> dict[str, tuple[object, ...]]:
         """The options of each knob in ascending order; a knob of a nested choice is named "tile.lanes"."""
@@ -52,10 +60,27 @@ class Space:
         return "\n".join([f"{self.rule}: {len(self.choices):,} choices", *lines, f"  first choice: {best}"])
 
 
+class SpaceRule(Protocol):
+    """Makes the design spaces of some functions."""
+
+    def space(self, mod: IRModule, facts: Facts) -> Space | None:
+        """Return the space of a function; None if this rule has no schedules for the function, or for the target.
+
+        Args:
+            mod: one function, "main", of blocks whose loops have fixed sizes. The rule must not modify it.
+            facts: the processor's or the GPU's.
+        """
+
+
+def is_choice(value: object) -> TypeGuard[Knobs]:
+    """Tell whether the value of a knob is a choice of knobs itself."""
+    return is_dataclass(value) and not isinstance(value, type)
+
+
 def _values(choice: Knobs, prefix: str = "") -> Iterator[tuple[str, object]]:
     for knob in fields(choice):
         value = getattr(choice, knob.name)
-        if is_dataclass(value) and not isinstance(value, type):
+        if is_choice(value):
             yield from _values(value, f"{prefix}{knob.name}.")
         else:
             yield prefix + knob.name, value

@@ -1,4 +1,4 @@
-"""Facts of a processor that its design spaces depend on, read from its TVM target.
+"""Facts of a processor or GPU that its design spaces depend on, read from its TVM target.
 
 A target names a core or an architecture level; caches and pipes are not in it. So the figures are those that the cores
 of a level have in common, chosen low: a tile that fits a small cache fits a large one, too.
@@ -12,9 +12,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
-from cross.targets.target import Target
+from cross.targets.target import Target, make_target
 from fleet.base.config import did_you_mean
 from fleet.errors import InvalidRequest
+
+_GPU = "gpu"
+"""Key of every target with kernels in blocks of threads: cuda, rocm, opencl, vulkan, metal."""
 
 _KIB = 1024
 _AVX512_CORES = ("x86-64-v4", "skylake-avx512", "cascadelake", "icelake", "sapphirerapids", "znver4", "znver5")
@@ -50,6 +53,47 @@ class ProcessorFacts:
 
     integer_unit: IntegerUnit | None = None
     """Instruction for products of 8-bit integers, if that is faster than float32 arithmetic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """One GPU, as schedules for it see it. A limit is None if TVM does not know it."""
+
+    target: Target
+    """For TVM's own rules."""
+
+    kind: str
+    """"cuda", "rocm", "opencl", "vulkan", "metal"."""
+
+    threads_per_block: int | None
+    threads_per_warp: int | None
+    shared_bytes: int | None
+    """Memory that the threads of a block share."""
+
+
+def facts_of(target: Target) -> ProcessorFacts | GpuFacts | None:
+    """Return the facts of a target; None for kinds that have no design spaces."""
+    return processor_facts(target) or gpu_facts(target)
+
+
+@functools.lru_cache(maxsize=32)
+def gpu_facts(target: Target) -> GpuFacts | None:
+    """Return the facts of a GPU, or None for any other target."""
+    made = make_target(target)
+    if _GPU not in made.keys:
+        return None
+    return GpuFacts(
+        target=target,
+        kind=target.kind,
+        threads_per_block=_number(made.attrs, "max_num_threads"),
+        threads_per_warp=_number(made.attrs, "thread_warp_size"),
+        shared_bytes=_number(made.attrs, "max_shared_memory_per_block"),
+    )
+
+
+def _number(attributes: Mapping[str, object], name: str) -> int | None:
+    value = attributes.get(name)
+    return None if value is None else int(str(value))
 
 
 @functools.lru_cache(maxsize=32)

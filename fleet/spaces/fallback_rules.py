@@ -7,19 +7,23 @@ one. Every attempt works on a copy, so what cannot be scheduled stays a loop nes
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import child_blocks, is_reduction
 from fleet.spaces.column_tiles import ColumnTile
 from fleet.spaces.columns import reads_along, schedule_columns, tiles_of
+from fleet.spaces.design_space import Space
 from fleet.spaces.elementwise import schedule_elementwise
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.grouped import schedule_padded_groups
+from fleet.spaces.inlining import inline_all
 from fleet.spaces.loops import add_missing_loops, domain, enough, is_untouched, share, split_by_kind, steps
+from fleet.spaces.padding import padded_columns
 from fleet.spaces.rows import RowTile, chain_to, row_tiles, schedule_rows
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import SBlockRV
 
@@ -32,19 +36,20 @@ Kind = Callable[["Schedule", "SBlockRV", ProcessorFacts], bool]
 """Schedules a block, perhaps with others; False: it is not of this kind. The schedule may be half changed then."""
 
 
-def main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Sequence[ReductionTile]]:
-    """Return the block that a function's tile is for, and its tiles, the most promising first; none without a choice.
+def fallback_space(mod: IRModule, facts: ProcessorFacts) -> Space:
+    """Return the space of any other function: the tiles of its main reduction, or its only schedule."""
+    from tvm.s_tir import Schedule
 
-    It is the last that makes rows, else the largest of all, if that is a reduction by columns.
-    """
-    blocks = child_blocks(schedule)
-    names = [schedule.get(block).name_hint for block in blocks]
-    rows = next((name for name in reversed(names) if _makes_rows(schedule, name)), None)
-    if rows is not None:
-        is_scheduled = _first_that_fits(schedule, rows, facts, [schedule_rows]) is not schedule
-        return rows, row_tiles(schedule, schedule.get_sblock(rows), facts) if is_scheduled else []
-    main = max(blocks, key=lambda block: domain(schedule.get(block)))
-    return schedule.get(main).name_hint, tiles_of(schedule, main, facts)[:_MOST_TILES]
+    schedule = Schedule(mod)
+    inline_all(schedule, frozenset(), kept=padded_columns(schedule))
+    add_missing_loops(schedule)
+    main, tiles = _main_reduction(schedule.copy(), facts)
+
+    def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
+        for chosen in [{main: tiles[place]} for place in places] if tiles else [{}]:
+            yield schedule_rest(schedule.copy(), facts, chosen)  # even a look at its blocks is a step of a trace
+
+    return Space(rule="reduction" if tiles else "elementwise", choices=tuple(tiles), schedules_at=schedules_at)
 
 
 def schedule_rest(
@@ -75,6 +80,21 @@ def schedule_rest(
 def unscheduled(schedule: Schedule) -> tuple[str, ...]:
     """Return the names of blocks that are still loop nests as they were made, in order."""
     return tuple(schedule.get(block).name_hint for block in child_blocks(schedule) if is_untouched(schedule, block))
+
+
+def _main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Sequence[ReductionTile]]:
+    """Return the block that a function's tile is for, and its tiles, the most promising first; none without a choice.
+
+    It is the last that makes rows, else the largest of all, if that is a reduction by columns.
+    """
+    blocks = child_blocks(schedule)
+    names = [schedule.get(block).name_hint for block in blocks]
+    rows = next((name for name in reversed(names) if _makes_rows(schedule, name)), None)
+    if rows is not None:
+        is_scheduled = _first_that_fits(schedule, rows, facts, [schedule_rows]) is not schedule
+        return rows, row_tiles(schedule, schedule.get_sblock(rows), facts) if is_scheduled else []
+    main = max(blocks, key=lambda block: domain(schedule.get(block)))
+    return schedule.get(main).name_hint, tiles_of(schedule, main, facts)[:_MOST_TILES]
 
 
 def _first_that_fits(schedule: Schedule, name: str, facts: ProcessorFacts, kinds: list[Kind]) -> Schedule:

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from fleet.spaces.design_space import Knobs, Space
-from fleet.spaces.tiles import Tile
+from fleet.spaces.design_space import Knobs, Space, is_choice
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
@@ -56,7 +55,7 @@ def choice_of(space: Space, scheduled: Schedule) -> Knobs | None:
 def _apart(one: object, other: object) -> float:
     if isinstance(one, int) and isinstance(other, int):
         return abs(math.log2((1 + one) / (1 + other)))
-    if isinstance(one, Tile) and isinstance(other, Tile):
+    if is_choice(one) and is_choice(other) and type(one) is type(other):
         return distance(one, other)
     return float(one != other)
 
@@ -65,7 +64,7 @@ def _numbers(knobs: Knobs) -> Iterator[int]:
     """Yield the numbers above 1 that a choice splits loops by."""
     for knob in fields(knobs):
         value = getattr(knobs, knob.name)
-        if isinstance(value, Tile):
+        if is_choice(value):
             yield from _numbers(value)
         elif isinstance(value, int) and value > 1 and knob.name != "last":  # what is left in a vector is no split
             yield value

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fleet.models.recurrent_program import ATTRIBUTE, CHAIN, PRODUCT, SECOND, STEP, WEIGHTS
+from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, vector_width
 from fleet.spaces.tiles import divisors
@@ -41,8 +42,14 @@ def is_recurrence(mod: IRModule) -> bool:
     return bool(attributes and ATTRIBUTE in attributes)
 
 
-def recurrence_schedule(mod: IRModule, facts: ProcessorFacts) -> Schedule:
-    """Return the schedule of a recurrent layer."""
+def recurrence_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
+    """Return the only schedule of a recurrent layer; None for any other function."""
+    if not is_recurrence(mod):
+        return None
+    return Space(rule="recurrence", choices=(), schedules_at=lambda _: iter([_schedule(mod, facts)]))
+
+
+def _schedule(mod: IRModule, facts: ProcessorFacts) -> Schedule:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)

@@ -8,19 +8,22 @@ read once and fill the caches. The product within is tiled as any other (`fleet.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.graph.winograd import ATTRIBUTE, WinogradStage
-from fleet.spaces.blocks import Product, child_blocks, only_follower
+from fleet.spaces.blocks import Product, child_blocks, find_product, has_constant_weights, only_follower
+from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.fallback_rules import schedule_rest
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.loops import split_at_borders
 from fleet.spaces.product import clear_before, pack, tile_product
 from fleet.spaces.tiles import Order, Tile, step_cycles, tiles
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -47,6 +50,27 @@ class Cut:
     rows: int
     columns: int
     """Tiles of a block in both directions."""
+
+
+def winograd_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
+    """Return the cuts of a Winograd convolution; None for any other function."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod)
+    stages = winograd_stages(schedule)
+    block = schedule.get_sblock(stages[WinogradStage.PRODUCT]) if stages else None
+    product = find_product(schedule.get(block)) if block else None
+    if block is None or product is None:
+        return None
+    packs = has_constant_weights(schedule, block, product, mod)
+    choices = cuts(product, facts)
+
+    def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
+        wanted = [choices[place] for place in places]
+        for found in winograd_schedules(Schedule(mod), stages, product, wanted, facts, packs=packs):
+            yield schedule_rest(found, facts)
+
+    return Space(rule="winograd", choices=tuple(choices), schedules_at=schedules_at)
 
 
 def winograd_stages(schedule: Schedule) -> dict[WinogradStage, str]:

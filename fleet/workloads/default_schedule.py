@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target, make_target
 from fleet.spaces.blocks import Role, child_blocks, find_product
+from fleet.spaces.facts import gpu_facts
+from fleet.spaces.gpu_defaults import default_rules
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -20,13 +22,10 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import SBlockRV
     from tvm.tirx import PrimFunc
 
-_GPU = "gpu"
-"""Key of every target with kernels in blocks of threads: cuda, rocm, opencl, vulkan, metal."""
-
 
 def needs_schedule(target: Target) -> bool:
     """Tell whether a target cannot run unscheduled programs."""
-    return _GPU in make_target(target).keys
+    return gpu_facts(target) is not None
 
 
 def default_schedule(mod: IRModule, target: Target) -> IRModule:
@@ -38,11 +37,8 @@ def _on_gpu(mod: IRModule, target: Target) -> IRModule:
     load_intrinsics(target)
     from tvm.s_tir import dlight
 
-    rules = dlight.gpu
-    with make_target(target):
-        return dlight.ApplyDefaultSchedule(
-            rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
-        )(mod.clone())  # the rules modify the module that they are given
+    with make_target(target):  # the rules modify the module that they are given
+        return dlight.ApplyDefaultSchedule(*default_rules())(mod.clone())
 
 
 def _on_processor(mod: IRModule) -> IRModule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from device_agents.config import known_keys, make_drivers, parse_config
 from device_agents.driver import Driver
 from device_agents.registry import find_devices, known_drivers
 from fleet.errors import ConfigError, DeviceMissing
+from tests.contract.installed import install
 from tests.contract.test_driver import (
     NoStrays,
     open_driver,
@@ -43,16 +43,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/driver"
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What `pip install examples/driver` leaves: the module on the path, and the metadata with its entry point."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    [(group, entries)] = project["entry-points"].items()
-    metadata = tmp_path / "site" / "fan_box_driver-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
-    monkeypatch.syspath_prepend(str(metadata.parent))
-    monkeypatch.syspath_prepend(str(EXAMPLE))
+    install(EXAMPLE, tmp_path / "site", monkeypatch)
     yield
     sys.modules.pop("fan_box", None)
 

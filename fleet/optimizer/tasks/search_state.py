@@ -19,6 +19,7 @@ from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
 from fleet.cost_model.observation import Features
 from fleet.domain.keys import trace_digest
+from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.fast_schedule_calls import unchecked_arguments
 from fleet.spaces.space import schedules
@@ -60,14 +61,20 @@ class SearchState:
         self._rest = schedules(module_of(mod_json), target)
 
     def own_space(self) -> Iterator[Made]:
-        """Yield the workload's own space in its order. What nobody has asked for is not made."""
+        """Yield the workload's own space in its order. What nobody has asked for is not made.
+
+        Raises:
+            InvalidRequest: a schedule has a step that is not on the allowlist, or an installed rule fails.
+        """
         yield from self._own
         while True:
             with unchecked_arguments():
                 schedule = next(self._rest, None)
             if schedule is None:
                 return
-            self._own.append(self.make(schedule))
+            made = self.make(schedule)
+            check_trace(made.trace_json)  # rules of other packages may take steps that no record may have
+            self._own.append(made)
             yield self._own[-1]
 
     def make(self, schedule: Schedule, features: Features | None = None) -> Made:
