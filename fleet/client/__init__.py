@@ -1,1 +1,1 @@
-"""What talks to a fleet: leases from the tracker, work on devices at their agents. See `fleet.connect`, `fleet.aio`."""
+"""Client of a fleet: leases from the tracker, work on devices at their agents. See `fleet.connect`, `fleet.aio`."""

@@ -54,7 +54,7 @@ _LOCAL_SLACK_SEC = 1.0
 
 _LOOK_SEC = 0.1
 _LAST_LOOKS = 10
-"""How often it is looked whether a lease lives after all when its token has run out."""
+"""Interval of checks whether a lease lives after all when its token has expired."""
 
 _FRESH_SEC = 20 * 24 * 3600.0
 """Credentials that were written less than this ago need no look at when they end."""
@@ -65,7 +65,7 @@ _NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect
 
 
 def default_address() -> str:
-    """What is configured ($FLEET_TRACKER, then the client's file), else this machine's usual port."""
+    """The configured address ($FLEET_TRACKER, then the client's file), else this machine's usual port."""
     return look_up("tracker").value
 
 
@@ -132,7 +132,7 @@ class Fleet:
 
     @property
     def fleet_id(self) -> str:
-        """What names the fleet, whatever address led to it; empty if its tracker is of an older version."""
+        """Id of the fleet, the same at each of its addresses; empty if its tracker is of an older version."""
         return self._open_stream().fleet_id
 
     async def close(self) -> None:
@@ -166,7 +166,7 @@ class Fleet:
 
         Raises:
             InvalidRequest: no selector.
-            NoMatchingDevice: no device of the fleet can ever satisfy it; the message lists what there is.
+            NoMatchingDevice: no device of the fleet can ever satisfy it; the message lists the devices.
             KeyRevoked: this account is no member of the fleet any more; its leases have ended.
             WaitTimeout: none came free in time.
         """
@@ -188,7 +188,7 @@ class Fleet:
         return device
 
     async def devices(self, selector: str = "*") -> list[DeviceStatus]:
-        """Return the devices as they are now: what they are, whether they are free, their readings; sorted by name.
+        """Return the devices with their current inventory, state and readings, sorted by name.
 
         Args:
             selector: which ones: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
@@ -215,7 +215,7 @@ class Fleet:
 
         Raises:
             InvalidRequest: it cannot be read.
-            NoMatchingDevice: none; the text says what there is.
+            NoMatchingDevice: none; the text lists the devices.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._open_calls().check_selector(selector)
@@ -249,7 +249,7 @@ class Fleet:
     async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest:
         """Take a waiting request out of the queue, one's own or, as an admin, anybody's.
 
-        Whoever waits for it gets Cancelled with the reason.
+        The waiting client gets Cancelled with the reason.
 
         Raises:
             NotFound: no such request waits.
@@ -259,7 +259,7 @@ class Fleet:
         return await self._open_calls().cancel_request(request_id, reason)
 
     async def reset_epochs(self, device_name: str) -> int:
-        """Have a device's epochs counted anew, and return what they are larger than from now on. Ends its lease.
+        """Have a device's epochs counted anew, and return the value that later ones exceed. Ends its lease.
 
         Raises:
             NotFound: no such device.
@@ -396,7 +396,7 @@ class Fleet:
 
 
 async def _await_last_word(held: HeldLease) -> None:
-    """Where a token has run out, give a connected tracker a second to say whether its lease lives.
+    """If a token has expired, give a connected tracker a second to report whether its lease lives.
 
     This process may have stood still, with a renewal unsent or unread; a tracker that stood still with it listens
     before it ends a lease, too. The agent refuses the old token meanwhile.

@@ -84,7 +84,7 @@ def no_tracker(address: str, tried: str = "") -> TrackerUnavailable:
 
 
 async def account_credentials(address: str) -> Callable[[], Credentials]:
-    """Return what gives this account's credentials for a tracker as they are then: renewed ones in their time.
+    """Return a function that returns this account's current credentials for a tracker, renewed ones in their time.
 
     Raises:
         NotJoined: it has none, or the tracker runs without TLS.

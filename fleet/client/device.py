@@ -1,4 +1,4 @@
-"""A leased device: what its holder does with it, at the agent that serves it.
+"""A leased device: its holder's calls to the agent that serves it.
 
 Whatever is under way stops with the lease, and so does every later call. After each renewal an open session is
 extended, so a measurement may last longer than one token.
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _EXTEND_TIMEOUT_SEC = 10.0
 _GUESSED_BYTES = 256 * 1024
-"""Upload this much before hearing what is missing: what a link of 100 Mbit/s carries in 20 ms."""
+"""Upload this much before the list of missing artifacts is known: 20 ms on a link of 100 Mbit/s."""
 
 
 class Device:
@@ -54,13 +54,13 @@ class Device:
         header: str = TOKEN_HEADER,
     ) -> None:
         """Args:
-        proof: what its agent is shown: that the lease is this account's.
+        proof: evidence for its agent that the lease is this account's.
         """
         self.name = holder.device.name
         """ "devices/<id>"."""
 
         self.inventory: Inventory = holder.device.inventory
-        """What the hardware is."""
+        """Inventory of the hardware."""
 
         self.address = holder.device.address
         """ "host:port" of its agent."""
@@ -143,7 +143,7 @@ class Device:
         self._put_digests.update(digests)
 
     async def make_upload_ticket(self) -> UploadTicket:
-        """Return what others may put artifacts for this session with, and nothing else.
+        """Return a ticket with which others may upload artifacts for this session, and nothing else.
 
         Raises:
             FleetError: the agent is too old for it.
@@ -287,7 +287,7 @@ class Device:
         Raises:
             InvalidRequest: the file is not a bitstream, or is one for another chip.
             NotProgrammable: the device has no fabric.
-            ProgrammingFailed: the fabric did not come up; the message says what it holds now.
+            ProgrammingFailed: the fabric did not come up; the message names its current content.
         """
         try:
             artifact = Artifact(path=Path(bitstream), digest=await asyncio.to_thread(digest_of, Path(bitstream)))
@@ -308,7 +308,7 @@ class Device:
 
         Raises:
             InvalidRequest: there is no such file.
-            ArtifactRefused: it was built for another machine; the message says what to build for instead.
+            ArtifactRefused: it was built for another machine; the message names the right target.
         """
         path = artifact.path if isinstance(artifact, Artifact) else artifact
         try:
@@ -321,7 +321,7 @@ class Device:
         return RemoteModule(self, artifact)
 
     def logs(self) -> AsyncGenerator[str, None]:
-        """Yield what the worker writes to stdout and stderr, from now until the session ends."""
+        """Yield the worker's output on stdout and stderr, from now until the session ends."""
         return self._session.logs()
 
     async def release(self) -> None:

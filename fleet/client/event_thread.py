@@ -1,6 +1,6 @@
-"""An event loop on a thread of its own, for callers who have none: they wait for what it does.
+"""An event loop on a thread of its own, for callers that have none: they wait for its results.
 
-An interrupt of the caller's thread cancels what it waits for, properly: a request leaves
+An interrupt of the caller's thread cancels the awaited call, properly: a request leaves
 the queue, a measurement stops.
 """
 
@@ -17,7 +17,7 @@ from fleet.errors import FleetError
 T = TypeVar("T")
 
 _CANCEL_TIMEOUT_SEC = 10.0
-"""How long an interrupted call may take to give back what it holds."""
+"""Time for an interrupted call to release its resources."""
 
 _LOOK_SEC = 1.0
 _CLOSED = "the client is closed; connect again"
@@ -74,7 +74,7 @@ class EventThread:
         self._loop.call_soon_threadsafe(function)
 
     def pull(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """Yield what an asynchronous generator yields there."""
+        """Yield the items of an asynchronous generator there."""
 
         async def following() -> tuple[T, ...]:
             async for item in source:

@@ -45,7 +45,7 @@ def environment(device: Device, tracker_address: str, token_path: Path) -> dict[
 
 @contextlib.asynccontextmanager
 async def held_device() -> AsyncGenerator[Device, None]:
-    """Use the device whose lease is in the environment, without asking for another.
+    """Use the device leased in the environment, without a request for another.
 
     Raises:
         ConfigError: this process was not started by `fleet acquire`.

@@ -1,4 +1,4 @@
-"""Calls to the tracker about its members: who may join, whose a device name is, what was done. Most are an admin's."""
+"""Calls to the tracker about its members: joining, ownership of device names, the audit log. Most are an admin's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROLES = {number: role for role, number in ROLES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """What can be known of a join token that is not used yet. Times are the tracker's [s since 1970]."""
+    """Public fields of an unused join token. Times are the tracker's [s since 1970]."""
 
     token_id: str
     role: Role
@@ -42,7 +42,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """What ended with a key."""
+    """Leases and devices that ended with a key."""
 
     member: Member
     ended_leases: tuple[str, ...]
@@ -101,7 +101,7 @@ class IdentityCalls:
         return (await self._answer((await self._stub()).unbind_device(request, timeout=_TIMEOUT_SEC))).key_id
 
     async def members(self) -> list[Member]:
-        """Return who has joined: those of today first, then those whose key was revoked."""
+        """Return the members: current ones first, then those with a revoked key."""
         request = pb.ListMembersRequest()
         answer = await self._answer((await self._stub()).list_members(request, timeout=_TIMEOUT_SEC))
         return list(map(_member, answer.members))

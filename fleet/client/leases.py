@@ -1,7 +1,7 @@
-"""What one client holds and waits for, and how each event from the tracker changes that.
+"""Leases and requests of one client, and their changes by events from the tracker.
 
 No I/O and no messages: the stream calls the table for each event of the tracker, and the table replies through `send`.
-After a reconnect, `LeaseTable.reopen` returns what the new stream has to start with.
+After a reconnect, `LeaseTable.reopen` returns the first events of the new stream.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Release:
 
 
 ClientEvent = Acquire | Cancel | Renew | Release
-"""What a client says to its tracker."""
+"""Event of a client for its tracker."""
 
 OnQueued = Callable[[PendingRequest], object]
 """Called with the request's position and reason whenever the tracker tells them."""
@@ -84,7 +84,7 @@ class HeldLease:
         return 0 < self.lease.ends_at_sec == self.lease.expires_at_sec
 
     def remaining_sec(self) -> float:
-        """How much longer the token lives if the tracker stays silent [s], on this process's clock."""
+        """Remaining life of the token if the tracker stays silent [s], on this process's clock."""
         return self._expires_sec - self._clock.monotonic_sec()
 
     def renew(self, lease: Lease, token: bytes) -> None:
@@ -145,7 +145,7 @@ class LeaseTable:
     """By lease name."""
 
     releasing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
-    """Leases given back whose end the tracker has not confirmed, by name."""
+    """Released leases that the tracker has not confirmed, by name."""
 
     def ask(self, terms: LeaseTerms, on_queued: OnQueued | None = None) -> Waiting:
         """Ask for a device; the answer arrives in the returned request's future."""
@@ -156,13 +156,13 @@ class LeaseTable:
         return waiting
 
     def leave(self, request_id: str) -> None:
-        """Leave the queue, or give back at once what was granted in the meantime."""
+        """Leave the queue, or release a lease granted in the meantime at once."""
         waiting = self.waiting.pop(request_id, None)
         if waiting is not None:
             self.send(Cancel(request_id))
 
     def close(self) -> None:
-        """Leave the queue for good: whoever waits hears that the client was closed."""
+        """Leave the queue for good: waiting calls fail because the client was closed."""
         for request_id, waiting in list(self.waiting.items()):
             self.leave(request_id)
             if not waiting.answer.done():
@@ -194,7 +194,7 @@ class LeaseTable:
         return done
 
     def expire(self, held: HeldLease) -> None:
-        """End a lease whose token ran out while the tracker was away."""
+        """End a lease with a token that expired while the tracker was away."""
         self.held.pop(held.name, None)
         why = f"no renewal came through for {held.ttl_sec:.0f} s"
         advice = "acquire again, with a longer ttl if the tracker is away for long"
@@ -203,7 +203,7 @@ class LeaseTable:
         held.end(LeaseExpired(f"{held.name} on {held.device.name} expired: {why}; {advice}"))
 
     def reopen(self) -> list[ClientEvent]:
-        """Return what a new stream has to start with: waiting requests, renewals, and releases not yet confirmed."""
+        """Return the first events of a new stream: waiting requests, renewals, and releases not yet confirmed."""
         asks = (Acquire(waiting.request_id, waiting.terms) for waiting in self.waiting.values())
         return [*map(Renew, self.held), *map(Release, self.releasing), *asks]
 
@@ -235,7 +235,7 @@ class LeaseTable:
         waiting.answer.set_result(held)
 
     def refused(self, request_id: str, error: FleetError) -> None:
-        """Tell whoever waits why there is no device."""
+        """Fail the waiting call with the reason why there is no device."""
         waiting = self.waiting.pop(request_id, None)
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_exception(error)

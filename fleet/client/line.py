@@ -1,7 +1,7 @@
 """Batches that follow each other on one device without a gap between them.
 
 A batch that is sent when the last result of the one before has come leaves the device idle for a round trip. In a line
-it may be sent sooner, and all go through one stream: in order, so that what a stream promises holds for all of them. If
+it may be sent sooner, and all go through one stream: in order, so that a stream's guarantees hold for all of them. If
 the connection to the agent breaks, the first trial without a result is the suspect, and no other.
 """
 
@@ -46,7 +46,7 @@ class TrialLine:
         self._go_on()
         try:
             while waiting:
-                # Shielded: who stops waiting for a result has not unsent the trial.
+                # Shielded: a cancelled wait for a result does not unsend the trial.
                 measurement = await asyncio.shield(asyncio.wrap_future(waiting[0].result))
                 waiting.popleft()
                 yield measurement
@@ -63,7 +63,7 @@ class TrialLine:
             self._draining = asyncio.create_task(self._drain(), name="measure a line")
 
     async def _stop(self) -> None:
-        """Stop what is under way. Whatever has no result is in the queue again."""
+        """Stop the trials under way. Whatever has no result is in the queue again."""
         if self._draining is not None:
             await stopped(self._draining)
 

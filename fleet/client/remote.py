@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RunsArtifacts(Protocol):
-    """What a module needs of its device."""
+    """Device of a module."""
 
     name: str
 
@@ -49,7 +49,7 @@ class RemoteModule:
     def __init__(self, device: RunsArtifacts, artifact: Artifact) -> None:
         self.device = device
         self.artifact = artifact
-        """What runs."""
+        """The running artifact."""
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{'out ' if spec.is_output else ''}{spec}" for spec in self.artifact.args) or "..."

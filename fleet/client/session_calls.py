@@ -66,7 +66,7 @@ class SessionCalls:
         """Connect to nothing yet.
 
         Args:
-            header: what the agent knows the holder's token as.
+            header: metadata key of the holder's token.
         """
         self._header_name = header
         self.is_open = False
@@ -118,7 +118,7 @@ class SessionCalls:
         return missing
 
     async def make_upload_ticket(self) -> bytes:
-        """Return what others may put artifacts with.
+        """Return a ticket for uploads by others.
 
         Raises:
             FleetError: the agent is too old for it.
@@ -206,7 +206,7 @@ class SessionCalls:
         return answer.was_loaded
 
     async def logs(self) -> AsyncGenerator[str, None]:
-        """Yield what the worker writes, from now until the session ends."""
+        """Yield the worker's output, from now until the session ends."""
         call = self._stub.watch_logs(session_service_pb2.WatchLogsRequest(), metadata=self._metadata())
         with self._watched(call):
             try:
@@ -269,7 +269,7 @@ class SessionCalls:
 
     @contextlib.contextmanager
     def _watched(self, call: grpc.aio.Call) -> Iterator[Ending]:
-        """Have `call` cancelled when the lease ends, and turn what it raises into fleet errors."""
+        """Have `call` cancelled when the lease ends, and turn its exceptions into fleet errors."""
         self._under_way.add(call)
         ending = Ending(call)
         try:

@@ -1,4 +1,4 @@
-"""Snapshots of the shared cost model from an optimizer, for those who cannot reach its library.
+"""Snapshots of the shared cost model from an optimizer, for clients that cannot reach its library.
 
 async with aclosing(watch_snapshots("optimizer:9390", FEATURE_VERSION)) as snapshots:
     async for snapshot in snapshots:
@@ -89,7 +89,7 @@ async def _answers(address: str) -> bool:
 
 
 async def _proof_for(address: str) -> Proof:
-    """Return this account's credentials for the fleet of an optimizer, which shows whose it is.
+    """Return this account's credentials for the fleet of an optimizer, which names its fleet.
 
     Raises:
         NotJoined: there are none.

@@ -1,6 +1,6 @@
 """Keeps measurements going across lost leases: acquires a device when needed, and again when it is lost.
 
-What happens to trials when a lease or a device is lost:
+Handles trials when a lease or a device is lost:
 
 - A lease that merely ended costs nothing: trials without a result are measured under the next lease.
 - A trial that a device refuses (it is faulted, closing, or lost the artifact) is measured once a device accepts it.
@@ -62,14 +62,14 @@ tracker since it started answers TrackerUnavailable. A faulted device is not gra
 _NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING, ErrorKind.DEVICE_FAULTED)
 _SUSPECTED = "the device went away while this candidate ran; it is not tried again"
 _A_MOMENT_SEC = 0.2
-"""Who has answered so lately needs not be asked whether it is there: over a network that would cost a round trip."""
+"""An agent that answered so recently needs no check of its presence: over a network that would cost a round trip."""
 
 _SENT_AHEAD = 256
 """Trials under way to a device that is not shared, and artifacts uploaded together."""
 
 
 class Courier(Protocol):
-    """Brings artifacts whose files lie on other machines."""
+    """Delivers artifacts from other machines."""
 
     async def bring(self, artifacts: Sequence[Artifact], device: Device) -> None:
         """Have a device's agent get them, or this machine.
@@ -105,7 +105,7 @@ class SteadyDevice:
             courier: brings artifacts that lie on other machines; None: there are none.
             pauses_sec: pauses between tries without any result; give up after this many tries.
             notice: called with each message that a user should not miss.
-            aside: entered while a device is waited for: lets go what others may need until then.
+            aside: entered while waiting for a device: releases resources that others may need until then.
         """
         self._aside = aside
         self._client = client
@@ -121,7 +121,7 @@ class SteadyDevice:
         self._last_name = ""
         self._opening = asyncio.Lock()
         self._answered_at = -math.inf
-        """When the device held now last sent anything, on the monotonic clock."""
+        """Time of the held device's last message, on the monotonic clock."""
 
         self._waiters, self._wait_began_at, self._waited_sec = 0, 0.0, 0.0
 
@@ -145,12 +145,12 @@ class SteadyDevice:
 
     @property
     def waited_sec(self) -> float:
-        """How long there was no device while one was waited for, up to now [s]."""
+        """Total time of waiting for a device, up to now [s]."""
         return self._waited_sec + (time.monotonic() - self._wait_began_at if self._waiters else 0.0)
 
     async def device(self) -> Device:
         """Return the device, waiting for one when there is none. It answered a moment ago, so if the connection breaks
-        next, what was sent next is to blame.
+        next, the next message is to blame.
 
         Raises:
             NoMatchingDevice, WaitTimeout: see `Fleet.acquire`.
@@ -167,7 +167,7 @@ class SteadyDevice:
             return await self._open_device()
 
     def bid(self, worth: float) -> None:
-        """Say what a second of the device is worth now; the next request for a lease tells the tracker."""
+        """Set the current value of a second of the device; the next request for a lease tells the tracker."""
         self._terms = make_terms(self._terms, bid=worth)
 
     async def give_back(self) -> None:
@@ -182,8 +182,8 @@ class SteadyDevice:
             await self.give_back()
 
     async def send_ahead(self, artifacts: Sequence[Artifact]) -> None:
-        """Upload artifacts that will be measured soon, if there is a device. What fails here fails again, and is told,
-        when they are measured."""
+        """Upload artifacts that will be measured soon, if there is a device. Failures here recur, and are reported,
+        when the trials are measured."""
         if self._device is not None and self._device.ended is None:
             with contextlib.suppress(FleetError):
                 await self._ensure(self._device, artifacts)
@@ -201,7 +201,7 @@ class SteadyDevice:
                 yield measurement
 
     async def drain(self, queue: TrialQueue) -> AsyncGenerator[tuple[QueuedTrial, Measurement], None]:
-        """Measure what comes through a queue until it is idle for too long. Trials without a result go back.
+        """Measure the trials of a queue until it is idle for too long. Trials without a result go back.
 
         Raises:
             DeviceUnreachable: see `measure`.
@@ -365,7 +365,7 @@ class _Batch:
                         self._slots.release()
                         if measurement.error in _NOT_RUN and not self.problem:
                             self._note_refusal(measurement)
-                        if not self.problem:  # once one was refused, what follows does not count
+                        if not self.problem:  # once one was refused, later ones do not count
                             self._check_asked(measurement)
                             yield self._in_flight.popleft(), _credible(measurement)
             except _LOST as error:
@@ -411,7 +411,7 @@ class _Batch:
         return False
 
     def _check_asked(self, measurement: Measurement) -> None:
-        """Refuse what is no answer to the trial that is next: no candidate is to blame for it, and none gets its times.
+        """Refuse an answer to another trial than the next: no candidate is to blame for it, and none gets its times.
 
         Raises:
             DeviceFaulted: it is for another, or there is none.
@@ -435,7 +435,7 @@ class _Batch:
 
 
 def alike(device: Device) -> Selector:
-    """Return what chooses devices of the same model, whose times compare; the device itself if it names none."""
+    """Return a selector of devices of the same model, with comparable times; the device itself if it names none."""
     model = device.inventory.labels.get("model")
     return Selector((Condition("model", model) if model else Condition("name", device.name.removeprefix("devices/")),))
 

@@ -1,6 +1,6 @@
 """The one stream between a client and its tracker: kept open for ever, whatever happens to the tracker.
 
-`TrackerStream.run` is one task. It opens the stream, sends what the lease table has to say, feeds the answers back to
+`TrackerStream.run` is one task. It opens the stream, sends the lease table's events, feeds the answers back to
 the table, and reopens a broken stream after a jittered pause. A broken stream never ends a lease: leases live by their
 tokens, and end when those run out or the tracker says so.
 """
@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SEC = 0.1
 _LONGEST_PAUSE_SEC = 2.0
 _STRAY_GRACE_SEC = 1.0
-"""A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
+"""A lease listed at the welcome may belong to a request with a repeated answer that is still on its way."""
 
 _TOLD_AGAIN_SEC = 600.0
-"""How long a tracker that is back is told of a job that has ended: trackers show it as long."""
+"""Time in which an ended job is reported to a returning tracker: trackers show it as long."""
 
 _MESSAGE_EVENTS = 500
 """Most events in one message: trackers take messages of at most 1 MiB."""
@@ -75,7 +75,7 @@ class TrackerStream:
         """Set at the first welcome, or when there can never be one: see `fatal`."""
 
         self.fatal: FleetError | None = None
-        """Why nobody tries any more: what answers is no tracker of ours, or wants nothing of this account."""
+        """Reason for giving up: the peer is no tracker of ours, or refuses this account."""
 
         self.not_joined: NotJoined | None = None
         """Set while this account has no credentials for the tracker: one that starts writes them."""
@@ -95,7 +95,7 @@ class TrackerStream:
         self._flushed.set()
 
     def send(self, event: ClientEvent) -> None:
-        """Send an event if a stream is open; after a reconnect, the table repeats what still matters."""
+        """Send an event if a stream is open; after a reconnect, the table repeats the relevant ones."""
         if self.is_up:
             self._outgoing.append(event)
             self._wake()
@@ -202,7 +202,7 @@ class TrackerStream:
                 self._flushed.set()
 
     def _said(self, event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent | None:
-        """Return what is sent of an event; None if the wire cannot carry it, which costs that event only."""
+        """Return an event's message, or None if the wire cannot carry it, which costs that event only."""
         try:
             return _message(event)
         except Exception as error:

@@ -1,7 +1,7 @@
 """Blocking client: the same names and arguments as `fleet.aio`; each call waits for its result.
 
 An event loop on a thread of its own does the work, so leases are renewed while the caller computes. An interrupt of the
-caller's thread cancels what it waits for, properly: a request leaves the queue, a measurement stops.
+caller's thread cancels the awaited call, properly: a request leaves the queue, a measurement stops.
 
 Methods keep the signatures and docstrings of `fleet.aio`: see `fleet.client.blocking`.
 """
@@ -49,7 +49,7 @@ def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, ho
 
 @contextlib.contextmanager
 def held_device() -> Iterator[Device]:
-    """Use the device whose lease `fleet acquire` put into the environment, without asking for another.
+    """Use the device leased by `fleet acquire` in the environment, without a request for another.
 
     Raises:
         ConfigError: this process was not started by `fleet acquire`.
@@ -99,7 +99,7 @@ class Fleet(Blocking[aio.Fleet]):
 
     @property
     def fleet_id(self) -> str:
-        """What names the fleet, whatever address led to it; empty if its tracker is of an older version."""
+        """Id of the fleet, the same at each of its addresses; empty if its tracker is of an older version."""
         return self._inner.fleet_id
 
     @documented_as(aio.Fleet.close)

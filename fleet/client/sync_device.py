@@ -31,7 +31,7 @@ class Device(Blocking[aio_device.Device]):
 
     @property
     def inventory(self) -> Inventory:
-        """What the hardware is."""
+        """Inventory of the hardware."""
         return self._inner.inventory
 
     @property
@@ -84,7 +84,7 @@ class RemoteModule(Blocking[aio_remote.RemoteModule]):
 
     @property
     def artifact(self) -> Artifact:
-        """What runs."""
+        """The running artifact."""
         return self._inner.artifact
 
     __call__ = blocking(aio_remote.RemoteModule.__call__)

@@ -1,4 +1,4 @@
-"""Tickets to put artifacts for a session, without the lease's token: for who built them on another machine."""
+"""Tickets to put artifacts for a session, without the lease's token: for builders on another machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UploadTicket:
     token: bytes = field(repr=False)
     """A secret of the agent's."""
     authority_pem: bytes = field(default=b"", repr=False)
-    """Of the agent's fleet: who puts shows credentials of its own for that. Empty without TLS."""
+    """Of the agent's fleet: the uploader presents its own credentials for that. Empty without TLS."""
 
     @property
     def ended(self) -> FleetError | None:

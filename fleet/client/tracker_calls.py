@@ -37,7 +37,7 @@ class TrackerCalls:
         self.connection = TrackerConnection(address)
 
     async def leases(self) -> LeaseServiceStub:
-        """Return what calls the lease service.
+        """Return the stub of the lease service.
 
         Raises:
             NotJoined: this account has no credentials for the tracker.

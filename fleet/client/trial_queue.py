@@ -14,7 +14,7 @@ from fleet.domain.measuring import Measurement, Trial
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedTrial:
-    """One trial with its artifact, and a future for those who wait for the result."""
+    """One trial with its artifact, and a future for the result."""
 
     artifact: Artifact
     trial: Trial

@@ -17,7 +17,8 @@ Piece: TypeAlias = session_service_pb2.PutArtifactRequest
 """One message of an upload."""
 
 _READ_AHEAD_BYTES = 256 * 1024
-"""How much is read and compressed in one go, off the event loop: small artifacts share a hop, large ones start soon."""
+"""Size of the part read and compressed at once, off the event loop: small artifacts share a hop, large ones start
+soon."""
 
 
 def read_head(artifact: Artifact, size_bytes: int) -> bytes:

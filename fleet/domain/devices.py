@@ -1,4 +1,4 @@
-"""What the fleet knows about its devices: what they are, how they are, and whether they are free."""
+"""Devices as the fleet knows them: inventory, health and state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeviceState(enum.StrEnum):
 
 
 class RuntimeKind(enum.StrEnum):
-    """What can run on a device. The names are those of fleet.v1.RuntimeKind without their prefix."""
+    """Kind of programs that a device runs. The names are those of fleet.v1.RuntimeKind without their prefix."""
 
     TVM = "TVM"
     """TVM's runtime: functions, and whole models by the Relax VM."""
@@ -32,7 +32,7 @@ class RuntimeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What a device is; fixed while its agent runs."""
+    """Description of a device; fixed while its agent runs."""
 
     kind: str = ""
     """The driver that serves it: "cpu", "cuda", "simulated"."""
@@ -77,7 +77,7 @@ class Telemetry:
     """Readings of one moment; None is unknown, not zero."""
 
     read_at_sec: float = 0.0
-    """When it was read, on the agent's clock [s since 1970]."""
+    """Time of the reading, on the agent's clock [s since 1970]."""
 
     temp_c: float | None = None
     """Hottest sensor [degC]."""
@@ -136,11 +136,11 @@ class DeviceStatus:
     """Why it is not AVAILABLE, in a sentence."""
 
     attached_at_sec: float | None = None
-    """When its agent last attached [s since 1970]."""
+    """Time of its agent's last attach [s since 1970]."""
 
     holder: str = ""
     granted_at_sec: float | None = None
-    """When the live lease was granted [s since 1970]."""
+    """Grant time of the live lease [s since 1970]."""
 
     bitstream_digest: str = ""
     """The bitstream its fabric was last programmed with; empty: none, or not known."""

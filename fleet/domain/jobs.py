@@ -28,7 +28,7 @@ class JobState(enum.StrEnum):
 
 
 class PriorityClass(enum.IntEnum):
-    """How urgent a job is. The number is that of its requests for devices: larger goes first."""
+    """Urgency of a job. The number is that of its requests for devices: larger goes first."""
 
     BACKGROUND = -10
     NORMAL = 0
@@ -70,7 +70,7 @@ class JobStatus:
     """0: as many as fit into its time."""
 
     share_done: float = 0.0
-    """How far its search is, from 0 to 1, by its trials or by its time; 0 also from an older optimizer."""
+    """Progress of its search, from 0 to 1, by its trials or by its time; 0 also from an older optimizer."""
 
     trials_failed: int = 0
     trials_repeated: int = 0
@@ -84,10 +84,10 @@ class JobStatus:
 
     workload_count: int = 0
     activity: str = ""
-    """What it is doing now, for people."""
+    """Current activity, for people."""
 
     decision: str = ""
-    """What it measures now or next and why, for people; empty: nothing was decided yet."""
+    """Current or next measurements and their reason, for people; empty: nothing was decided yet."""
 
     holder_note: str = ""
     """Name of the submitter as the client reports it; empty if it equals the certificate's name."""

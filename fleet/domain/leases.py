@@ -16,7 +16,7 @@ LONGEST_SEC = 10 * 365 * 86400
 """Longest lease, wait or time limit that anybody may ask for."""
 
 MOST_PRIORITY = 2**31 - 1
-"""What the wire carries; a tracker allows less."""
+"""Limit of the wire; a tracker allows less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Lease:
     holder: str = ""
     granted_at_sec: float = 0.0
     expires_at_sec: float = 0.0
-    """When it ends unless renewed."""
+    """End unless renewed."""
 
     ends_at_sec: float = 0.0
     """No renewal reaches past this."""
@@ -53,7 +53,7 @@ class Lease:
 
 
 class LeaseEnd(enum.StrEnum):
-    """How a lease ended. The names are those of fleet.v1.LeaseEnd without their prefix."""
+    """End of a lease. The names are those of fleet.v1.LeaseEnd without their prefix."""
 
     RELEASED = "RELEASED"
     EXPIRED = "EXPIRED"
@@ -66,11 +66,11 @@ class LeaseEnd(enum.StrEnum):
 class LeaseTerms:
     """The terms of a lease, as a client requests them: the keywords of `Fleet.acquire`.
 
-    One value from the client through the wire, the tracker and its journal to those who watch the queue.
+    One value from the client through the wire, the tracker and its journal to viewers of the queue.
     """
 
     selector: str
-    """Which devices will do, see `fleet.domain.selectors`; canonical once it was checked."""
+    """Selector of suitable devices, see `fleet.domain.selectors`; canonical once it was checked."""
 
     priority: int = 0
     """Larger goes first."""

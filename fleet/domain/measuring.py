@@ -28,7 +28,7 @@ POISON = frozenset({ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED})
 
 
 class DisturbanceKind(enum.StrEnum):
-    """What disturbed a measurement. The names are those of fleet.v1.DisturbanceKind without their prefix."""
+    """Kind of disturbance. The names are those of fleet.v1.DisturbanceKind without their prefix."""
 
     REFERENCE_DRIFT = "REFERENCE_DRIFT"
     """The reference kernel took longer than usual, which casts doubt on everything measured since it last ran."""
@@ -95,7 +95,7 @@ class Tensor:
 
     spec: TensorSpec
     content: bytes
-    """Row-major, little endian, no padding; its length is exactly what `spec` says."""
+    """Row-major, little endian, no padding; its length is exactly that of `spec`."""
 
 
 Argument = TensorSpec | Tensor | int | float
@@ -114,8 +114,8 @@ def check_runs(name: str, count: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """How to time one candidate. Names and meaning are those of TVM's time_evaluator where it has them, except that
-    flushing is called alike everywhere here: `flush_bytes` is its `cache_flush_bytes`."""
+    """Parameters of timing one candidate. Names and meaning are those of TVM's time_evaluator where it has them, except
+    that flushing is called alike everywhere here: `flush_bytes` is its `cache_flush_bytes`."""
 
     number: int = 1
     """Runs averaged into one repeat, at least."""
@@ -173,7 +173,7 @@ class Evaluator:
 
 
 TIMING = Evaluator(repeat=5, min_repeat_ms=50)
-"""How `fleet time` and `module.time` time a function unless told otherwise: repeats that show whether they agree."""
+"""Default evaluator of `fleet time` and `module.time`: repeats that show whether they agree."""
 
 
 class Stop(enum.StrEnum):
@@ -190,7 +190,7 @@ class Stop(enum.StrEnum):
 
 
 class ModuleKind(enum.StrEnum):
-    """How an artifact's functions are called."""
+    """Calling convention of an artifact's functions."""
 
     FUNCTIONS = "FUNCTIONS"
     """All arguments are passed, outputs last, and written into."""
@@ -221,7 +221,7 @@ class OperatorCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorProfile:
-    """Where the time of a Relax VM function goes."""
+    """Time per operator of a Relax VM function."""
 
     calls: tuple[OperatorCall, ...]
     """Every call of one run, in the order in which they begin."""
@@ -269,7 +269,7 @@ class Measurement:
 
     @property
     def disturbances(self) -> tuple[Disturbance, ...]:
-        """What casts doubt on the times; empty when nothing is known to."""
+        """Disturbances that cast doubt on the times; empty if none is known."""
         return disturbances_in(self.provenance)
 
     @property

@@ -1,4 +1,4 @@
-"""A snapshot of the shared cost model on its way to those who search with it."""
+"""A snapshot of the shared cost model on its way to searches that use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A trained cost model, and what it can be asked about."""
+    """A trained cost model, and the target kinds that it covers."""
 
     digest: str
     """ "sha256:<hex>" of its content."""
@@ -26,7 +26,7 @@ class ModelSnapshot:
     made_at_sec: float
 
     def check(self) -> None:
-        """Refuse what is not what its digest says, or too large to be a snapshot.
+        """Refuse content that differs from its digest, or is too large for a snapshot.
 
         Raises:
             InvalidRequest: it is.

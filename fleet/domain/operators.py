@@ -1,7 +1,7 @@
 """Readable names of workloads: "conv2d 3x3 512->1000 13x13" instead of "fused_conv2d17_add9_relu9".
 
-A name gives the operator, its kernel and stride, its channels, and the size of its input. It is made from what every
-library stores, so old records have one too, and needs no TVM. It is for people: two workloads may share one.
+A name gives the operator, its kernel and stride, its channels, and the size of its input. It is made from fields that
+every library stores, so old records have one too, and needs no TVM. It is for people: two workloads may share one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BLOCK = re.compile(rf"(?:^|_)({_CONVOLUTION}|{_PRODUCT}|softmax)(?:_|$)", re.IG
 
 
 class _Layout(NamedTuple):
-    """Which dimension is which in a convolution's arrays."""
+    """Meaning of the dimensions of a convolution's arrays."""
 
     channel: int
     spatial: slice

@@ -1,7 +1,7 @@
-"""How fast a device can be at best: the roofline of its arithmetic and its memory.
+"""The roofline of a device: limits of its arithmetic and its memory.
 
 S. Williams, A. Waterman, D. Patterson: Roofline: an insightful visual performance model for multicore architectures,
-CACM 52(4), 2009. Memory is as fast as the cache that holds what is touched, so its rate is known for several sizes.
+CACM 52(4), 2009. Memory is as fast as the cache that holds the touched data, so its rate is known for several sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRate:
-    """How fast a device reads again and again through so much memory."""
+    """Rate of repeated reads through so much memory."""
 
     size_bytes: int
     bytes_per_sec: float
@@ -29,7 +29,7 @@ class Roofline:
     """By growing size; empty: not known."""
 
     source: str = ""
-    """Where the figures come from, in a sentence."""
+    """Source of the figures, in a sentence."""
 
     def compute_sec(self, flop: float) -> float:
         """Return the time that so many operations take at least; 0 where the peak is not known."""
@@ -52,5 +52,5 @@ class Roofline:
 
 
 def share_of(least_sec: float | None, sec: float) -> float | None:
-    """Return which share of what is possible a time reaches; above 1 where the caches held more than was assumed."""
+    """Return a time's share of the roofline; above 1 if the caches held more than was assumed."""
     return least_sec / sec if least_sec is not None and 0 < sec < math.inf else None

@@ -1,4 +1,4 @@
-"""What makes two records comparable: the target, the hardware and the compiler behind a time."""
+"""Conditions for comparing two records: the target, the hardware and the compiler behind a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet.domain.measuring import Evaluator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeFilter:
-    """Which scopes a query covers; None leaves a part open."""
+    """Scopes that a query covers; None leaves a part open."""
 
     target_json: str | None = None
     """TVM target as JSON, in any spelling that `fleet.domain.keys.canonical_target` accepts."""
@@ -20,7 +20,8 @@ class ScopeFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordScope(ScopeFilter):
-    """Where a record was made. Times from two scopes never compete; as a filter it leaves nothing open."""
+    """Target, hardware and compiler of a record. Times from two scopes never compete; as a filter it leaves nothing
+    open."""
 
     target_json: str
     device_model: str
@@ -29,7 +30,7 @@ class RecordScope(ScopeFilter):
     """
 
     tvm_version: str
-    """What the program was built with; "" if that is not known."""
+    """Compiler of the program; "" if unknown."""
 
 
 def measured_model(device_model: str, evaluator: Evaluator) -> str:

@@ -1,4 +1,4 @@
-"""What a client asks for: a few conditions on a device's name, kind and labels.
+"""Selectors: a few conditions on a device's name, kind and labels.
 
     cpu                          shorthand for kind=cpu
     kind=cpu,arch=x86_64         all conditions hold
@@ -67,7 +67,7 @@ class Selector:
         return next(kinds, None)
 
     def __and__(self, other: Selector) -> Selector:
-        """Return what matches both."""
+        """Return a selector of devices that match both."""
         return Selector(tuple(sorted({*self.conditions, *other.conditions})))
 
     def __str__(self) -> str:
@@ -97,12 +97,12 @@ def parse_selector(text: str) -> Selector:
 
 
 def device_labels(name: str, kind: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return what selectors match against: a device's labels, name (without "devices/") and kind."""
+    """Return the labels for selectors: a device's labels, name (without "devices/") and kind."""
     return {**labels, "name": name.removeprefix("devices/"), "kind": kind}
 
 
 def labels_of(device: DeviceStatus) -> dict[str, str]:
-    """Return what selectors match of a device that the tracker shows."""
+    """Return the labels for selectors of a device in a snapshot."""
     inventory = device.inventory
     bitstream = {"bitstream": device.bitstream_digest} if device.bitstream_digest else {}
     return {**device_labels(device.name, inventory.kind, inventory.labels), **bitstream}
@@ -115,7 +115,7 @@ def _parse_condition(part: str, text: str) -> Condition:
     value = match["value"].strip() if match else ""
     if match and match["key"] == "name":
         value = value.removeprefix(_DEVICES).strip()
-    # What would be read as something else in the form that it is kept in is no name.
+    # A text that its canonical form would change is no name.
     if not match or not value or (match["key"] == "name" and value.startswith(_DEVICES)):
         raise InvalidRequest(
             f"selector {text!r}: cannot read {part!r}; write it like 'cpu' or 'kind=cpu,arch!=aarch64'"

@@ -1,4 +1,4 @@
-"""The whole fleet at one moment, jobs included: what `fleet status` shows and scripts read."""
+"""The whole fleet at one moment, jobs included, for `fleet status` and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed proofs of leases: what they claim, and the keys that sign them (the tracker's) and check them (the agents').
+"""Signed proofs of leases: their claims, and the keys that sign them (the tracker's) and check them (the agents').
 
 The signature (Ed25519, RFC 8032) covers a prefix of our own and exactly the bytes that are sent, so there is nothing to
 canonicalise and nothing to negotiate. `fleet.wire.tokens` makes the bytes.
@@ -25,7 +25,7 @@ _DOMAIN = b"fleet.v1.LeaseClaims\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What a token says. Times are on the tracker's clock [s since 1970]."""
+    """Claims of a token. Times are on the tracker's clock [s since 1970]."""
 
     lease_name: str
     device_name: str
@@ -34,7 +34,7 @@ class Claims:
     issued_at_sec: float = 0.0
     expires_at_sec: float = 0.0
     nonce: str = ""
-    """What the tracker last told the device's agent to expect."""
+    """Nonce that the device's agent expects."""
     holder_key_id: str = ""
     """Key of the holder's certificate; from any other connection the token is refused. Empty without TLS."""
 

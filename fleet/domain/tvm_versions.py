@@ -1,4 +1,4 @@
-"""Which TVM and tvm-ffi work together, checked from package metadata alone, since loading a bad pair may crash.
+"""Compatible versions of TVM and tvm-ffi, checked from package metadata alone, since loading a bad pair may crash.
 
 The check is exact on purpose: with apache-tvm 0.27.0.post1, tvm-ffi 0.1.15 and later (which a resolver picks by itself)
 make every `TuneContext(..., space_generator=...)` end in a segmentation fault, and TVM's C++ interfaces are stable only
@@ -47,13 +47,13 @@ def check_versions() -> None:
     """Refuse TVM installations that are missing or known to crash.
 
     Raises:
-        ConfigError: what is wrong and what to install.
+        ConfigError: names the problem and the packages to install.
     """
     check_pair(tvm_version(), tvm_ffi_version())
 
 
 def check_pair(tvm: str | None, ffi: str | None) -> None:
-    """Do what `check_versions` does, for given versions.
+    """Check given versions, as `check_versions` does.
 
     Raises:
         ConfigError: what is wrong and what to install.

@@ -10,7 +10,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload
 
 _FEWEST_TERMS = 4096
-"""Of a model: what it has besides sums, norms and activations, rounds as well."""
+"""Of a model: its other operators besides sums, norms and activations round as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Workload:
     """Its function in the model: "fused_conv2d7_add4_relu4". Unique within a model."""
 
     weight: int
-    """How many times one run of the model calls it."""
+    """Number of its calls in one run of the model."""
 
     mod_json: str
     """The IRModule with its one function "main", as `tvm.ir.save_json` writes it."""
@@ -48,12 +48,12 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What a pattern may match: TVM's name and the one for people."""
+        """Names that a pattern may match: TVM's and the one for people."""
         return self.name, self.operator
 
     @property
     def terms(self) -> int | None:
-        """How many terms are added for one element of the output, from the operations; None if that is not known."""
+        """Number of terms added for one element of the output, from the operations; None if unknown."""
         outputs = sum(math.prod(spec.shape) for spec in self.args if spec.is_output)
         return max(1, round(self.flop / 2 / outputs)) if self.flop and outputs else None
 

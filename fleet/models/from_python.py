@@ -1,4 +1,4 @@
-"""Models that exist in Python as files, which is what every process can read."""
+"""Writes models that exist in Python to files, which every process can read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_file(model: PythonModel, example_inputs: Sequence[Tensor], folder: Pat
         example_inputs: for a module, tensors of the shapes that it is wanted for.
 
     Raises:
-        InvalidRequest: no model, a module without example inputs, or inputs for what has shapes of its own.
+        InvalidRequest: no model, a module without example inputs, or inputs for a model with shapes of its own.
     """
     if hasattr(example_inputs, "shape"):
         raise InvalidRequest("example_inputs is one tensor; give a tuple of the module's arguments: (x,)")

@@ -69,7 +69,7 @@ def is_of_transformers(source: Path | str) -> bool:
 
 
 def check_exists(source: Path, *, takes_programs: bool = False) -> None:
-    """Refuse what is no model file at once, before anything is started for it.
+    """Refuse other files than models at once, before anything is started for them.
 
     Args:
         takes_programs: a file with one program will do.

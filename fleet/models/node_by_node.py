@@ -58,7 +58,7 @@ class NodeByNode:
         return dict(zip([name for name in node.output if name], results, strict=True))
 
     def advance(self, index: int) -> None:
-        """Run node `index` of the graph and keep what it makes; drop what only it still had to read.
+        """Run node `index` of the graph and keep its outputs; drop values without later readers.
 
         Raises:
             CannotRun: as `outputs_of`.
@@ -93,7 +93,7 @@ def example_inputs(proto: ModelProto, rng: np.random.Generator) -> dict[str, Arr
 
 
 def names_read(node: NodeProto) -> list[str]:
-    """Return what a node reads, also from within its branches and loops."""
+    """Return the names that a node reads, also from within its branches and loops."""
     names = list(node.input)
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):

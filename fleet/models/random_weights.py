@@ -38,7 +38,7 @@ _Drawn: TypeAlias = NDArray[np.float32]
 _CONSTANT = frozenset(
     {"Constant", "ConstantOfShape", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
-"""What makes constants, or of constants others."""
+"""Operators that make constants, or others of constants."""
 
 _ADDED_STD = 0.1
 _KEPT_MEAN = 0.3
@@ -72,7 +72,7 @@ class _Drawing:
 
     def __init__(self, proto: ModelProto, rng: np.random.Generator, steps: NodeByNode) -> None:
         self.drawn: dict[str, Array] = {}
-        """New constants by name. A weight behind a reshape gets the name, and shape, of what the reshape made."""
+        """New constants by name. A weight behind a reshape gets the name, and shape, of the reshape's result."""
         self._nodes = proto.graph.node
         self._rng = rng
         self._steps = steps
@@ -132,14 +132,14 @@ class _Drawing:
 
 
 def _rounded(value: float) -> float:
-    """Return the nearest power of 2^(1/4) with the sign of the value; 0 and what is not finite stay."""
+    """Return the nearest power of 2^(1/4) with the sign of the value; 0 and values that are not finite stay."""
     if value == 0 or not math.isfinite(value):
         return value
     return math.copysign(2.0 ** (round(math.log2(abs(value)) * _STEPS_PER_OCTAVE) / _STEPS_PER_OCTAVE), value)
 
 
 def _store(proto: ModelProto, drawn: dict[str, Array]) -> None:
-    """Make the drawn arrays the model's constants, and remove what nothing reads any more."""
+    """Make the drawn arrays the model's constants, and remove values without readers."""
     from onnx import numpy_helper
 
     graph = proto.graph
@@ -229,7 +229,7 @@ def _is_table(array: Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """What a constant is to the operator that reads it."""
+    """Role of a constant in the operator that reads it."""
 
     draw: Callable[[np.random.Generator, _Shape, NodeProto], _Drawn]
     is_weight: Callable[[Array], bool] = _has_elements

@@ -98,4 +98,4 @@ _ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.gene
     ModelFormat.TORCH: ("torch", torch_runner),
     ModelFormat.TFLITE: ("ai_edge_litert", tflite_runner),
 }
-"""By format: the package that runs it, and what prepares a run on some arrays with some threads."""
+"""By format: the package that runs it, and the function that prepares a run on some arrays with some threads."""

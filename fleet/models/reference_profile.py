@@ -1,7 +1,7 @@
-"""Where ONNX Runtime spends its time in a model, by its own profiler.
+"""ONNX Runtime's time by operator in a model, from its own profiler.
 
-Its profile is a JSON list of Chrome trace events. Those of category "Node" whose name ends in "_kernel_time" are runs
-of a node of its optimized graph, `dur` in microseconds: see "Profiling Tools" of onnxruntime.ai/docs/performance.
+Its profile is a JSON list of Chrome trace events. Those of category "Node" with a name that ends in "_kernel_time" are
+runs of a node of its optimized graph, `dur` in microseconds: see "Profiling Tools" of onnxruntime.ai/docs/performance.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ReferenceProfile:
 
 
 class _Event(TypedDict, total=False):
-    """What is read of a trace event."""
+    """Used fields of a trace event."""
 
     cat: str
     name: str

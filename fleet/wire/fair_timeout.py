@@ -1,6 +1,6 @@
-"""A time limit for what others send: what came in time is heard, also by a process that stood still meanwhile.
+"""A timeout that processes pending input before it fires, so that a stalled process does not blame its peer.
 
-After such a moment a timer's end and what lies in the socket are due together, and the timer would win: reading takes
+After a stall the timer and the socket's content are due together, and the timer would win: reading takes
 several turns of the loop.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 _READING_SEC = 0.1
-"""How long what has come by the end may take to be read."""
+"""Time to read the input that has come by the end."""
 
 _LONGEST_STALL_SEC = 2.0
 """After a longer stall than this, everything has had time enough to be read."""
@@ -19,7 +19,7 @@ _LONGEST_STALL_SEC = 2.0
 
 @asynccontextmanager
 async def fair_timeout(limit_sec: float) -> AsyncIterator[None]:
-    """As `asyncio.timeout`, but what has come by the end is read first.
+    """As `asyncio.timeout`, but pending input is read first.
 
     Raises:
         TimeoutError: the block takes longer.

@@ -1,6 +1,6 @@
-"""Joining a fleet, and staying in it: what agents, people and optimizers do with their keys.
+"""Joining a fleet, and staying in it: keys and certificates of agents, people and optimizers.
 
-The one who joins has a join token. Its fingerprint is compared with the authority in the certificate that the tracker
+The joining process has a join token. Its fingerprint is compared with the authority in the certificate that the tracker
 shows; only then is the secret said, over TLS that this authority has signed.
 """
 
@@ -130,9 +130,10 @@ async def find_proof(address: str, store: CredentialStore) -> Proof | None:
 
 
 async def find_member_proof(address: str, store: CredentialStore) -> Proof | None:
-    """Return this account's credentials for what is no tracker, as an optimizer: those for its authority.
+    """Return this account's credentials for a server other than a tracker, such as an optimizer: those for its
+    authority.
 
-    What is kept for its address is a tracker's that was there once, and comes last.
+    Credentials stored for its address belong to an earlier tracker there, and come last.
 
     Raises:
         ConfigError: they cannot be used.
@@ -210,7 +211,7 @@ def _shown_authority(address: str) -> bytes:
     """Return the authority's certificate that a tracker shows, PEM. Nothing about it is verified yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # what is shown is compared with the token's fingerprint
+    context.verify_mode = ssl.CERT_NONE  # the certificate is compared with the token's fingerprint
     _load(context, stranger.KEY_PEM + stranger.CERTIFICATE_PEM)
     context.set_alpn_protocols(["h2"])
     try:

@@ -36,7 +36,7 @@ _ERROR_KINDS: Mapping[ErrorKind, measurement_pb2.ErrorKind] = {
 }
 _ERROR_KINDS_BY_NUMBER = {int(number): kind for kind, number in _ERROR_KINDS.items()}
 _WIRE_NAMES = {"flush_bytes": "cache_flush_bytes", "flush_cache": "flush_cpu_cache"}
-"""What measurement.proto still calls by another name, and says why."""
+"""Fields with an older name in measurement.proto, which gives the reason."""
 
 _OWN_NAMES = {wire: own for own, wire in _WIRE_NAMES.items()}
 _DISTURBANCES: Mapping[DisturbanceKind, measurement_pb2.DisturbanceKind] = {
@@ -248,7 +248,7 @@ def provenance_from_proto(message: measurement_pb2.Provenance) -> dict[str, obje
 
 
 def _facts_from_json(text: str) -> object:
-    """Read what an agent says that its owner says. What is no JSON stays text: nothing decides by it."""
+    """Read the owner's facts from an agent's message. Invalid JSON stays text: nothing decides by it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

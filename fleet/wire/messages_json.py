@@ -1,7 +1,7 @@
 """Any protobuf message as JSON for scripts.
 
-Not protobuf's own JSON, whose integers of 64 bits are strings: numbers are numbers, lengths of time are seconds in keys
-that end with `_sec`, moments are RFC 3339, names of enums are small letters without their prefix, what is unknown is
+Not protobuf's own JSON, with strings for integers of 64 bits: numbers are numbers, lengths of time are seconds in keys
+that end with `_sec`, moments are RFC 3339, names of enums are small letters without their prefix, unknown values are
 null.
 """
 
@@ -58,7 +58,7 @@ def _value(field: FieldDescriptor, value: object, *, has_defaults: bool) -> obje
     if field.enum_type is not None:
         return _enum_word(field.enum_type, cast("int", value))
     if field.type == FieldDescriptor.TYPE_FLOAT:
-        return float(f"{value:.7g}")  # what 32 bits hold, instead of the digits that 64 add
+        return float(f"{value:.7g}")  # the digits of 32 bits, without those that 64 add
     return value
 
 
@@ -71,7 +71,7 @@ def _moment(value: Timestamp) -> str | None:
 
 
 def _enum_word(kind: EnumDescriptor, number: int) -> str:
-    """Return "available" for DEVICE_STATE_AVAILABLE; "unknown" for what only newer peers know."""
+    """Return "available" for DEVICE_STATE_AVAILABLE; "unknown" for values of newer peers."""
     named = kind.values_by_number.get(number)
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return named.name.removeprefix(prefix).lower() if named is not None else "unknown"

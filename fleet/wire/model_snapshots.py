@@ -20,7 +20,7 @@ def model_snapshot_to_proto(snapshot: ModelSnapshot) -> snapshot_service_pb2.Mod
 
 
 def model_snapshot_from_proto(message: snapshot_service_pb2.ModelSnapshot) -> ModelSnapshot:
-    """Convert a snapshot, and check that its content is what its digest says.
+    """Convert a snapshot, and check its content against its digest.
 
     Raises:
         InvalidRequest: it is not.

@@ -1,7 +1,7 @@
-"""Streams that a server serves, by whose they are: an rpc is authorised once, and a stream may last for months.
+"""Streams that a server serves, by caller: an rpc is authorised once, and a stream may last for months.
 
-Who is a member no more loses his streams at once, and a stream does not outlive the certificate that it was opened
-with: whoever renews in time opens another with the newer one.
+A former member loses its streams at once, and a stream does not outlive the certificate that it was opened with: a
+client that renews in time opens another with the newer one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class OpenStream:
     def __init__(self, key_id: str, ends_at_sec: float) -> None:
         self.key_id = key_id
         self.ends_at_sec = ends_at_sec
-        """When its caller's certificate ends [s since 1970]."""
+        """End of its caller's certificate [s since 1970]."""
         self.error: FleetError | None = None
-        """What it was ended with."""
+        """Error that it was ended with."""
         self.left = asyncio.Event()
         self._task = asyncio.current_task()
 
@@ -77,7 +77,7 @@ class OpenStreams:
             logger.warning("a stream does not end", extra={"key": key_id})
 
     def end_expired(self, now_sec: float) -> None:
-        """End the streams whose callers' certificates have ended [s since 1970]."""
+        """End the streams of callers with expired certificates [s since 1970]."""
         error = TrackerUnavailable("the certificate that this stream was opened with has ended; open another stream")
         for stream in [each for streams in self._by_key.values() for each in streams if each.ends_at_sec <= now_sec]:
             stream.end(error)

@@ -1,4 +1,4 @@
-"""Who is at the other end: TLS between the fleet's processes, and what a server learns of its callers from it.
+"""Identities of peers: TLS between the fleet's processes, and a server's facts about its callers.
 
 Both sides show certificates of the fleet's authority. A client checks that the server has the name that it expects,
 not the address that it dialled: addresses move, and are anybody's.
@@ -40,14 +40,14 @@ _UNKNOWN = Identity(name="unknown", role=Role.STRANGER, key_id="")
 
 
 class CallContext(Protocol):
-    """What our services use of a `grpc.aio.ServicerContext`."""
+    """The part of `grpc.aio.ServicerContext` that our services use."""
 
     def peer(self) -> str:
-        """Where the caller is, "ipv4:127.0.0.1:4000"."""
+        """Address of the caller, "ipv4:127.0.0.1:4000"."""
         ...
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """What TLS says of the caller; empty without TLS."""
+        """TLS properties of the caller; empty without TLS."""
         ...
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
@@ -57,7 +57,7 @@ class CallContext(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One call of an rpc that is audited, and what came of it."""
+    """One call of an audited rpc, and its result."""
 
     caller: Identity
     peer: str
@@ -68,7 +68,7 @@ class Attempt:
 
 
 class Guard:
-    """Decides for a server who may call what, before the request is parsed."""
+    """Authorises calls for a server before the request is parsed."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Guard:
         request_sec: float = 10.0,
     ) -> None:
         """Args:
-        secret: without TLS, returns what every caller has to show, who may do everything then. None: there is TLS.
+        secret: without TLS, returns the secret that callers have to present, with all rights. None: there is TLS.
         audit: is told of every call that the policy wants to be written down.
-        check_member: refuses who was a member, and is none any more.
-        request_sec: how long a caller may take to say what he calls for; large arrays may take longer.
+        check_member: refuses former members.
+        request_sec: time limit of a caller's request; large arrays may take longer.
         """
         self.request_sec = request_sec
         self._secret = secret
@@ -92,7 +92,7 @@ class Guard:
         self.connections = Connections()
 
     def admit(self, rpc: str, context: CallContext) -> Identity:
-        """Return who calls.
+        """Return the caller.
 
         Raises:
             Unauthenticated: the caller does not know the secret, or came without a certificate where there is none.
@@ -155,8 +155,8 @@ def server_security(current: Callable[[], Credentials], *, admits_strangers: boo
     """Return TLS for a server that asks its clients for certificates of the same authority.
 
     Args:
-        current: returns what to show; asked for every new connection, so that a renewed certificate is used at once.
-        admits_strangers: let in those, too, who have not joined; the guard sees to what they may do.
+        current: returns the credentials; called for every new connection, so that a renewed certificate is used at
+        once. admits_strangers: admit clients that have not joined, too; the guard limits their rights.
     """
     configurations = _Configurations(current, admits_strangers)
     return grpc.dynamic_ssl_server_credentials(
@@ -176,7 +176,7 @@ def channel_security(credentials: Credentials) -> grpc.ChannelCredentials:
 
 
 class _Configurations:
-    """Makes gRPC's form of what a server shows, once for each change. Called by gRPC's own threads."""
+    """Converts a server's credentials for gRPC, once for each change. Called by gRPC's own threads."""
 
     def __init__(self, current: Callable[[], Credentials], admits_strangers: bool) -> None:
         self._current = current
@@ -191,16 +191,16 @@ class _Configurations:
         )
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what to show from now on; None: what was shown before."""
+        """Return new credentials, or None if they have not changed."""
         try:
             return None if self._current() == self._shown else self.now()
-        except Exception:  # a thread of gRPC: what it raises is lost, and so would be the connection
+        except Exception:  # a thread of gRPC: its exception is lost, and so would be the connection
             logger.exception("cannot change the certificate that is shown")
             return None
 
 
 def _certificate(context: CallContext) -> bytes | None:
-    """Return what the caller showed, PEM; None: there is no TLS."""
+    """Return the caller's certificate, PEM, or None without TLS."""
     shown = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
     return None if shown is None else bytes(shown)
 
@@ -208,7 +208,7 @@ def _certificate(context: CallContext) -> bytes | None:
 @functools.lru_cache(maxsize=4096)
 def _identity(certificate_pem: bytes) -> Identity:
     """Reading a certificate takes 50 us, and few connections make many calls."""
-    from fleet.identity.certificates import read_identity  # who only connects reads none, and it takes 15 ms
+    from fleet.identity.certificates import read_identity  # clients read none, and it takes 15 ms
 
     return read_identity(certificate_pem)
 

@@ -72,7 +72,7 @@ Header: TypeAlias = Sequence[tuple[str, bytes]]
 
 ERROR_KEY = "fleet-error"
 _LARGE_REQUEST_SEC = 600.0
-"""How long one of those may take to come: half a megabyte a second. Their callers have shown a lease's token."""
+"""Time limit of one of those: half a megabyte a second. Their callers have shown a lease's token."""
 
 _MAX_ERROR_BYTES = 2_000
 _GZIP = b"\x1f\x8b"
@@ -111,8 +111,8 @@ def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) ->
     """Open a channel to "host:port".
 
     Args:
-        proof: what to show there; its authority is the one that is believed.
-        server_name: what the other side's certificate has to say: that it is the tracker, or a certain agent.
+        proof: credentials to present; their authority is trusted.
+        server_name: required name in the other side's certificate: the tracker, or a certain agent.
     """
     if isinstance(proof, PlainSecret):
         return Channel(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), ((SECRET_HEADER, proof.secret),))
@@ -138,7 +138,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCre
         security: see `fleet.wire.peers.server_security`; None: without TLS, for this machine alone.
 
     Raises:
-        ConfigError: the port is in use or the address is not this machine's; `what` names who wanted it.
+        ConfigError: the port is in use or the address is not this machine's; `what` names the process that wanted it.
     """
     refused = _reason_not_to_bind(host, port) if port else None
     if refused is None:
@@ -194,7 +194,7 @@ class Channel:
         self.header = header
 
     async def close(self) -> None:
-        """Hang up; what is under way is cancelled."""
+        """Hang up; calls under way are cancelled."""
         await self.calls.close(None)
 
     async def __aenter__(self) -> Self:
@@ -226,7 +226,7 @@ class Stub:
 
 
 def encoded(_: type[T], content: bytes) -> T:
-    """Return what a servicer may answer with in place of a message of this type, which is encoded already."""
+    """Return an answer for a servicer that is already encoded, in place of a message of this type."""
     return cast("T", content)
 
 
@@ -290,7 +290,7 @@ class _Parsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Admission:
-    """What stands between a caller and a method."""
+    """Checks between a caller and a method."""
 
     method: MethodDescriptor
     guard: Guard
@@ -371,7 +371,7 @@ def _no_place(*_: object) -> AbstractAsyncContextManager[None]:
 
 
 def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[Any, Any], object]:
-    """Wrap a servicer method: who calls is checked first, and what it raises becomes a status for `from_rpc_error`."""
+    """Wrap a servicer method: the caller is checked first, and an exception becomes a status for `from_rpc_error`."""
     method, guard = admission.method, admission.guard
     rpc = method.full_name
 
@@ -459,7 +459,7 @@ def _forget_frames(error: BaseException) -> None:
 
 
 def _cut(text: str) -> str:
-    """Cut a text to what fits a header: a byte may take three there, and gRPC refuses headers beyond 8 KiB."""
+    """Truncate a text to fit a header: a byte may take three there, and gRPC refuses headers beyond 8 KiB."""
     return text.encode(errors="replace")[:_MAX_ERROR_BYTES].decode(errors="ignore")
 
 

@@ -1,4 +1,4 @@
-"""How a server ended a call, where gRPC tells of a failed write instead."""
+"""Recover the server's status after a failed write, which gRPC reports instead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ending:
 
     async def settle(self) -> None:
         """Wait for the server's own error after a write has failed, but no longer than it may take to arrive."""
-        for _ in range(_LOOKS):  # not for some time: this process may stand still, and what came then is read after it
+        for _ in range(_LOOKS):  # looks, not a time: this process may stall, and reads pending input afterwards
             if self._told is not None and not _is_of_this_side(self._told):
                 return
             await asyncio.sleep(_LOOK_AGAIN_SEC)

@@ -16,7 +16,7 @@ class StreamLimits:
         """Args:
         most: in all.
         most_of_one: of one key; without TLS there is one.
-        what: what those who have a place do, "read snapshots here".
+        what: activity of admitted callers, "read snapshots here".
         """
         self._most = most
         self._most_of_one = most_of_one

@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from fleet.errors import InvalidRequest
 
 _LONGEST_SEC = 315_576_000_000
-"""10,000 years, what a Duration can say."""
+"""10,000 years, the limit of a Duration."""
 
 
 def timestamp(sec: float) -> Timestamp:

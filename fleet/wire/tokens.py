@@ -43,7 +43,7 @@ def verify_token(token: bytes, verifier: TokenVerifier) -> Claims:
 
 
 def read_claims(token: bytes) -> Claims:
-    """Return what a token says without checking who signed it.
+    """Return the content of a token without checking its signature.
 
     Raises:
         Unauthenticated: it is not a token.

@@ -1,4 +1,4 @@
-"""What TVM says of a model that it cannot import, without its own notation."""
+"""TVM's error about a model that it cannot import, without its own notation."""
 
 from __future__ import annotations
 

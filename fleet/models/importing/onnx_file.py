@@ -1,7 +1,7 @@
 """Reads ONNX models: their inputs, with every shape known, and the bytes that both TVM and ONNX Runtime get.
 
-TVM is imported only by `import_onnx`. Shapes and random weights are written into the ONNX graph itself, so that whoever
-runs the model, for tuning or as the reference, runs the same one.
+TVM is imported only by `import_onnx`. Shapes and random weights are written into the ONNX graph itself, so that tuning
+and reference run the same model.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def import_onnx(model: Model, *, unrolls: bool = False) -> IRModule:
     proto = prepared(onnx.load_from_string(model.content), unrolls=unrolls)
     with warnings.catch_warnings(record=True) as doubts:  # of ONNX's checker, many lines of which TVM goes on after
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it cannot convert where our data goes
+            with contextlib.redirect_stdout(io.StringIO()):  # TVM prints operators that it cannot convert to our stdout
                 return to_relax(proto)
         except KeyError as error:  # a name that nothing computes; the checker says which and why
             said = " ".join(str(doubts[0].message).split()) if doubts else str(error)
@@ -152,7 +152,7 @@ def _check_size(path: Path, tensor: onnx.TensorProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield all names in a graph; the format's generation of protobuf hands over as bytes what is no UTF-8."""
+    """Yield all names in a graph; the format's generation of protobuf returns names that are no UTF-8 as bytes."""
     for value in (*graph.input, *graph.output):
         yield value.name
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)

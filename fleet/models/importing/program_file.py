@@ -1,4 +1,4 @@
-"""One TIR program as a model of one operator: what `tvm.ir.save_json` writes of a PrimFunc or of a module with one."""
+"""One TIR program as a model of one operator: a file by `tvm.ir.save_json` of a PrimFunc or of a module with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts how often a quantized ONNX model rounds what it computes: that bounds how far two right answers are apart."""
+"""Counts the roundings of a quantized ONNX model: they bound the difference of two right answers."""
 
 from __future__ import annotations
 

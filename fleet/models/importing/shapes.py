@@ -37,8 +37,8 @@ def close_shapes(
     """Return the shape of every input.
 
     Args:
-        inputs: what the file says, by input name.
-        shapes: what the user says of some of them.
+        inputs: shapes in the file, by input name.
+        shapes: the user's values for some of them.
         batch_size: size of the first dimension of each input, where that is open.
 
     Raises:

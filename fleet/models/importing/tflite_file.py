@@ -1,6 +1,6 @@
 """Reads TFLite models (*.tflite), and runs them for reference where LiteRT (the package ai-edge-litert) is installed.
 
-A TFLite model has the shapes that it was converted for: those of what is between its operators are written in the file,
+A TFLite model has the shapes that it was converted for: the shapes between its operators are written in the file,
 so no input can get another one. Only the first subgraph is the model; others are bodies of its loops and branches.
 """
 

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _REDUCTIONS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
-"""What PyTorch calls a reduction, and what Relax does."""
+"""Names of reductions in PyTorch and in Relax."""
 
 
 def converters() -> dict[str, Callable[[Node, Any], Any]]:
-    """Return what TVM's frontend emits for operators, by their names: from a node and the importer."""
+    """Return converters of TVM's frontend by operator: functions of a node and the importer."""
     from tvm import relax
 
     def reduced(op: Callable[..., Any]) -> Callable[[Node, Any], Any]:

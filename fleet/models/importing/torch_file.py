@@ -1,7 +1,7 @@
 """Reads PyTorch programs: files that `torch.export.save` wrote, conventionally *.pt2.
 
 A program is kept as that file. Open dimensions (`torch.export.Dim`) stay open in it and are closed in Relax; everything
-else is what PyTorch itself would run, which is therefore the reference.
+else is as PyTorch itself would run it, which is therefore the reference.
 
 Loading a .pt2 file may run code that its author put into it, as with any file of `torch.save`.
 """
@@ -172,7 +172,7 @@ def _with_shapes(mod: IRModule, inputs: Sequence[TensorSpec]) -> IRModule:
 
 
 def _check_outputs(mod: IRModule, program: ExportedProgram) -> None:
-    """Refuse what TVM read as something else, as far as that shows in the answers' types."""
+    """Refuse programs that TVM misread, as far as the answers' types show it."""
     from tvm import relax
 
     given = mod["main"].ret_ty

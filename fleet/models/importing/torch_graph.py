@@ -1,12 +1,12 @@
-"""What is done to a PyTorch program before TVM's frontend gets it.
+"""Rewrites of a PyTorch program before TVM's frontend gets it.
 
-The program is decomposed to ATen's core operators first, and to what `fleet.models.importing.torch_operators` makes of
-those that TVM 0.27 gets wrong. Then what needs the graph is written differently:
-TVM keeps `cumsum` and `cumprod` of bool and short integers in their type, where PyTorch counts in int64, and so the
-masks of GPT-2 and Llama do not compile; `cat` with an empty vector, which PyTorch ignores and which caches of attention
-begin with, is refused; operands of different types are computed in the first one's, so that half of an integer is
-nothing; indices that count from the end, as in `x[:, [-1]]`, read what lies before the tensor; `grid_sample` wants its
-grid's coordinates first; and the places of `max_pool` are zeros, so that a program that reads them is refused.
+The program is decomposed to ATen's core operators first, and by `fleet.models.importing.torch_operators` for those that
+TVM 0.27 gets wrong. Then parts that need the graph are rewritten: TVM keeps `cumsum` and `cumprod` of bool and short
+integers in their type, where PyTorch counts in int64, and so the masks of GPT-2 and Llama do not compile; `cat` with an
+empty vector, which PyTorch ignores and which caches of attention begin with, is refused; operands of different types
+are computed in the first one's, so that half of an integer is nothing; indices that count from the end, as in `x[:,
+[-1]]`, read memory before the tensor; `grid_sample` wants its grid's coordinates first; and the places of `max_pool`
+are zeros, so that a program that reads them is refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def simplified(program: ExportedProgram) -> ExportedProgram:
 
 
 def _refuse(node: Node) -> None:
-    """Refuse what TVM would compute as something else."""
+    """Refuse operators that TVM would compute wrong."""
     import torch
 
     aten = torch.ops.aten
@@ -73,7 +73,7 @@ def _refuse(node: Node) -> None:
 
 @functools.cache
 def _arithmetic() -> frozenset[object]:
-    """Return the operators whose operands PyTorch brings to one type."""
+    """Return the operators with operands that PyTorch brings to one type."""
     import torch
 
     two = "add sub mul div pow fmod remainder maximum minimum eq ne lt le gt ge"
@@ -97,7 +97,7 @@ def _promote(node: Node, operands: Sequence[object]) -> None:
 
 
 def _count_in_integers(node: Node) -> None:
-    """Give what is counted the type that its result has anyway."""
+    """Cast the counted values to the result's type."""
     given, result = node.args[0], node.meta["val"].dtype
     if given.meta["val"].dtype != result:
         node.replace_input_with(given, _cast(node, given, result))

@@ -1,4 +1,4 @@
-"""Pooling and resizing in terms of what TVM 0.27 reads right: see `torch_operators`."""
+"""Pooling and resizing by operators that TVM 0.27 reads right: see `torch_operators`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch's operators do with places, in terms of what TVM 0.27 reads right: see `torch_operators`."""
+"""PyTorch's operators on indices, by operators that TVM 0.27 reads right: see `torch_operators`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def select(x: Tensor, axis: int, place: Any) -> Any:
-    """Count from the front: TVM reads what lies before the tensor. Of an open axis, cut a slice."""
+    """Count from the front: TVM reads memory before the tensor. Of an open axis, cut a slice."""
     if not isinstance(place, int) or place >= 0:
         return NotImplemented
     if isinstance(x.shape[axis], int):

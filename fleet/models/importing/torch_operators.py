@@ -1,6 +1,6 @@
 """PyTorch's operators in terms of others, where TVM 0.27 reads them wrong or not at all.
 
-Each function here, in `torch_indices` and in `torch_images` computes what its operator does, or returns NotImplemented
+Each function here, in `torch_indices` and in `torch_images` computes its operator, or returns NotImplemented
 where TVM's own reading is right, and mostly faster.
 """
 
@@ -86,14 +86,14 @@ def _sub(x: Any, y: Any, *, alpha: float = 1) -> Any:
 
 
 def _ne(x: Tensor, y: Tensor) -> Any:
-    """What differs from itself is no number; TVM takes that for never."""
+    """A value that differs from itself is NaN; TVM takes the comparison for never true."""
     import torch
 
     return x.isnan() if x is y and x.is_floating_point() else _in_bytes(torch.ops.aten.ne.Tensor)(x, y)
 
 
 def _in_bytes(operator: Any) -> Callable[..., Any]:
-    """Compute what TVM cannot compile of two conditions."""
+    """Compute a combination of two conditions that TVM cannot compile."""
     import torch
 
     def computed(x: Any, y: Any) -> Any:
@@ -147,7 +147,7 @@ def _clamp(x: Tensor, low: float | None = None, high: float | None = None) -> An
 
 
 def _arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Any:
-    """Count up, and turn round: TVM takes what counts down for longer than it is."""
+    """Count up, and turn round: TVM takes a descending range for longer than it is."""
     import torch
 
     if not step < 0:

@@ -31,7 +31,7 @@ _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma outside of brackets."""
 
 _IMAGE_SIZE = 224
-"""Where a configuration names no size, as those of convolution networks."""
+"""Default if a configuration names no size, as those of convolution networks."""
 
 
 def read_transformers(
@@ -67,7 +67,7 @@ def check_folder(path: Path) -> None:
 
 
 def title_of(path: Path) -> str:
-    """Return what people call a model: the name of its folder or class."""
+    """Return a model's name for people: that of its folder or class."""
     return Path(str(path).removeprefix(PREFIX).partition(":")[0]).resolve().name
 
 

@@ -12,7 +12,7 @@ from fleet.errors import InvalidRequest
 
 
 class ModelFormat(enum.StrEnum):
-    """What wrote a model, and so which frontend reads it."""
+    """Format of a model, which decides its frontend."""
 
     ONNX = "onnx"
     TORCH = "torch"
@@ -30,7 +30,7 @@ class Model:
 
     format: ModelFormat
     digest: str
-    """ "sha256:<hex>" of what is computed: file content, shapes and weights."""
+    """ "sha256:<hex>" of the computation: file content, shapes and weights."""
 
     input_names: tuple[str, ...]
     inputs: tuple[TensorSpec, ...]
@@ -41,7 +41,7 @@ class Model:
     """The serialised model in its format, shapes and weights as used."""
 
     roundings: int = 0
-    """How often a number is rounded to 8-bit codes on its way to an output, at most; 0: the model is not quantized."""
+    """Maximum number of roundings to 8-bit codes on the way to an output; 0: the model is not quantized."""
 
     others: tuple[Model, ...] = ()
     """The same model for other shapes of its inputs, each without others of its own."""

@@ -1,4 +1,4 @@
-"""Computes what is constant in an ONNX graph before TVM sees it, unless it is large.
+"""Computes constant parts of an ONNX graph before TVM sees them, unless they are large.
 
 Exporters leave arithmetic on shapes in the graph: Shape, Gather, Concat, Range, Where. TVM wants axes, shapes and
 sizes as constants; with the shapes of all inputs known they are. `onnx.reference` computes them, node by node.

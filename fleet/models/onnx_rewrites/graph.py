@@ -1,4 +1,4 @@
-"""An ONNX graph while it is rewritten: what is known of its values, and how nodes are replaced.
+"""An ONNX graph while it is rewritten: the known facts about its values, and the replacement of nodes.
 
 A rule looks at one node and writes nodes that compute the same under the same output names; `rewrite` puts them in its
 place. Names that a rule makes up are new to the whole model.
@@ -37,7 +37,7 @@ _SPLIT_COUNTS = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """What shape inference says of a value."""
+    """Type and shape of a value, from shape inference."""
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...] | None
@@ -46,7 +46,7 @@ class ValueType:
 
 @dataclass(kw_only=True)
 class Values:
-    """What is known of the values of a model's main graph."""
+    """Known facts about the values of a model's main graph."""
 
     types: Mapping[str, ValueType]
     constants: dict[str, Array]
@@ -143,7 +143,7 @@ class Replacement:
 
 
 Rule: TypeAlias = "Callable[[NodeProto, Replacement], bool]"
-"""Writes what replaces a node, and returns True; or returns False, and the node stays."""
+"""Writes the replacement of a node, and returns True; or returns False, and the node stays."""
 
 
 def rewrite(proto: ModelProto, rules: Mapping[str, Rule]) -> int:
@@ -269,7 +269,7 @@ def _types(proto: ModelProto) -> dict[str, ValueType]:
 
 
 def _skeleton(proto: ModelProto) -> ModelProto:
-    """Return the model with large weights as inputs: inference copies what it gets, several times."""
+    """Return the model with large weights as inputs: inference copies its input several times."""
     from onnx import GraphProto, ModelProto, helper
 
     graph = GraphProto(name=proto.graph.name, node=proto.graph.node, input=proto.graph.input)

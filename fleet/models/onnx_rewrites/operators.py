@@ -105,7 +105,7 @@ def _expand(node: NodeProto, write: Replacement) -> bool:
 
 
 def _concat(node: NodeProto, write: Replacement) -> bool:
-    """TVM makes no program that reads what has no elements, such as the part of a list in front of its first one."""
+    """TVM makes no program that reads an empty tensor, such as the part of a list in front of its first one."""
     kept = [name for name in node.input if 0 not in (write.values.shape(name) or ())]
     if not 0 < len(kept) < len(node.input):
         return False
@@ -114,7 +114,7 @@ def _concat(node: NodeProto, write: Replacement) -> bool:
 
 
 def _split(node: NodeProto, write: Replacement) -> bool:
-    """TVM does not split off what has no elements."""
+    """TVM does not split off empty tensors."""
     given, sizes = node.input[0], write.values.constants.get(present(node.input, 1))
     shape, dtype = write.values.shape(given), write.values.dtype(given)
     if sizes is None or sizes.all() or shape is None or dtype is None:
@@ -147,7 +147,7 @@ def _max_pool(node: NodeProto, write: Replacement) -> bool:
 
 
 def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
-    """TVM does not look at the shape that the result should have: what is too much is cut off, or zeros added."""
+    """TVM does not look at the shape that the result should have: the excess is cut off, or zeros added."""
     shape, weights = (write.values.shape(name) for name in node.input[:2])
     named = attributes_of(node)
     wanted = _integers(named, "output_shape", [])
@@ -288,7 +288,8 @@ def _conv_integer(node: NodeProto, write: Replacement) -> bool:
 
 
 def _non_max_suppression(node: NodeProto, write: Replacement) -> bool:
-    """Say every limit, since TVM has other defaults, and leave out what overlaps by more than the limit, not as much.
+    """Say every limit, since TVM has other defaults, and leave out boxes that overlap by more than the limit, not as
+    much.
 
     Raises:
         ImportFailed: a limit is not constant: TVM would take its default.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def use_plain_names(proto: ModelProto) -> None:
-    """Rename those inputs of a model whose names are not identifiers, in place."""
+    """Rename the inputs of a model with names that are not identifiers, in place."""
     taken = {name for node in all_nodes(proto.graph) for name in (*node.input, *node.output)}
     taken.update(value.name for value in (*proto.graph.input, *proto.graph.initializer))
     renamed: dict[str, str] = {}

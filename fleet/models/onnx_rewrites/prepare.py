@@ -1,7 +1,7 @@
-"""What is done to an ONNX model before TVM's frontend gets it, in this order.
+"""Rewrites of an ONNX model before TVM's frontend gets it, in this order.
 
-Functions that the model defines are inlined. Operators that TVM lacks and whose meaning the ONNX specification writes
-down as other operators are replaced by those. Then constants are computed, so that rules see axes and shapes; then
+Functions that the model defines are inlined. Operators that TVM lacks are replaced by their definition in the ONNX
+specification, if that consists of other operators. Then constants are computed, so that rules see axes and shapes; then
 rules replace operators; and constants are computed again, for the rules leave transposed weights behind.
 """
 

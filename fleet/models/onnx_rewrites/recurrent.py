@@ -115,7 +115,7 @@ def _gru_step(one: _Direction, given: str, state: _State) -> _State:
 
 
 def _gru_gates(one: _Direction, hidden: str) -> tuple[str, str]:
-    """Return what update and reset gate get from the state."""
+    """Return the state's part of update and reset gate."""
     write = one.write
     both = write.op("MatMul", hidden, _columns(one, one.recurrence, 0, 2))
     if one.recurrence_bias:
@@ -125,7 +125,7 @@ def _gru_gates(one: _Direction, hidden: str) -> tuple[str, str]:
 
 
 def _gru_candidate(one: _Direction, hidden: str) -> str:
-    """Return what the candidate gets from the state after its reset."""
+    """Return the state's part of the candidate after its reset."""
     product = one.write.op("MatMul", hidden, _columns(one, one.recurrence, 2, 3))
     if not one.recurrence_bias:
         return product
@@ -256,7 +256,7 @@ class _Unrolling:
         return write.op("Gather", self._node.input[place], write.constant(np.array(index, "int64")), axis=axis)
 
     def _part(self, place: int, index: int) -> str:
-        """Return one direction's part of an input whose first axis is the direction."""
+        """Return one direction's part of an input with the direction as first axis."""
         return self._write.op("Gather", self._node.input[place], self._write.constant(np.array(index, "int64")), axis=0)
 
     def _join_steps(self, directions: Sequence[Sequence[str]], output: str) -> None:

@@ -1,8 +1,9 @@
-"""Resize and Upsample where TVM's own differ from ONNX: written as what each result takes from each element of an axis.
+"""Resize and Upsample where TVM's own differ from ONNX: written as the weight of each element of an axis in each
+result.
 
 TVM takes the ratio of the sizes for the scale, which it is not where a scale of 1.5 makes 7 of 5; it divides by zero
 where corners are aligned and one is left; it resizes behind batch and channels only, knows no antialiasing, and reads
-neither Upsample nor what Resize was before version 11. What a result takes of each element of an axis says all of it.
+neither Upsample nor Resize before version 11. The weights of an axis' elements describe it completely.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SPATIAL = 2
 _MOST_SPATIAL = 3
 
 _POLICIES: dict[str, Callable[[Sequence[np.float32]], np.float32]] = {"not_larger": min, "not_smaller": max}
-"""Which of the axes' scales all of them get."""
+"""The axis with the scale for all axes."""
 
 _FEW = 4
 """Elements that a result takes where nothing is averaged: two on a line, four on a curve. A matrix took up to 28 times
@@ -44,7 +45,7 @@ _FLOAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
-    """How one axis is resized."""
+    """Resizing of one axis."""
 
     size: int
     result: int
@@ -160,7 +161,7 @@ def _rounded(positions: _Numbers, rounding: str) -> _Numbers:
 
 
 def _weights(positions: _Numbers, axis: _Axis, mode: str, named: dict[str, object]) -> _Numbers:
-    """Return what each result takes from each element, [size, result]."""
+    """Return the weight of each element in each result, [size, result]."""
     is_cubic, is_wide = mode == "cubic", bool(named.get("antialias")) and axis.scale < 1
     stretch = float(axis.scale) if is_wide else 1.0
     reach = math.ceil((2 if is_cubic else 1) / stretch)

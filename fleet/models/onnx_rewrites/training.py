@@ -1,4 +1,4 @@
-"""What models have from their training, where TVM computes it wrong or not at all.
+"""Training operators in models that TVM computes wrong or not at all.
 
 TVM gives the mean and deviation of a LayerNormalization a shape of their own, the mask of a Dropout numbers for a type,
 and the running statistics of a BatchNormalization the momentum of PyTorch, which ONNX counts the other way round.
@@ -40,7 +40,7 @@ def _dropout(node: NodeProto, write: Replacement) -> bool:
 
 
 def _drops(node: NodeProto, write: Replacement) -> bool:
-    """Tell whether it may: what comes with the data may say so."""
+    """Tell whether it may: an input may say so."""
     unless_said = {1: np.array(0.5), 2: np.array(False)}  # the share to drop, and whether in training
     names = {place: present(node.input, place) for place in unless_said}
     constants, unknown = write.values.constants, np.array(True)
@@ -48,7 +48,7 @@ def _drops(node: NodeProto, write: Replacement) -> bool:
 
 
 def _layer_normalization(node: NodeProto, write: Replacement) -> bool:
-    """Write out one whose mean or deviation is asked for, or whose numbers are double."""
+    """Write out one with a used mean or deviation, or with numbers of double precision."""
     shape, dtype = write.values.shape(node.input[0]), write.values.dtype(node.input[0])
     asked = [present(node.output, place) for place in (1, 2)]
     is_double = dtype == np.dtype("float64")
