@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
+from benchmarks.cost_data.ranking import best_of_top
 from benchmarks.processes import Process, python
 from fleet.cost_model.observation import Observation
-from fleet.cost_model.ranking import best_of_top, ranked_right
+from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
 from fleet.cost_model.training import train_snapshot
 from fleet.reports.plot import Panel, svg_plots

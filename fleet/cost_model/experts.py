@@ -100,7 +100,7 @@ def train(prepared: Sequence[Prepared], matrix: QuantileDMatrix, left_out: Seque
     fitted = network.train(lessons, passes=_PASSES, seed=seed)
     spreads = [fitted.values(one.group.features).std() for one in seen]
     return Experts(
-        weights=ridge.fit([one.gram for one in seen], [1.0] * len(seen)),
+        weights=ridge.fit([one.gram for one in seen]),
         booster=trees.train(matrix, np.concatenate(weights), rounds=_TREES, seed=seed),
         network=fitted,
         scale=float(np.mean(spreads)) + 1e-6,
@@ -120,7 +120,7 @@ def residuals(prepared: Sequence[Prepared]) -> tuple[Mapping[str, Vector], Mappi
     A device model's residual includes that of its instruction set, which it borrows from its siblings. Nothing can be
     told apart where there is only one of them.
     """
-    shared = ridge.fit([one.gram for one in prepared], [1.0] * len(prepared))
+    shared = ridge.fit([one.gram for one in prepared])
     by_set = _split(prepared, lambda one: one.group.instruction_set, lambda _: shared)
     nothing = np.zeros_like(shared)
     set_of = {one.group.device_model: one.group.instruction_set for one in prepared}

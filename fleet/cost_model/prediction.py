@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model.model import MEMBERS, Calibration, CostModel, Frame, spread_out
+from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.samples import Group, Query, grouped
 from fleet.cost_model.workload_trees import OwnTrees, weight_of
 from fleet.errors import InvalidRequest
@@ -33,38 +35,8 @@ class Prediction:
     """
 
 
-def predict(model: CostModel, query: Query, frame: Frame | None = None) -> Prediction:
-    """Return predictions for candidates.
-
-    Args:
-        frame: candidates to compare them with; None: one another, and the known ones.
-
-    Raises:
-        InvalidRequest: their features are of another version.
-    """
-    known = next(iter(grouped(query.known)), None)
-    features = [*query.features, *(known.features if known else ())]
-    if any(one.ndim != 2 or one.shape[1] != model.width or not len(one) for one in features):
-        raise InvalidRequest(f"these features are not those of the snapshot, which has {model.width} columns per store")
-    frame = frame or model.frame(features)
-    values = model.values(frame, features, device_model=query.device_model, instruction_set=query.instruction_set)
-    asked, count = len(query.features), len(known) if known else 0
-    line = _line(model.calibration, query.flop, values.mean(axis=0)[asked:], known)
-    shared = line.level + line.slope * values
-    mean, own_share = shared.mean(axis=0), weight_of(count)
-    if known and own_share:
-        own = OwnTrees(known.features, mean[asked:], known.log_sec, known.weights).log_sec(features, mean)
-        shared = (1 - own_share) * shared + own_share * own
-        mean = shared.mean(axis=0)
-    lift = spread_out(MEMBERS)[:, None] * np.float32(line.level_spread)
-    tilt = spread_out(MEMBERS, shift=3)[:, None] * np.float32(line.slope_spread * (1 - own_share)) * values.mean(axis=0)
-    apart = shared[np.arange(MEMBERS) % len(values)]
-    members = mean + apart - apart.mean(axis=0) + lift + tilt + _errors(len(features), model.calibration.noise)
-    return Prediction(log_sec=mean[:asked].astype(np.float32), members=members[:, :asked].astype(np.float32))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class Line:
     """Logarithm of the time over the shared model's value, in one workload."""
 
     level: float
@@ -73,17 +45,126 @@ class _Line:
     slope_spread: float
 
 
-def _line(usual: Calibration, flop: float, values: NDArray[np.float32], known: Group | None) -> _Line:
-    """Return a workload's line, from its own records as far as there are any, else the usual one."""
-    if known is None:
-        start, per_work = usual.level
-        level = start + per_work * math.log(flop + 1)
-        return _Line(level=level, level_spread=usual.level_spread, slope=usual.slope, slope_spread=usual.slope_spread)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionedModel:
+    """The shared model together with the records of one workload."""
+
+    model: CostModel
+    frame: Frame
+    device_model: str
+    instruction_set: str
+    line: Line
+    own: OwnTrees | None = None
+    """None with too few records."""
+
+    own_share: float = 0.0
+    """Share of a prediction that comes from the workload's own records."""
+
+    def predict(self, features: Sequence[Features]) -> Prediction:
+        """Return predictions for candidates.
+
+        Raises:
+            InvalidRequest: features of another version.
+        """
+        line, share = self.line, self.own_share
+        values = self.values(features)
+        shared = line.level + line.slope * values
+        mean = shared.mean(axis=0)
+        if self.own is not None:
+            shared = (1 - share) * shared + share * self.own.log_sec(features, mean)
+            mean = shared.mean(axis=0)
+        lift = spread_out(MEMBERS)[:, None] * np.float32(line.level_spread)
+        tilt = spread_out(MEMBERS, shift=3)[:, None] * np.float32(line.slope_spread * (1 - share)) * values.mean(axis=0)
+        apart = shared[np.arange(MEMBERS) % len(values)]
+        members = mean + apart - apart.mean(axis=0) + lift + tilt
+        members += _errors(len(features), self.model.calibration.noise)
+        return Prediction(log_sec=mean.astype(np.float32), members=members.astype(np.float32))
+
+    def values(self, features: Sequence[Features]) -> NDArray[np.float32]:
+        """Return the shared model's values, [n_members, n_candidates]; higher is slower."""
+        _check(self.model, features)
+        return self.model.values(
+            self.frame, features, device_model=self.device_model, instruction_set=self.instruction_set
+        )
+
+
+def condition(
+    model: CostModel,
+    known: Sequence[Observation],
+    frame: Frame,
+    *,
+    flop: float = 0.0,
+    device_model: str = "",
+    instruction_set: str = "",
+) -> ConditionedModel:
+    """Train on a workload's own records, once for all candidates of a batch or a search.
+
+    Args:
+        known: observations of the workload on this device model.
+        frame: candidates that all others are compared with.
+
+    Raises:
+        InvalidRequest: features of another version.
+    """
+    own = next(iter(grouped(known)), None)
+    shared = ConditionedModel(
+        model=model,
+        frame=frame,
+        device_model=device_model,
+        instruction_set=instruction_set,
+        line=_usual_line(model.calibration, flop),
+    )
+    if own is None:
+        return shared
+    values = shared.values(own.features)
+    line = _own_line(model.calibration, values.mean(axis=0), own)
+    share = weight_of(len(own))
+    mean = (line.level + line.slope * values).mean(axis=0)
+    trees = OwnTrees(own.features, mean, own.log_sec, own.weights) if share else None
+    return replace(shared, line=line, own=trees, own_share=share)
+
+
+def predict(model: CostModel, query: Query) -> Prediction:
+    """Return predictions for candidates, compared with one another and the known ones.
+
+    Raises:
+        InvalidRequest: features of another version.
+    """
+    known = [feature for group in grouped(query.known)[:1] for feature in group.features]
+    _check(model, [*query.features, *known])
+    conditioned = condition(
+        model,
+        query.known,
+        model.frame([*query.features, *known]),
+        flop=query.flop,
+        device_model=query.device_model,
+        instruction_set=query.instruction_set,
+    )
+    return conditioned.predict(query.features)
+
+
+def _check(model: CostModel, features: Sequence[Features]) -> None:
+    if any(one.ndim != 2 or one.shape[1] != model.width or not len(one) for one in features):
+        raise InvalidRequest(f"these features are not those of the snapshot, which has {model.width} columns per store")
+
+
+def _usual_line(usual: Calibration, flop: float) -> Line:
+    start, per_work = usual.level
+    return Line(
+        level=start + per_work * math.log(flop + 1),
+        level_spread=usual.level_spread,
+        slope=usual.slope,
+        slope_spread=usual.slope_spread,
+    )
+
+
+def _own_line(usual: Calibration, values: NDArray[np.float32], known: Group) -> Line:
+    """Fit a line to a workload's own records, with the usual one as prior."""
     middle, log_sec = (float(np.average(each, weights=known.weights)) for each in (values, known.log_sec))
     centred = values - middle
     own = float((known.weights * centred) @ (known.log_sec - log_sec))
     slope = (own + _USUAL_WEIGHT * usual.slope) / (float((known.weights * centred) @ centred) + _USUAL_WEIGHT)
-    return _Line(
+    return Line(
         level=log_sec - slope * middle,
         level_spread=usual.noise / math.sqrt(len(known)),
         slope=slope,

@@ -23,9 +23,3 @@ def ranked_right(predicted: NDArray[np.floating], run_sec: NDArray[np.floating])
     ahead = predicted[:, None] - predicted[None, :]
     pairs = int(slower.sum())
     return float(((ahead > 0) & slower).sum() + 0.5 * ((ahead == 0) & slower).sum()) / pairs if pairs else 0.5
-
-
-def best_of_top(predicted: NDArray[np.floating], run_sec: NDArray[np.floating], count: int) -> float:
-    """Return how fast the best of the first so many is, as a share of the best of all."""
-    first = np.argsort(predicted, kind="stable")[:count]
-    return float(run_sec.min() / run_sec[first].min())

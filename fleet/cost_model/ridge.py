@@ -1,7 +1,7 @@
 """Linear regression on relative rows, with a residual for each instruction set and each device model.
 
-A group's Gram matrix is all that is needed of it. So fits on bootstrap samples of the workloads cost one small system
-each, and so do the residuals: those of a device on top of its instruction set's, on top of the shared weights.
+A group's Gram matrix is all that is needed of it, so each fit solves one small system. So do the residuals: the
+correction of a device to that of its instruction set to the weights that all devices share.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Gram:
         return cls(rows=(weighted.T @ rows).astype(np.float64), targets=weighted.T @ targets, weight=weights.sum())
 
 
-def fit(grams: Sequence[Gram], counts: Sequence[float], *, strength: float = STRENGTH) -> Vector:
-    """Return the weights [n_columns] that fit groups, each counted so often.
+def fit(grams: Sequence[Gram], *, strength: float = STRENGTH) -> Vector:
+    """Return the weights [n_columns] that fit groups.
 
     Args:
         strength: penalty, as a share of the records.
     """
-    total = sum(count * gram.weight for count, gram in zip(counts, grams, strict=True))
-    rows = sum(count * gram.rows for count, gram in zip(counts, grams, strict=True) if count)
-    targets = sum(count * gram.targets for count, gram in zip(counts, grams, strict=True) if count)
+    total = sum(gram.weight for gram in grams)
+    rows = sum(gram.rows for gram in grams)
+    targets = sum(gram.targets for gram in grams)
     penalty = strength * total * np.eye(len(grams[0].targets))
     weights: Vector = np.linalg.solve(rows + penalty, targets).astype(np.float32)
     return weights
@@ -58,4 +58,4 @@ def fit(grams: Sequence[Gram], counts: Sequence[float], *, strength: float = STR
 def fit_residual(grams: Sequence[Gram], shared: Vector) -> Vector:
     """Return the additions to the shared weights for these groups."""
     rest = [Gram(rows=gram.rows, targets=gram.targets - gram.rows @ shared, weight=gram.weight) for gram in grams]
-    return fit(rest, [1.0] * len(rest), strength=RESIDUAL_STRENGTH)
+    return fit(rest, strength=RESIDUAL_STRENGTH)

@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 from fleet.cost_model.boosting import BoostedTrees
 from fleet.cost_model.model import Frame
 from fleet.cost_model.observation import Features, Observation
-from fleet.cost_model.prediction import predict
-from fleet.cost_model.samples import Query
+from fleet.cost_model.prediction import ConditionedModel, condition
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.workload_trees import FEWEST, weight_of
 
 _LEAST_SCORE = 0.02
 """Of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
-
-_FRAME = 16
-"""Number of candidates that define the usual time of a workload; fewer would be compared with themselves."""
 
 _MOST = 4.0
 """Logarithms of scores are cut here."""
@@ -39,7 +35,6 @@ class Ranker:
         own: bytes | None,
         *,
         records: int,
-        frame: Sequence[Features] = (),
         device_model: str = "",
         instruction_set: str = "",
         measured: Sequence[Observation] = (),
@@ -50,15 +45,14 @@ class Ranker:
             shared: model of all workloads; None: there is none for this kind of target.
             own: trees of `fleet.cost_model.job_trees`, of the job's own records.
             records: how many of these are of this workload.
-            frame: candidates that define the usual time; none: the first that are scored.
-            measured: records of this workload with their features. With some of them scores are the times that
-                `predict` expects, which trusts the shared model as far as they bear it out.
+            measured: records of this workload with their features. With some of them the shared model is conditioned
+                on them, once, and scores follow the expected times.
         """
         self._shared = shared.model if shared is not None else None
         self._own = BoostedTrees(own) if own is not None else None
         self._own_share = 1.0 if shared is None else weight_of(records) if own is not None else 0.0
-        self._known = list(frame)
         self._frame: Frame | None = None
+        self._conditioned: ConditionedModel | None = None
         self._own_frame = (0.0, 1.0)
         self._device = device_model, instruction_set
         usable = [one for one in measured if math.isfinite(one.run_sec) and one.has_features]
@@ -83,13 +77,9 @@ class Ranker:
 
     def _slowness(self, features: Sequence[Features]) -> NDArray[np.float32]:
         """Return about how much slower than usual candidates are, as logarithms."""
-        if self._shared is not None and self._measured:
-            device_model, instruction_set = self._device
-            query = Query(
-                features=features, device_model=device_model, instruction_set=instruction_set, known=self._measured
-            )
+        if self._conditioned is not None:
             usual = np.log([one.run_sec for one in self._measured]).mean(dtype=np.float32)
-            slowness: NDArray[np.float32] = predict(self._shared, query, self._frame).log_sec - usual
+            slowness: NDArray[np.float32] = self._conditioned.predict(features).log_sec - usual
             return slowness
         total = np.zeros(len(features), np.float32)
         spread = np.float32(1.0)
@@ -107,11 +97,19 @@ class Ranker:
         return total
 
     def _set_frame(self, features: Sequence[Features]) -> None:
-        frame = [*self._known, *(features if len(self._known) < _FRAME else ())]
         if self._shared is not None:
-            self._frame = self._shared.frame([*frame, *(one.features for one in self._measured)])
+            self._frame = self._shared.frame([*features, *(one.features for one in self._measured)])
+            device_model, instruction_set = self._device
+            if self._measured:
+                self._conditioned = condition(
+                    self._shared,
+                    self._measured,
+                    self._frame,
+                    device_model=device_model,
+                    instruction_set=instruction_set,
+                )
         if self._own is not None:
-            logs = _log_time(self._own, frame)
+            logs = _log_time(self._own, features)
             self._own_frame = float(logs.mean()), float(logs.std()) + 0.1
 
 

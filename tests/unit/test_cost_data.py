@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cost_data.dataset import Dataset, Group, Program, load, refreshed, save
+from benchmarks.cost_data.ranking import best_of_top
 from benchmarks.cost_data.timer import Times
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
 from cross.targets.target import parse_target
@@ -118,3 +119,8 @@ def test_the_package_has_what_its_model_was_trained_on() -> None:
         np.testing.assert_array_equal(kept.weights < 1, group.is_disturbed)
         for one, other in zip(kept.features, group.features, strict=True):
             np.testing.assert_array_equal(one, other.astype(np.float16))
+
+
+def test_the_best_of_the_first_candidates_counts() -> None:
+    """A candidate ranked behind them does not, however fast it is."""
+    assert best_of_top(np.array([2.0, 1.0, 0.0]), np.array([1.0, 4.0, 2.0]), 2) == 0.5

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fleet.cost_model.observation import Observation
-from fleet.cost_model.ranking import best_of_top, ranked_right
+from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
@@ -238,4 +238,3 @@ def test_ranking_ignores_differences_within_the_noise() -> None:
     """Times that are 2 % apart are equal, 10 % are not."""
     assert ranked_right(np.array([2.0, 1.0]), np.array([1.0, 1.02])) == 0.5
     assert ranked_right(np.array([2.0, 1.0]), np.array([1.0, 1.1])) == 0.0
-    assert best_of_top(np.array([2.0, 1.0, 0.0]), np.array([1.0, 4.0, 2.0]), 2) == 0.5

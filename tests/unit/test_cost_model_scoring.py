@@ -8,6 +8,8 @@ from cross.targets.target import parse_target
 from fleet.cost_model.boosting import train
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_for
+from fleet.cost_model.prediction import condition
+from fleet.cost_model.samples import Query
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 
@@ -98,3 +100,18 @@ def test_records_that_contradict_the_shared_model_outvote_it() -> None:
 
     assert np.corrcoef(np.log(before[40:]), np.log(after[40:]))[0, 1] < 0
     np.testing.assert_allclose(ranker.score(features[30:33]), after[30:33], rtol=1e-4)
+
+
+def test_a_model_conditioned_once_predicts_parts_of_a_batch_as_all_at_once() -> None:
+    """Training on the own records takes most of a prediction's time, so a search does it once."""
+    prior, features = prior_for(CPU), made_up(60)
+    assert prior is not None
+    known = [Observation(workload="own", run_sec=1e-3 + 1e-5 * n, features=one) for n, one in enumerate(features[:24])]
+    asked = features[24:]
+
+    conditioned = condition(prior.model, known, prior.model.frame([*asked, *features[:24]]))
+    parts = [conditioned.predict(asked[first : first + 9]) for first in range(0, 36, 9)]
+
+    together = prior.predict(Query(features=asked, known=known))
+    np.testing.assert_allclose(np.concatenate([part.log_sec for part in parts]), together.log_sec, atol=1e-5)
+    np.testing.assert_allclose(conditioned.predict(asked).members, together.members, atol=1e-5)
