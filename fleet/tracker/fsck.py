@@ -1,4 +1,4 @@
-"""`fleet tracker fsck`: says how a tracker's journal is, and brings back what can be. The tracker must not run."""
+"""`fleet tracker fsck`: verification and restoration of a journal. The tracker must not run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.tracker.server import lock_directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What there is to say of a journal and of its copy, in words, and whether a tracker would start with it."""
+    """Descriptions of a journal and its copy, and whether a tracker would start with the journal."""
 
     is_whole: bool
     journal: str
@@ -21,7 +21,7 @@ class Checked:
 
 
 def check(state_dir: Path) -> Checked:
-    """Look at a journal and its copy.
+    """Verify a journal and its copy.
 
     Raises:
         ConfigError: a tracker is running on it, or there is no such directory.
@@ -37,10 +37,10 @@ def check(state_dir: Path) -> Checked:
 
 
 def restore(state_dir: Path) -> str:
-    """Put the best that there is in the place of a damaged journal; say what that is.
+    """Restore a damaged journal and return a sentence about its source and contents.
 
     Raises:
-        JournalDamaged: there is nothing good.
+        JournalDamaged: neither the journal nor its copy is intact.
         ConfigError: see `check`.
     """
     with lock_directory(_existing(state_dir)):
@@ -52,7 +52,7 @@ def restore(state_dir: Path) -> str:
 
 
 def start_empty(state_dir: Path) -> str:
-    """Set a journal aside, so that the tracker starts with nothing; say where it went.
+    """Move a journal aside, so that the tracker starts empty; return a sentence with its folder.
 
     Raises:
         ConfigError: see `check`.

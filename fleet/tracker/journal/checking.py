@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """A journal that is whole."""
+    """The contents of an intact journal."""
 
     chain: Chain
     devices: list[DeviceEntry]
@@ -45,11 +45,11 @@ class Contents:
 
 
 def read_journal(path: Path) -> Contents | None:
-    """Return what a journal holds; None when there is none yet, and never was.
+    """Return the contents of a journal; None before the first start.
 
     Raises:
-        JournalDamaged: less is there than was, or something else.
-        ConfigError: it was never a journal, or is one of another version.
+        JournalDamaged: it is damaged, gone, or lacks its last commits.
+        ConfigError: the file is not a journal, or it has a version that this tracker cannot read.
     """
     mark = read_mark(path)
     contents = check_file(path, was_journal=mark is not None)
@@ -64,10 +64,10 @@ def read_journal(path: Path) -> Contents | None:
 
 
 def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
-    """Return what a file holds, however far it had come; None when it is empty or not there.
+    """Return the contents of a file without comparing it with its mark; None if it is empty or absent.
 
     Args:
-        was_journal: whether it is known to have been a journal, so that what is none now is damaged.
+        was_journal: whether the file is known to have been a journal, so that an unreadable one is damaged.
 
     Raises:
         JournalDamaged, ConfigError: see `read_journal`.
@@ -75,15 +75,15 @@ def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
     if not path.exists() or not path.stat().st_size:
         return None
     try:
-        # Read only: a connection that may write folds what it understands of a damaged log into the file.
+        # Read only: a writing connection would fold the readable part of a damaged log into the file.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
             if is_empty(connection):
                 return None
             return _contents(path, connection, check_header(path, connection))
+    except (JournalDamaged, _OtherVersion):
+        raise
     except (sqlite3.Error, sqlite3.Warning, ConfigError, *UNREADABLE) as error:
-        if isinstance(error, JournalDamaged):
-            raise
-        if was_journal and not _is_of_another_version(error):
+        if was_journal:
             raise damaged(path, f"cannot be read: {error}") from error
         if isinstance(error, ConfigError):
             raise
@@ -93,14 +93,14 @@ def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Tell whether a database was only just made."""
+    """Return whether a database has no tables yet."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     return not tables and not application_id
 
 
 class _OtherVersion(ConfigError):
-    """A journal that another program wrote well."""
+    """An intact journal of a version that this tracker cannot read."""
 
 
 def check_header(path: Path, connection: sqlite3.Connection) -> int:
@@ -167,7 +167,3 @@ def _contents(path: Path, connection: sqlite3.Connection, version: int) -> Conte
 
 def _chain_sum(*values: int) -> int:
     return zlib.crc32(",".join(map(str, values)).encode())
-
-
-def _is_of_another_version(error: Exception) -> bool:
-    return isinstance(error, _OtherVersion)

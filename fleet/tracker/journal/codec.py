@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[str, str, int]
 """Key, content, sum."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
-"""What reading rows raises that something else has written."""
+"""Errors raised for rows that no tracker has written."""
 
 _TERMS = tuple(field.name for field in fields(LeaseTerms))
 
@@ -38,7 +38,7 @@ def sum_of(key: str, content: str) -> int:
 
 
 def changed_rows(changes: Changes) -> Iterator[tuple[str, str | None]]:
-    """Yield the key of every changed entry and its content; None: it is gone."""
+    """Yield the key of every changed entry and its content, None for a removed entry."""
     for name, device in changes.devices.items():
         yield f"device {name}", _device_content(device) if device else None
     for name, device in changes.leases.items():
@@ -51,7 +51,7 @@ def entries_of(rows: Iterable[tuple[str, str]]) -> tuple[list[DeviceEntry], list
     """Return the devices, with their leases, and the requests that rows of (key, content) hold.
 
     Raises:
-        UNREADABLE: they were written by something else.
+        UNREADABLE: no tracker has written them.
     """
     devices: dict[str, DeviceEntry] = {}
     leases: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A good copy of the journal beside it, made while the tracker runs, and the way back to it."""
+"""A verified copy of the journal, made beside it while the tracker runs, and restoring from it."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from fleet.tracker.journal.checking import Contents, check_file, damaged, is_int
 from fleet.tracker.journal.mark import MarkWriter, mark_path, read_mark
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
-"""Of the files that SQLite keeps for one database."""
+"""Suffixes of the files that SQLite keeps for one database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What there is to go on with."""
+    """The state of a journal file or its copy."""
 
     path: Path
     problem: str
-    """Why it cannot be used as it is; empty: it can."""
+    """Why a tracker cannot start with it; empty if it can."""
     commits: int = 0
     devices: int = 0
     leases: int = 0
     requests: int = 0
     written_at_sec: float = 0.0
-    """When the file was changed last."""
+    """Time of the file's last change."""
 
 
 def copy_path(journal: Path) -> Path:
-    """Where the copy of a journal lies."""
+    """Return the path of a journal's copy."""
     return journal.with_name(f"{journal.stem}-copy{journal.suffix}")
 
 
 def keep_copy(journal: Path) -> bool:
-    """Replace the copy of a journal, which may be in use, by a newer one; return False if there is nothing newer.
+    """Replace the copy of a journal, which may be in use; return False if the copy is up to date.
 
     Raises:
-        JournalDamaged: what was copied does not add up. The former copy stays.
-        OSError, sqlite3.Error: it cannot be read, or the copy cannot be written.
+        JournalDamaged: the new copy is damaged. The former copy stays.
+        OSError, sqlite3.Error: the journal cannot be read, or the copy cannot be written.
     """
     kept = copy_path(journal)
     with closing(_reader(journal)) as source:
         if kept.exists() and _commits(kept) == _chain_commits(source):
             return False
         fresh = kept.with_name(f".{kept.name}.{os.getpid()}")
-        for left in kept.parent.glob(f".{kept.name}.*"):  # by a tracker that was killed here
+        for left in kept.parent.glob(f".{kept.name}.*"):  # left by a killed tracker
             left.unlink(missing_ok=True)
         try:
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -58,7 +58,7 @@ def keep_copy(journal: Path) -> bool:
                 source.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE").fetchall()
                 if not is_intact(target):
-                    raise damaged(journal, "does not add up while it is in use")
+                    raise damaged(journal, "is damaged while it is in use")
             _sync(fresh)
             fresh.replace(kept)
         finally:
@@ -67,7 +67,7 @@ def keep_copy(journal: Path) -> bool:
 
 
 def look(journal: Path) -> Found:
-    """Tell how a journal is."""
+    """Describe a journal."""
     try:
         contents = read_journal(journal)
     except ConfigError as error:
@@ -76,33 +76,21 @@ def look(journal: Path) -> Found:
 
 
 def look_at_copy(journal: Path) -> Found:
-    """Tell how the copy of a journal is."""
+    """Describe the copy of a journal."""
     path = copy_path(journal)
-    if not path.exists():
-        return Found(path=path, problem="there is no copy")
-    try:
-        return _found(path, check_file(path))
-    except ConfigError as error:
-        return Found(path=path, problem=str(error))
-
-
-def look_at_rest(journal: Path) -> Found:
-    """Tell how a journal is if it need not hold all that it held: one whose end is gone is whole otherwise."""
-    if not journal.exists():
-        return Found(path=journal, problem=f"{journal} is not there")
-    try:
-        return _found(journal, check_file(journal))
-    except ConfigError as error:
-        return Found(path=journal, problem=str(error))
+    return _look_at_file(path) if path.exists() else Found(path=path, problem="there is no copy")
 
 
 def restore(journal: Path) -> Found:
-    """Put the best that there is in the place of a damaged journal, which is kept aside; return what that is.
+    """Replace a damaged journal by its copy or by itself without its last commits; return the one with more commits.
+
+    The damaged file is moved aside.
 
     Raises:
-        JournalDamaged: there is nothing good.
+        JournalDamaged: neither is intact.
     """
-    best = max((look_at_rest(journal), look_at_copy(journal)), key=lambda found: (not found.problem, found.commits))
+    rest = _look_at_file(journal) if journal.exists() else Found(path=journal, problem=f"{journal} is not there")
+    best = max((rest, look_at_copy(journal)), key=lambda found: (not found.problem, found.commits))
     if best.problem:
         raise JournalDamaged(
             f"neither {journal} nor its copy is whole; 'fleet tracker fsck --empty --state-dir {journal.parent}' "
@@ -120,7 +108,7 @@ def restore(journal: Path) -> Found:
 
 
 def set_aside(journal: Path) -> Path | None:
-    """Move a journal's files into a folder of their own and return it; None when there are none."""
+    """Move a journal's files into a new folder and return it; None if there are no files."""
     present = [path for suffix in _SUFFIXES if (path := journal.with_name(journal.name + suffix)).exists()]
     if not present:
         return None
@@ -132,7 +120,7 @@ def set_aside(journal: Path) -> Path | None:
 
 
 def start_empty(journal: Path) -> Path | None:
-    """Have the tracker start with nothing; return where the former journal lies. Boots count on."""
+    """Move the journal aside and return its folder. The tracker starts empty, with a larger boot number."""
     folder = set_aside(journal)
     copy_path(journal).unlink(missing_ok=True)
     _renew_mark(journal, 0)
@@ -148,6 +136,14 @@ def _renew_mark(journal: Path, commits: int) -> None:
         writer.write(commits, mark.boot if mark else 0)
     finally:
         writer.close()
+
+
+def _look_at_file(path: Path) -> Found:
+    """Describe a file that may lack its last commits."""
+    try:
+        return _found(path, check_file(path))
+    except ConfigError as error:
+        return Found(path=path, problem=str(error))
 
 
 def _found(path: Path, contents: Contents | None) -> Found:

@@ -1,15 +1,14 @@
-"""The open journal: written in transactions of many entries, folded and copied by other threads.
+"""The open journal: transactions of many entries; other threads checkpoint and copy it.
 
 Commits are in WAL mode without a sync each: a killed tracker loses nothing, a power cut may lose the last moments.
 Even then an epoch must never repeat, so every start makes a new `boot` number durable before anything else, and
-epochs count from it. It is the clock's, so that neither a lost journal nor a restored copy brings old ones back.
+epochs count from it. It comes from the clock, so neither a lost journal nor a restored copy repeats a number.
 
-The log is folded into the file by another thread beside the commits. When it has become long nevertheless, or does not
-fit the disk any more, there is a moment in which nothing may be written (`is_busy`), and it begins anew. SQLite would
-let the caller of the next commit wait for that, which for a log of 256 MiB was 90 to 130 ms. A start folds in what a
-killed tracker has left: of many that were killed early, none would have come to it.
+Another thread folds the log into the file beside the commits. If the log becomes long nevertheless, or no longer fits
+the disk, writes pause (`is_busy`) and it begins anew. SQLite would block the caller of the next commit meanwhile, 90 to
+130 ms for a log of 256 MiB. A start folds in the log of a killed tracker, since trackers killed early never do.
 
-A journal of an older version is rewritten at the start, in one transaction: killed in the midst of it, it is as before.
+A start rewrites a journal of an older version in one transaction, so a kill in the middle leaves it as it was.
 
 Each commit also counts itself in the chain and in the mark beside the file, so that a start detects lost commits.
 """

@@ -1,8 +1,7 @@
-"""How far a journal came, noted beside it at each commit.
+"""The mark: the number of a journal's last commit, written beside it at each commit.
 
-SQLite takes the end of its log for what was never written, wherever the log is damaged first. Only something outside of
-it can tell that more had been there. The mark is not synced: after a power cut it may be ahead of the journal as the
-journal may be behind, so it counts only until the machine is booted again.
+SQLite ends its log at the first damage, so only a number outside of the log reveals that later commits are missing. The
+mark is not synced: after a power cut it may be ahead of the journal, so it counts only until the machine boots again.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ _MAGIC = b"fleetJM1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A journal as it was when it was written to last."""
+    """A journal's number of commits and its boot number at its last commit."""
 
     commits: int
     boot: int
     machine: str
-    """`machine_fingerprint` of that moment."""
+    """`machine_fingerprint` at that moment."""
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether the machine has not been booted since, so that what was committed cannot be gone."""
+        """Whether the machine has not been booted since, so that no commit can be lost to a power cut."""
         return self.machine == machine_fingerprint()
 
 
 def mark_path(journal: Path) -> Path:
-    """Where the mark of a journal lies."""
+    """Return the path of a journal's mark."""
     return journal.with_name(f"{journal.name}-mark")
 
 
 def read_mark(journal: Path) -> Mark | None:
-    """Return a journal's mark; None when there is none, or a damaged one."""
+    """Return a journal's mark; None if it is absent or damaged."""
     try:
         content = mark_path(journal).read_bytes()
     except OSError:
@@ -56,7 +55,7 @@ def read_mark(journal: Path) -> Mark | None:
 
 
 class MarkWriter:
-    """Keeps the mark of one open journal. Closing is idempotent."""
+    """Writes the mark of one open journal. Closing is idempotent."""
 
     def __init__(self, journal: Path) -> None:
         self._path = mark_path(journal)
@@ -64,7 +63,7 @@ class MarkWriter:
         self._descriptor: int | None = None
 
     def open(self) -> None:
-        """Make the file if it is not there.
+        """Create the file if it is absent.
 
         Raises:
             OSError: it cannot be written.
@@ -72,7 +71,7 @@ class MarkWriter:
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, commits: int, boot: int) -> None:
-        """Note how far the journal is. A mark that cannot be written stays behind, which costs nothing but proof."""
+        """Write the mark. If that fails, the older mark stays and fewer lost commits would be detected."""
         if self._descriptor is None:
             return
         content = _FORMAT.pack(_MAGIC, commits, boot, self._machine)
@@ -82,7 +81,7 @@ class MarkWriter:
             return
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
