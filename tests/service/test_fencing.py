@@ -63,7 +63,7 @@ class Fleet:
             LeaseStream(self.tracker.address, client_id, proof=credentials(Role.USER))
         )
         assert self._agent is not None
-        await eventually(lambda: DEVICE in self.tracker.tracker.state.queue.free_devices(), 30.0)
+        await eventually(lambda: DEVICE in self.tracker.tracker.state.matching.free_devices(), 30.0)
         granted = await stream.grant("r", "simulated", ttl_sec=300.0)
         return stream, granted, self.holder(granted.token)
 

@@ -164,7 +164,7 @@ async def test_lost_client_is_cleaned_up_after_the_grace_time() -> None:
 
         await stream.close()
 
-        await eventually(lambda: not len(served.tracker.state.queue))
+        await eventually(lambda: not len(served.tracker.state.waiting))
         assert served.tracker.state.leases
         clock.advance(LIMITS.grace_sec)
         await eventually(lambda: not served.tracker.state.leases)

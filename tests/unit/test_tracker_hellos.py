@@ -59,8 +59,8 @@ def shown(state: TrackerState, effects: Sequence[ev.Effect]) -> object:
     return (
         {name: dataclasses.astuple(device) for name, device in devices.items()},
         {name: dataclasses.astuple(lease) for name, lease in state.leases.items()},
-        [request.key for request in state.queue.first(100)],
-        state.queue.free_devices(),
+        [request.key for request in state.waiting.first(100)],
+        state.matching.free_devices(),
         {agent: set(names) for agent, names in state.devices_by_agent.items()},
         sorted((type(effect).__name__, getattr(effect, "lease_name", "")) for effect in told),
     )
@@ -139,7 +139,7 @@ def test_a_stream_that_ends_between_two_parts_leaves_no_device(
     assert {lease.name for lease in leases} <= set(state.leases)
     assert not [name for name in seen if name in state.devices and state.devices[name].is_attached]
     assert "agent" not in state.devices_by_agent
-    assert not state.queue.free_devices()
+    assert not state.matching.free_devices()
 
 
 def test_a_part_of_an_older_stream_changes_nothing(bench: Bench) -> None:

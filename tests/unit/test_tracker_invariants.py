@@ -172,7 +172,7 @@ class TrackerMachine(RuleBasedStateMachine):
     ) -> None:
         self.request_count += not repeats
         request_id = f"r{self.request_count}"
-        labels_by_name = {name: self.state.devices[name].labels for name in self.state.queue.free_devices()}
+        labels_by_name = {name: self.state.devices[name].labels for name in self.state.matching.free_devices()}
         effects = self.apply(
             ev.Acquire(
                 client,
@@ -270,7 +270,7 @@ class TrackerMachine(RuleBasedStateMachine):
     @invariant()
     def requests_leave_only_as_promised(self) -> None:
         if hasattr(self, "state"):
-            queued = {request.key for request in self.state.queue.first(len(self.state.queue))}
+            queued = {request.key for request in self.state.waiting.first(len(self.state.waiting))}
             assert self.waiting == queued
 
 

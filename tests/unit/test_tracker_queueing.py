@@ -8,6 +8,7 @@ import pytest
 
 from fleet.errors import Cancelled, FleetError, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import BOOT_SHIFT
 from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
 
@@ -101,7 +102,9 @@ def test_position_counts_only_rivals(bench: Bench) -> None:
         bench.acquire("alice", request_id, selector)
 
     requests = bench.state.clients["alice"].requests
-    positions = {request_id: bench.state.queue.position(request) for request_id, request in requests.items()}
+    positions = {
+        request_id: Queries(bench.state).standing(request).position for request_id, request in requests.items()
+    }
 
     assert positions == {"a1": 0, "b1": 0, "any": 2, "b2": 2}
 
@@ -154,7 +157,7 @@ def test_full_queue_refuses(bench: Bench) -> None:
         bench.acquire("alice", f"r{i}")
 
     assert refused(bench.acquire("alice", "one-more")) == [("one-more", QueueFull)]
-    assert len(bench.state.queue) == 5
+    assert len(bench.state.waiting) == 5
 
 
 @pytest.mark.parametrize("limit", ["max_waiting", "max_waiting_per_user", "max_waiting_per_client"])
@@ -189,7 +192,7 @@ def test_repeated_request_is_answered_again_and_changes_nothing(bench: Bench) ->
     assert again.lease is first.lease
     assert again.is_repeat
     assert isinstance(queued, ev.Queued)
-    assert len(bench.state.queue) == 1
+    assert len(bench.state.waiting) == 1
 
 
 def test_wait_timeout_refuses(bench: Bench) -> None:

@@ -98,4 +98,4 @@ def test_a_lost_client_is_granted_nothing(bench: Bench) -> None:
 
     assert granted(effects) == ["next"]
     assert "gone" not in bench.state.clients
-    assert len(bench.state.queue) == 0
+    assert len(bench.state.waiting) == 0

@@ -82,7 +82,7 @@ def start_grace(tables: Tables, client: ClientEntry) -> None:
 def _park_requests(tables: Tables, client: ClientEntry) -> None:
     """Set aside what a client waits for whose stream was replaced by a newer one: it repeats that soon."""
     tables.count_waiting(client, client.requests.values(), -1)
-    tables.queue.discard_many(client.requests.values())
+    tables.waiting.discard_many(client.requests.values())
     tables.park(client, client.requests)
     client.requests.clear()
     start_grace(tables, client)

@@ -95,7 +95,7 @@ def report(tables: Tables, event: ev.DeviceReported) -> None:
     if is_programmed:
         # Selectors see other labels now; the device is not free until it is served.
         device.labels = with_bitstream(device.labels, event.bitstream_digest)
-        tables.queue.add_device(device.name, device.labels)
+        tables.matching.add_device(device.name, device.labels)
     device.is_healthy, device.reason = event.is_healthy, event.reason
     tables.changes.devices[device.name] = device
     leases.serve(tables, device)
@@ -137,7 +137,7 @@ def _admit(tables: Tables, event: ev.AgentAttached, offered: ev.OfferedDevice) -
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, tables.now_sec, None
     tables.timers.cancel(("device", device.name))
     device.is_healthy, device.reason = offered.is_healthy, offered.reason
-    tables.queue.add_device(device.name, labels)
+    tables.matching.add_device(device.name, labels)
     tables.changes.devices[device.name] = device
     epochs.count_from(tables, device, offered.highest_epoch, offered.fenced_epoch)
     return device
@@ -153,7 +153,7 @@ def _give_up(tables: Tables, device: DeviceEntry) -> None:
 
 def _take_offline(tables: Tables, device: DeviceEntry) -> None:
     device.is_attached, device.detached_at_sec = False, tables.now_sec
-    tables.queue.set_busy(device.name)
+    tables.matching.set_busy(device.name)
     tables.changes.devices[device.name] = device
     due_sec = tables.now_sec + tables.limits.forget_device_sec
     tables.timers.set(("device", device.name), due_sec, partial(forget_if_long_gone, tables, device.name))
@@ -161,7 +161,7 @@ def _take_offline(tables: Tables, device: DeviceEntry) -> None:
 
 def _forget(tables: Tables, name: str) -> None:
     tables.version += 1
-    tables.queue.remove_device(name)
+    tables.matching.remove_device(name)
     tables.timers.cancel(("device", name))
     tables.inventory_bytes -= len(tables.devices.pop(name).description)
     tables.changes.devices[name] = None

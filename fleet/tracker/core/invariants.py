@@ -16,7 +16,7 @@ def validate(state: TrackerState) -> None:
     _validate_leases(state)
     _validate_requests(state)
     _validate_devices(state)
-    state.queue.validate()
+    state.waiting.validate()
 
 
 def _validate_leases(state: TrackerState) -> None:
@@ -35,14 +35,16 @@ def _validate_requests(state: TrackerState) -> None:
     waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
     users: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for client in state.clients.values():
-        users[client.user].update(state.queue.general(request.terms.selector) for request in client.requests.values())
+        users[client.user].update(
+            state.matching.general(request.terms.selector) for request in client.requests.values()
+        )
     found = {user: counts for user, counts in users.items() if counts}
     _require(found == state.waiting_by_user, "requests of each user are counted")
     parked = Counter[str]()
     for client in state.clients.values():
         parked.update({client.user: len(client.parked)} if client.parked else {})
     _require(parked == state.parked_by_user, "parked requests of each user are counted")
-    queued = list(state.queue.first(len(state.queue)))
+    queued = list(state.waiting.first(len(state.waiting)))
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():
         _require(client.is_connected or not client.requests, "a client that is gone waits for nothing")
@@ -52,13 +54,13 @@ def _validate_requests(state: TrackerState) -> None:
     for request in queued:
         is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
         _require(not is_late, f"request {request.request_id} is within its deadline")
-        is_first = state.queue.first_free(request.terms.selector) is None
+        is_first = state.matching.first_free(request.terms.selector) is None
         _require(is_first or bool(state.journal_trouble), f"request {request.request_id} waits for a reason")
 
 
 def _validate_devices(state: TrackerState) -> None:
     can_serve = {device.name for device in state.devices.values() if device.can_serve}
-    _require(set(state.queue.free_devices()) == can_serve, "free devices are those that can serve")
+    _require(set(state.matching.free_devices()) == can_serve, "free devices are those that can serve")
     served = [(agent_id, name) for agent_id, names in state.devices_by_agent.items() for name in names]
     attached = [(device.agent_id, device.name) for device in state.devices.values() if device.is_attached]
     _require(sorted(served) == sorted(attached), "an attached device is one of its agent's")

@@ -14,26 +14,26 @@ _UNKNOWN = (LeaseEnd.UNKNOWN, "the tracker does not know this lease (any more); 
 def serve(tables: Tables, device: DeviceEntry) -> None:
     """Give a device that may have become free to whoever is first in line for it."""
     if not device.can_serve:
-        tables.queue.set_busy(device.name)
+        tables.matching.set_busy(device.name)
         return
     first = None if tables.journal_trouble else _first_in_line(tables, device)
     if first is None:
-        tables.queue.set_free(device.name)
+        tables.matching.set_free(device.name)
         return
-    request = tables.queue.highest_bid(first, device.name)
+    request = tables.waiting.highest_bid(first, device.name)
     while not tables.clients[request.client_id].is_connected:
         tables.remove_request(request)
-        request = tables.queue.highest_bid(first, device.name)
+        request = tables.waiting.highest_bid(first, device.name)
     tables.remove_request(request)
     if request is not first:
-        tables.queue.move(first, request.order)
+        tables.waiting.move(first, request.order)
         tables.changes.requests[first.key] = first
     grant(tables, device, request)
 
 
 def _first_in_line(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     """Return whose turn it is, dropping those whose client is gone."""
-    while (first := tables.queue.next_for(device.name)) is not None:
+    while (first := tables.waiting.next_for(device.name)) is not None:
         if tables.clients[first.client_id].is_connected:
             return first
         tables.remove_request(first)
@@ -43,7 +43,7 @@ def _first_in_line(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
 def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
     """Answer a request with a device that is free."""
     now_sec = tables.now_sec
-    tables.queue.set_busy(device.name)
+    tables.matching.set_busy(device.name)
     tables.last_epoch += 1
     tables.grant_count += 1
     epoch = max(tables.last_epoch, device.epoch + 1)

@@ -82,7 +82,7 @@ class Queries:
             InvalidRequest: it is malformed.
             NoMatchingDevice: there are none; the message lists the devices of the fleet.
         """
-        count = self._tables.queue.match_count(checked_selector(selector))
+        count = self._tables.matching.count(checked_selector(selector))
         if not count:
             raise NoMatchingDevice(no_match_message(selector, self._tables.devices))
         return count
@@ -102,11 +102,11 @@ class Queries:
     @property
     def request_count(self) -> int:
         """Number of requests that wait, parked ones included."""
-        return len(self._tables.queue) + self._tables.parked_by_user.total()
+        return len(self._tables.waiting) + self._tables.parked_by_user.total()
 
     def first_requests(self, limit: int) -> list[RequestEntry]:
         """Return the first requests in the order of service."""
-        return list(self._tables.queue.first(limit))
+        return list(self._tables.waiting.first(limit))
 
     def requests_of(self, client_id: str, limit: int) -> list[RequestEntry]:
         """Return the oldest requests of one client."""

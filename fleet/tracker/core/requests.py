@@ -71,7 +71,7 @@ def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     except (InvalidRequest, NotAllowed) as error:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
-    if not tables.queue.is_known(request.terms.selector):
+    if not tables.matching.count(request.terms.selector):
         message = no_match_message(event.terms.selector, tables.devices)
         tables.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
         return
@@ -82,7 +82,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     if tables.journal_trouble:
         tables.refuse(client.client_id, request.request_id, DiskFull, tables.journal_trouble)
         return
-    name = tables.queue.first_free(request.terms.selector, preferred_selector(request.terms))
+    name = tables.matching.first_free(request.terms.selector, preferred_selector(request.terms))
     if name is not None:
         leases.grant(tables, tables.devices[name], request)
         return
@@ -90,7 +90,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
         tables.refuse(client.client_id, request.request_id, QueueFull, message)
         return
     client.requests[request.request_id] = request
-    tables.queue.push(request)
+    tables.waiting.push(request)
     tables.count_waiting(client, [request], 1)
     tables.changes.requests[request.key] = request
     if request.deadline_sec is not None:
@@ -103,18 +103,18 @@ def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str
     limits, counts = tables.limits, tables.waiting_by_user.get(client.user, Counter())
     of_client = len(client.requests) + len(client.parked)
     of_user = counts.total() + tables.parked_by_user[client.user]
-    of_all = len(tables.queue) + tables.parked_by_user.total()
+    of_all = len(tables.waiting) + tables.parked_by_user.total()
     if of_client >= limits.max_waiting_per_client:
         return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
     if of_user >= limits.max_waiting_per_user:
         return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
     if of_all >= limits.max_waiting:
         return f"{of_all} requests wait already; try again later"
-    if (general := tables.queue.general(request.terms.selector)) and general not in counts:
+    if (general := tables.matching.general(request.terms.selector)) and general not in counts:
         own = len(counts.keys() - {""})
         if own >= limits.max_selectors_per_user:
             return f"{client.holder} waits with {own} different selectors already; use one of them, or cancel some"
-        if not tables.queue.waits_for(general) and tables.queue.waiting_selectors >= limits.max_selectors:
+        if not tables.waiting.waits_for(general) and tables.matching.kept_count >= limits.max_selectors:
             return f"requests with {limits.max_selectors} different selectors wait already; try again later"
     return ""
 

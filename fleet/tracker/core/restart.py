@@ -45,7 +45,7 @@ def _restore_device(tables: Tables, device: DeviceEntry) -> None:
     device.is_attached = False
     if device.detached_at_sec is None:
         device.detached_at_sec = tables.now_sec
-    tables.queue.add_device(device.name, device.labels)
+    tables.matching.add_device(device.name, device.labels)
     forget_at_sec = device.detached_at_sec + tables.limits.forget_device_sec
     tables.timers.set(("device", device.name), forget_at_sec, partial(devices.forget_if_long_gone, tables, device.name))
     lease = device.lease

@@ -108,7 +108,7 @@ def _fail_journal(tables: Tables, event: ev.JournalFailed) -> None:
 
 def _recover_journal(tables: Tables) -> None:
     tables.journal_trouble = ""
-    _serve_free(tables, tables.queue.free_devices())
+    _serve_free(tables, tables.matching.free_devices())
 
 
 def _serve_free(tables: Tables, names: list[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.queue import Queue
+from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import (
     BOOT_SHIFT,
     Changes,
@@ -23,6 +23,7 @@ from fleet.tracker.core.records import (
     TrackerLimits,
 )
 from fleet.tracker.core.timers import Timers
+from fleet.tracker.core.waiting import Waiting
 
 
 class Tables:
@@ -50,7 +51,8 @@ class Tables:
         """How leases ended that are over, and why, by name."""
 
         self.clients: dict[str, ClientEntry] = {}
-        self.queue = Queue()
+        self.matching = Matching()
+        self.waiting = Waiting(self.matching)
         self.waiting_by_user: dict[str, Counter[str]] = {}
         """How many requests of each user wait, by selector; "" stands for all those for a single device."""
 
@@ -101,7 +103,7 @@ class Tables:
         client = self.clients[request.client_id]
         if client.requests.pop(request.request_id, None) is not None:
             self.count_waiting(client, [request], -1)
-        self.queue.discard(request)
+        self.waiting.discard(request)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
 
@@ -109,7 +111,7 @@ class Tables:
         """Note that requests of a client wait (`more` is 1), or, while the queue still has them, that they end (-1)."""
         counts = self.waiting_by_user.setdefault(client.user, Counter())
         for request in requests:
-            general = self.queue.general(request.terms.selector)
+            general = self.matching.general(request.terms.selector)
             counts[general] += more
             if not counts[general]:
                 del counts[general]

@@ -1,4 +1,4 @@
-"""The queue's indexes against a search of everything, and its order."""
+"""The indexes of devices and requests against a search of everything, and the order of service."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from hypothesis import strategies as st
 
 from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
-from fleet.tracker.core.queue import BID_REACH_SEC, Queue
+from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import RequestEntry
+from fleet.tracker.core.standing import position_of
+from fleet.tracker.core.waiting import BID_REACH_SEC, Waiting
 
 NAMES = tuple(f"devices/d{i}" for i in range(5))
 SELECTORS = tuple(
     str(parse_selector(text)) for text in ("*", "cpu", "gpu", "name=d0", "name=d*", "arch!=arm", "name=d1,arch=arm")
 )
+
+
+class Queue:
+    """Devices, and the requests that wait for them."""
+
+    def __init__(self, max_idle: int = 8) -> None:
+        self.matching = Matching(max_idle, max_idle)
+        self.waiting = Waiting(self.matching)
+
 
 device = st.sampled_from(NAMES)
 selector = st.sampled_from(SELECTORS)
@@ -53,11 +64,11 @@ def test_indexes_agree_with_a_search_of_everything(
     idle_groups: int, begun: bool, steps: list[tuple[object, ...]]
 ) -> None:
     """After any order of changes: matches, free devices, heads and positions are what brute force finds."""
-    queue, labels, requests = Queue(idle_groups, idle_groups), dict[str, dict[str, str]](), list[RequestEntry]()
+    queue, labels, requests = Queue(idle_groups), dict[str, dict[str, str]](), list[RequestEntry]()
     before = [("add", name, "cpu", "arm") for name in NAMES] + [("free", name) for name in NAMES]
     for number, (kind, *rest) in enumerate([*before, *steps] if begun else steps):
         _apply(queue, labels, requests, number, str(kind), rest)
-        queue.validate()
+        queue.waiting.validate()
         _compare(queue, labels, requests)
 
 
@@ -72,33 +83,33 @@ def _apply(
     match kind, rest:
         case "add", [str(name), str(device_kind), str(arch)]:
             labels[name] = device_labels(name, device_kind, {"arch": arch})
-            queue.add_device(name, labels[name])
+            queue.matching.add_device(name, labels[name])
         case "remove", [str(name)]:
             labels.pop(name, None)
-            queue.remove_device(name)
+            queue.matching.remove_device(name)
         case "free", [str(name)] if name in labels:
-            queue.set_free(name)
+            queue.matching.set_free(name)
         case "busy", [str(name)] if name in labels:
-            queue.set_busy(name)
+            queue.matching.set_busy(name)
         case "push", [str(selector), int(priority), str(user), int(bid)]:
             asked_sec = number * BID_REACH_SEC / 4
             requests.append(make_request(number, selector, priority, user=user, bid=bid, asked_sec=asked_sec))
-            queue.push(requests[-1])
+            queue.waiting.push(requests[-1])
         case "discard", [int(index)] if requests:
-            queue.discard(requests.pop(index % len(requests)))
+            queue.waiting.discard(requests.pop(index % len(requests)))
         case "discard many", [int(kept)]:
-            queue.discard_many(requests[kept:])
+            queue.waiting.discard_many(requests[kept:])
             del requests[kept:]
 
 
 def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[RequestEntry]) -> None:
     ordered = sorted(requests, key=lambda request: request.order)
-    assert list(queue.first(100)) == ordered
+    assert list(queue.waiting.first(100)) == ordered
     for name, own in labels.items():
         fitting = [request for request in ordered if parse_selector(request.terms.selector).matches(own)]
-        first = queue.next_for(name)
+        first = queue.waiting.next_for(name)
         assert first is (fitting[0] if fitting else None)
-        assert first is None or queue.highest_bid(first, name) is _highest_bid(fitting)
+        assert first is None or queue.waiting.highest_bid(first, name) is _highest_bid(fitting)
     for request in requests:
         mine = {name for name, own in labels.items() if parse_selector(request.terms.selector).matches(own)}
         rivals = [
@@ -107,7 +118,7 @@ def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[Req
             if other.terms.selector == request.terms.selector
             or any(parse_selector(other.terms.selector).matches(labels[name]) for name in mine)
         ]
-        assert queue.position(request) == len(rivals)
+        assert position_of(request, queue.waiting, queue.matching) == len(rivals)
 
 
 def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
@@ -125,16 +136,16 @@ def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
 def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
     """Return in which order one device serves all requests."""
     queue = Queue()
-    queue.add_device(NAMES[0], device_labels(NAMES[0], "cpu", {}))
+    queue.matching.add_device(NAMES[0], device_labels(NAMES[0], "cpu", {}))
     for request in requests:
-        queue.push(request)
+        queue.waiting.push(request)
     served: list[RequestEntry] = []
-    while (first := queue.next_for(NAMES[0])) is not None:
-        request = queue.highest_bid(first, NAMES[0])
-        queue.discard(request)
+    while (first := queue.waiting.next_for(NAMES[0])) is not None:
+        request = queue.waiting.highest_bid(first, NAMES[0])
+        queue.waiting.discard(request)
         if request is not first:
-            queue.move(first, request.order)
-        queue.validate()
+            queue.waiting.move(first, request.order)
+        queue.waiting.validate()
         served.append(request)
     return served
 
@@ -181,39 +192,9 @@ def test_position_among_very_many_selectors_is_never_too_small() -> None:
     queue = Queue()
     for i in range(100):
         name = f"devices/d{i}"
-        queue.add_device(name, device_labels(name, "cpu", {}))
-        queue.push(make_request(i, f"name=d{i}"))
+        queue.matching.add_device(name, device_labels(name, "cpu", {}))
+        queue.waiting.push(make_request(i, f"name=d{i}"))
     last = make_request(100, "kind=cpu")
-    queue.push(last)
+    queue.waiting.push(last)
 
-    assert queue.position(last) == 100
-
-
-def test_selectors_that_nobody_waits_with_are_forgotten() -> None:
-    """Each takes memory for all devices that will do: with 10,000 devices a thousand of them took 1.3 GB."""
-    queue = Queue(max_idle_groups=3, max_idle_names=5)
-    for name in NAMES:
-        queue.add_device(name, device_labels(name, "cpu", {}))
-        queue.set_free(name)
-    queue.push(make_request(1, "kind=cpu"))
-
-    for number in range(20):
-        assert queue.first_free(f"arch!=a{number}") == NAMES[0]
-        assert queue.match_count(f"name=d{number}") == (number < len(NAMES))
-
-    assert queue.selector_count == 1 + 3 + 5
-    queue.validate()
-
-
-def test_free_devices_take_turns() -> None:
-    """The one that has been free longest goes first, also in a group that was made later."""
-    queue = Queue()
-    for name in NAMES:
-        queue.add_device(name, device_labels(name, "cpu", {}))
-    for name in (NAMES[3], NAMES[1], NAMES[2]):
-        queue.set_free(name)
-    queue.set_busy(NAMES[3])
-    queue.set_free(NAMES[3])
-
-    assert queue.free_devices() == [NAMES[1], NAMES[2], NAMES[3]]
-    assert queue.first_free("kind=cpu") == NAMES[1]
+    assert position_of(last, queue.waiting, queue.matching) == 100

@@ -1,0 +1,289 @@
+"""Matching of devices and selectors. Pure, and fast with 10,000 devices.
+
+Devices that match one selector form a group, with the free ones among them in the order of their last use. A group is
+made at its first use. It is kept while requests wait with its selector, and for a while after that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import translate
+from itertools import chain, islice
+
+from fleet.domain.selectors import Selector, parse_selector
+
+_MAX_IDLE_GROUPS = 64
+"""Number of unused groups that stay, so that a busy fleet does not match its devices again for every request.
+With 10,000 devices a group takes 1 MB, and 2 ms to make."""
+_MAX_IDLE_NAMES = 1024
+"""Number of unused groups of a single device, which are small."""
+
+
+class Group:
+    """Devices that match one selector."""
+
+    __slots__ = ("devices", "exact_name", "free", "is_kept", "overlapping", "selector", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.selector = parse_selector(text)
+        self.exact_name = _exact_name(self.selector)
+        self.devices: dict[str, None] = {}
+        self.free: OrderedDict[str, None] = OrderedDict()
+        self.is_kept = False
+        """True while requests wait with this selector."""
+        self.overlapping: set[Group] | None = None
+        """Other groups that share a device with this one; None: not known now."""
+
+
+class _Idle:
+    """Unused groups, the least recently used first, up to a limit."""
+
+    def __init__(self, most: int) -> None:
+        self.texts: OrderedDict[str, None] = OrderedDict()
+        self._most = most
+
+    def add(self, text: str) -> str | None:
+        """Add a group by its selector; return the one that is evicted for it."""
+        self.texts[text] = None
+        return self.texts.popitem(last=False)[0] if len(self.texts) > self._most else None
+
+
+class Matching:
+    """All devices, the free ones, and the groups that they are in."""
+
+    def __init__(self, max_idle_groups: int = _MAX_IDLE_GROUPS, max_idle_names: int = _MAX_IDLE_NAMES) -> None:
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._classes: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
+        """Devices by their labels without the name: a selector is matched once for all devices that are alike."""
+        self._groups: dict[str, Group] = {}
+        self._groups_by_exact_name: dict[str, dict[Group, None]] = {}
+        self._general_groups: dict[Group, None] = {}
+        """All other groups. Looking a device up in each is faster than an index, which every new group would update."""
+        self._idle_groups = _Idle(max_idle_groups)
+        self._idle_names = _Idle(max_idle_names)
+        self._free: dict[str, int] = {}
+        """Least recently used first, numbered in this order."""
+        self._free_count = 0
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups in memory."""
+        return len(self._groups)
+
+    @property
+    def kept_count(self) -> int:
+        """Number of kept groups, without those of a single device."""
+        return len(self._general_groups) - len(self._idle_groups.texts)
+
+    # devices
+
+    def add_device(self, name: str, labels: Mapping[str, str]) -> None:
+        """Add a device, not free. One that was known under other labels is matched anew."""
+        if self._labels.get(name) == labels:
+            return
+        self.remove_device(name)
+        self._labels[name] = dict(labels)
+        self._classes.setdefault(_class_key(labels), {})[name] = None
+        named = self._groups_by_exact_name.get(labels["name"], ())
+        for group in chain(self._general_groups, named):
+            if group.selector.matches(labels):
+                group.devices[name] = None
+                group.overlapping = None
+
+    def remove_device(self, name: str) -> None:
+        """Forget a device. Idempotent."""
+        labels = self._labels.get(name)
+        if labels is None:
+            return
+        self.set_busy(name)
+        for group in self.groups_of(name):
+            del group.devices[name]
+            group.overlapping = None
+        del self._labels[name]
+        key = _class_key(labels)
+        del self._classes[key][name]
+        if not self._classes[key]:
+            del self._classes[key]
+
+    def set_free(self, name: str) -> None:
+        """Offer a device to requests. Idempotent."""
+        if name in self._free:
+            return
+        self._free_count += 1
+        self._free[name] = self._free_count
+        for group in self.groups_of(name):
+            group.free[name] = None
+
+    def set_busy(self, name: str) -> None:
+        """Offer a device no longer. Idempotent."""
+        if name not in self._free:
+            return
+        del self._free[name]
+        for group in self.groups_of(name):
+            del group.free[name]
+
+    def free_devices(self) -> list[str]:
+        """Return the names of the free devices, least recently used first."""
+        return list(self._free)
+
+    # selectors, as canonical texts
+
+    def names(self, selector: str, limit: int) -> list[str]:
+        """Return the names of matching devices, free or not, attached or not."""
+        return list(islice(self.group(selector).devices, limit))
+
+    def count(self, selector: str) -> int:
+        """Return the number of matching devices, free or not, attached or not."""
+        return len(self.group(selector).devices)
+
+    def general(self, selector: str) -> str:
+        """Return the selector, or "" if it names a single device."""
+        return selector if self.group(selector).exact_name is None else ""
+
+    def first_free(self, selector: str, preferred: str = "") -> str | None:
+        """Return the matching free device that was used least recently.
+
+        Args:
+            selector: canonical text.
+            preferred: stricter selector, tried first; empty: no preference.
+        """
+        if preferred and (name := self.first_free(preferred)) is not None:
+            return name
+        return next(iter(self.group(selector).free), None)
+
+    # groups
+
+    def group(self, text: str) -> Group:
+        """Return the group of a selector."""
+        group = self._groups.get(text)
+        if group is None:
+            group = self._groups[text] = self._make_group(text)
+            self.release(group)
+        elif not group.is_kept:
+            self._idle_like(group).texts.move_to_end(text)
+        return group
+
+    def groups_of(self, device_name: str) -> list[Group]:
+        """Return the groups of a device."""
+        named = self._groups_by_exact_name.get(self._labels[device_name]["name"], ())
+        return [group for group in chain(self._general_groups, named) if device_name in group.devices]
+
+    def overlapping(self, group: Group) -> set[Group]:
+        """Return the other groups that share a device with this one."""
+        if group.overlapping is None:
+            group.overlapping = self._find_overlapping(group)
+        return group.overlapping
+
+    def keep(self, group: Group) -> None:
+        """Keep a group until it is released. Idempotent."""
+        group.is_kept = True
+        self._idle_like(group).texts.pop(group.text, None)
+
+    def release(self, group: Group) -> None:
+        """Count a group as unused from now on, and evict the one that was unused longest."""
+        group.is_kept = False
+        oldest = self._idle_like(group).add(group.text)
+        if oldest is not None:
+            self._evict(self._groups.pop(oldest))
+
+    def _evict(self, group: Group) -> None:
+        for other in self._groups.values():
+            if other.overlapping is not None:
+                other.overlapping.discard(group)
+        if group.exact_name is None:
+            del self._general_groups[group]
+            return
+        named = self._groups_by_exact_name[group.exact_name]
+        del named[group]
+        if not named:
+            del self._groups_by_exact_name[group.exact_name]
+
+    def _idle_like(self, group: Group) -> _Idle:
+        return self._idle_groups if group.exact_name is None else self._idle_names
+
+    def _make_group(self, text: str) -> Group:
+        group = Group(text)
+        if group.exact_name is None:
+            self._general_groups[group] = None
+        else:
+            self._groups_by_exact_name.setdefault(group.exact_name, {})[group] = None
+        group.devices = devices = dict.fromkeys(self._match(group))
+        if 8 * len(devices) < len(self._free):
+            free = sorted(devices.keys() & self._free.keys(), key=self._free.__getitem__)
+        else:
+            free = [name for name in self._free if name in devices]
+        group.free = OrderedDict.fromkeys(free)
+        for other in self.overlapping(group):
+            if other.overlapping is not None:
+                other.overlapping.add(group)
+        return group
+
+    def _match(self, group: Group) -> Iterable[str]:
+        conditions = group.selector.conditions
+        if group.exact_name is not None:
+            labels = self._labels.get(f"devices/{group.exact_name}")
+            return [f"devices/{group.exact_name}"] if labels and group.selector.matches(labels) else []
+        unnamed = Selector(tuple(condition for condition in conditions if condition.key != "name"))
+        found = [name for key, names in self._classes.items() if unnamed.matches(dict(key)) for name in names]
+        if len(unnamed.conditions) == len(conditions):
+            return found
+        matchers = [(re.compile(translate(c.pattern)).match, c.is_negated) for c in conditions if c.key == "name"]
+        for match, is_negated in matchers:  # at 10,000 devices three times as fast as Selector.matches
+            found = [name for name in found if (match(name, len("devices/")) is None) is is_negated]
+        return found
+
+    def _find_overlapping(self, group: Group) -> set[Group]:
+        own = group.devices.keys()
+        found = {other for other in self._general_groups if not own.isdisjoint(other.devices)}
+        if group.exact_name is not None:
+            found |= {other for other in self._groups_by_exact_name[group.exact_name] if own and other.devices}
+        else:
+            named = chain.from_iterable(self._groups_by_exact_name.values())
+            found |= {other for other in named if not own.isdisjoint(other.devices)}
+        found.discard(group)
+        return found
+
+    def validate(self, kept: Iterable[Group]) -> None:
+        """Compare every index with a search of everything.
+
+        Args:
+            kept: groups that should be kept.
+
+        Raises:
+            RuntimeError: they differ; the message names the index.
+        """
+        for text, group in self._groups.items():
+            matching = {name for name, labels in self._labels.items() if group.selector.matches(labels)}
+            _require(set(group.devices) == matching, f"devices of {text}")
+            free = [name for name in self.free_devices() if name in matching]
+            _require(list(group.free) == free, f"free devices of {text}")
+            _require(group.is_kept is not (text in self._idle_like(group).texts), f"idleness of {text}")
+            if group.overlapping is not None:
+                _require(group.overlapping == set(self._sharing(group)), f"overlap of {text}")
+        for name in self._labels:
+            expected = {group for group in self._groups.values() if name in group.devices}
+            _require(set(self.groups_of(name)) == expected, f"groups of {name}")
+        _require({group for group in self._groups.values() if group.is_kept} == set(kept), "kept groups")
+
+    def _sharing(self, group: Group) -> Iterator[Group]:
+        others = (other for other in self._groups.values() if other is not group)
+        return (other for other in others if other.devices.keys() & group.devices.keys())
+
+
+def _exact_name(selector: Selector) -> str | None:
+    for condition in selector.conditions:
+        if condition.key == "name" and not condition.is_negated and not set("*?[") & set(condition.pattern):
+            return condition.pattern
+    return None
+
+
+def _class_key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, value) for key, value in labels.items() if key != "name"))
+
+
+def _require(holds: bool, index: str) -> None:
+    if not holds:
+        raise RuntimeError(f"index of devices is wrong: {index}")
