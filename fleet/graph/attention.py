@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from fleet.graph.rebuilding import Rebuild, Rule
 
 _OPAQUE = 8
-"""TVM's number for what is fused with nothing (kOpaque): the program has a schedule as it is."""
+"""TVM's number for programs that are never fused (kOpaque): the program has a schedule as it is."""
 
 _FEWEST_COLUMNS = 4
 """Numbers of a value's head in a vector: with fewer, the single operators are no slower."""
 
 _LOW = -1e30
-"""Added to a score, it is what is left of it: so low a number may be added instead of chosen."""
+"""Added to a score, it absorbs it: so low a number may be added instead of chosen."""
 
 _RANK = 4
 """Batch, heads, tokens, width."""
@@ -76,7 +76,7 @@ def fuse_product(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def fuse_operator(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace PyTorch's operator, whose tensors are [batch, tokens, heads, width]."""
+    """Replace PyTorch's operator, with tensors of [batch, tokens, heads, width]."""
     from tvm import relax
 
     shapes = [shape_of(arg) for arg in call.args]
@@ -119,7 +119,7 @@ def _fused(rebuild: Rebuild, tokens: list[Expr], bias: Expr | None, attention: A
 
 
 def _scores(rebuild: Rebuild, expr: Expr) -> _Scores | None:
-    """Return what scores are made of, as far as nobody else reads it."""
+    """Return the operands of scores, as far as they have no other reader."""
     for bias, rest in _with_bias(rebuild, expr):
         scaled = rebuild.call_only_for(rest, "relax.multiply")
         factor = None if scaled is None else array_of(rebuild, scaled.args[1])

@@ -1,8 +1,8 @@
 """Attention as one tensor program: softmax(q k^T * scale + bias) v, for all heads, on tensors as projections make them.
 
-The scores of one row of queries never reach memory if all stages run row by row (`fleet.spaces.attention`); the stages'
-names are what that schedule finds them by. Keys are turned, so that a vector holds neighbours along the sequence, and
-padded to whole vectors; what the padding scores counts as nothing.
+The scores of one row of queries never reach memory if all stages run row by row (`fleet.spaces.attention`); that
+schedule finds the stages by their names. Keys are turned, so that a vector holds neighbours along the sequence, and
+padded to whole vectors; scores of the padding count as nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOWEST = -3.4028234663852886e38
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """What is not in the tensors' shapes."""
+    """Parameters beside the tensors' shapes."""
 
     heads: int
     shared_heads: int
@@ -80,7 +80,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
 
     def power(b: Expr, h: Expr, t: Expr, s: Expr) -> Expr:
         found = tirx.exp(logits[b, h, t, s] - largest[b, h, t])
-        # Again, for rows whose every key is masked by the lowest number: there, the padding is no lower.
+        # Again, for rows with all keys masked by the lowest number: there, the padding is no lower.
         return found if padded == seen else tirx.Select(s < seen, found, tirx.const(0.0, "float32"))
 
     w = te.reduce_axis((0, width), "w")

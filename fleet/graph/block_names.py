@@ -1,8 +1,8 @@
 """Names of blocks that do not depend on the model: a schedule is stored with the names of the blocks that it changes.
 
 TVM names the parts of a reduction after the variable that it reads, `lv85_red`, and its structural hash knows no names.
-So the same program of another model, or of this one after another pass, has the same records, whose schedules would
-find no block there.
+So the same program of another model, or of this one after another pass, has the same records; otherwise their schedules
+would find no block there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _PART = r"(?:var_sum|sum|mean|red_temp|red)"
 _OF_A_REDUCTION = re.compile(rf"\w+?_({_PART})(?:_?\d+)?")
 _BEGINNING = re.compile(rf"\w+?_({_PART})(?=_|$)")
-"""Schedules name what they make of a block after it: "lv85_red_rf"."""
+"""Schedules name derived blocks after the original: "lv85_red_rf"."""
 
 
 def with_steady_names(mod: IRModule) -> IRModule:
-    """Return a module whose blocks have the same names in each model."""
+    """Return a module with the same names of blocks in each model."""
     from tvm import ir
     from tvm.tirx import PrimFunc
 
@@ -35,7 +35,7 @@ def with_steady_names(mod: IRModule) -> IRModule:
 
 
 def name_in(name: str, names: Sequence[str]) -> str:
-    """Return what a block is called in a program with these names, given its name in another; the same if in doubt."""
+    """Return a block's name in a program with these names, given its name in another; the same if in doubt."""
     found = _BEGINNING.match(name)
     if found is None or name in names:
         return name

@@ -2,9 +2,9 @@
 
 A convolution is rewritten as transpose(convolution in NHWC(transpose(x))), and transposes are moved on, behind the
 operators that follow, until they meet another one and cancel out. So each rule here has the same form,
-operator(transpose(x)) = transpose(operator'(x)), and what no rule knows stays right: it reads what is transposed back.
-What is left of transposes is what the model has to convert. (TVM's ConvertLayout fails where an operator of the model
-has no layout inference, and adds transposes around it where one is incomplete.)
+operator(transpose(x)) = transpose(operator'(x)), and operators without a rule stay right: they read the tensor
+transposed back. The remaining transposes are the conversions that the model needs. (TVM's ConvertLayout fails where an
+operator of the model has no layout inference, and adds transposes around it where one is incomplete.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
     from tvm import relax
 
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
-    if (layout, kernel_layout) == ("NHWC", "HWOI"):  # what TVM's TFLite frontend gives depthwise convolutions
+    if (layout, kernel_layout) == ("NHWC", "HWOI"):  # the layout of depthwise convolutions by TVM's TFLite frontend
         kernel = transposed_to(rebuild, call.args[1], kernel_layout, "HWIO")
         return with_attrs(call, [call.args[0], kernel], {"kernel_layout": "HWIO"})
     if layout not in _CHANNELS_LAST or str(call.attrs.out_layout) != layout:
@@ -56,7 +56,7 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def pool(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Pool what lies with its channels last where it lies."""
+    """Pool a tensor with channels last in its layout."""
     moved, layout = moved_of(rebuild, call.args[0]), str(call.attrs.layout)
     if moved is None or layout not in _CHANNELS_LAST or str(call.attrs.out_layout) != layout:
         return None
@@ -71,7 +71,7 @@ def pool(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Reshape what lies with its channels last where the channels, or a split of them, stay together."""
+    """Reshape a tensor with channels last if the channels, or a split of them, stay together."""
     from tvm import relax
 
     moved = moved_of(rebuild, call.args[0])
@@ -91,7 +91,7 @@ def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def multiply_flat(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Multiply what was flattened with its channels last: the rows of constant weights are put into that order."""
+    """Multiply a tensor flattened with channels last: the rows of constant weights are put into that order."""
     from tvm import relax
 
     flat = rebuild.call_of(call.args[0], "relax.reshape")
@@ -109,7 +109,7 @@ def multiply_flat(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def resize(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Resize what lies with its channels last where it lies."""
+    """Resize a tensor with channels last in its layout."""
     moved, layout = moved_of(rebuild, call.args[0]), str(call.attrs.layout)
     if moved is None or layout != "NCHW" or moved.axes != ["NHWC".index(axis) for axis in layout]:
         return None

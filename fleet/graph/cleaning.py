@@ -1,7 +1,7 @@
-"""Removes what an exported model carries from its training or its exporter, and brings the rest into one form.
+"""Removes leftovers of training and exporters from a model, and brings the rest into one form.
 
 Dropout and identities go; BatchNorm becomes one multiplication and one addition by constants; a `Sum` becomes
-additions, which are fused with their neighbours; what only changes a shape becomes a reshape.
+additions, which are fused with their neighbours; operators that only change a shape become a reshape.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
     with np.errstate(over="ignore"):
         factor = (1 / divisor.astype(np.float64)).astype(divisor.dtype)
     if np.any(np.isinf(factor)):
-        return None  # what is beyond 1e-5, as float16 has it, no float16 is
+        return None  # no float16 is beyond 1e-5 as float16 has it
     return relax.op.multiply(call.args[0], operand(factor, call.args[0]))
 
 

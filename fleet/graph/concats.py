@@ -105,7 +105,7 @@ def _sizes(parameter: Var) -> tuple[int, ...]:
 
 
 def _stores(function: PrimFunc) -> list[BufferStore | None]:
-    """Return what each block of a function stores; None where that is not one element by turns."""
+    """Return the value that each block of a function stores, or None if that is not one element by turns."""
     import tvm_ffi
     from tvm.s_tir import SBlock
 

@@ -1,4 +1,4 @@
-"""Constants of a Relax function as numpy arrays, and back. Whoever changes a weight does it here, in numpy.
+"""Constants of a Relax function as numpy arrays, and back. All changes of weights are made here, in numpy.
 
 TVM's own FoldConstant compiles every operator with LLVM first, which takes 90 s on DenseNet.
 """
@@ -48,7 +48,7 @@ def constant(value: Array, dtype: str | None = None) -> Expr:
 
 
 def operand(value: Array, other: Expr) -> Expr:
-    """Return an array as a constant that an operator combines with another tensor, whose rank it must not change.
+    """Return an array as a constant that an operator combines with another tensor without a change of its rank.
 
     A single number has one axis where the other has any: TVM leaves that an argument, and writes one without axes into
     the program, which then is another one for each number.
@@ -67,7 +67,7 @@ def shape_of(expr: Expr) -> tuple[int, ...] | None:
 
 
 def rank_of(expr: Expr) -> int:
-    """Return how many axes a tensor has; 0 for what is no tensor, and -1 when it is not known."""
+    """Return a tensor's number of axes; 0 for other values, and -1 if unknown."""
     from tvm import relax
 
     return int(expr.ty.ndim) if isinstance(expr.ty, relax.TensorType) else 0

@@ -51,7 +51,7 @@ class GraphStage:
     """Calls that bring a tensor into another layout."""
 
     moved_bytes: int
-    """What all calls together read and write."""
+    """Bytes read and written by all calls together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class Program:
     """The operators in it, in order."""
 
     calls: int
-    """How often one run of the model calls it."""
+    """Number of calls in one run of the model."""
 
     flop: float
     """Operations of one call; 0 when it only moves data."""
 
     moved_bytes: int
-    """What one call reads and writes."""
+    """Bytes read and written by one call."""
 
     constant_bytes: int
     """The part of it that is constant: weights."""
@@ -82,10 +82,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """What the schedules make of the programs; rooms above this one know."""
+    """Result of scheduling the programs, from packages above this one."""
 
     loop_nests: tuple[str, ...] = ()
-    """What nothing can schedule: programs by function, blocks of them, operators."""
+    """Parts that nothing can schedule: programs by function, blocks of them, operators."""
 
     concats_in_place: int = 0
     """Concats without a program: their operands are written where they end up."""
@@ -99,7 +99,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What became of a model, and how."""
+    """Result of lowering a model, pass by pass."""
 
     stages: tuple[GraphStage, ...]
     """The first is the model as imported, the last one calls the programs."""
@@ -113,10 +113,10 @@ class Explanation:
 def explain(
     mod: IRModule, target: Target, schedule: Callable[[IRModule], Scheduled] = lambda _: Scheduled()
 ) -> Explanation:
-    """Lower a model as the pipeline does, and note what each pass changes.
+    """Lower a model as the pipeline does, and note the changes of each pass.
 
     Args:
-        schedule: tells what becomes of the lowered model.
+        schedule: returns the result of scheduling the lowered model.
     """
     stages = [_stage("imported", "what the model's exporter wrote", mod)]
     with make_target(target):
@@ -207,7 +207,7 @@ def _tensors(call: Call) -> Iterator[Expr]:
 
 
 def _results(call: Call) -> list[Expr]:
-    """Return what stands for the tensors that a call writes."""
+    """Return the expressions of the tensors that a call writes."""
     from tvm import relax
 
     types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]

@@ -1,6 +1,7 @@
-"""Computes what depends on constants only, in numpy: reshaped biases, transposed weights, scales of normalizations.
+"""Computes values that depend on constants only, in numpy: reshaped biases, transposed weights, scales of
+normalizations.
 
-Only operators that models apply to weights are here. What is left is computed by TVM's own FoldConstant, slowly.
+Only operators that models apply to weights are here. TVM's own FoldConstant computes the rest, slowly.
 """
 
 from __future__ import annotations

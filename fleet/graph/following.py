@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Compute element by element what lies with its channels last where it lies."""
+    """Compute element by element on channels-last tensors in their layout."""
     axes = _common_axes(rebuild, list(call.args))
     if axes is None or rank_of(rebuild.builder.normalize(call)) != len(axes):
         return None
@@ -30,7 +30,7 @@ def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Concatenate what lies with its channels last where it lies."""
+    """Concatenate channels-last tensors in their layout."""
     from tvm import relax
 
     tensors = rebuild.bound_to(call.args[0])
@@ -44,7 +44,7 @@ def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def reduce(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Reduce what lies with its channels last where it lies."""
+    """Reduce a channels-last tensor in its layout."""
     moved = moved_of(rebuild, call.args[0])
     if moved is None or call.attrs.axis is None:
         return None
@@ -58,7 +58,7 @@ def reduce(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def along_axis(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Compute along one axis, as softmax does, what lies with its channels last where it lies."""
+    """Compute along one axis, as softmax does, on a channels-last tensor in its layout."""
     moved = moved_of(rebuild, call.args[0])
     if moved is None:
         return None
@@ -67,7 +67,7 @@ def along_axis(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Normalize over groups of channels, or over some axes, what lies with its channels last where it lies."""
+    """Normalize a channels-last tensor over groups of channels, or over some axes, in its layout."""
     moved = moved_of(rebuild, call.args[0])
     if moved is None:
         return None
@@ -82,7 +82,7 @@ def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def take_slice(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Cut a slice out of what lies with its channels last where it lies."""
+    """Cut a slice out of a channels-last tensor in its layout."""
     from tvm import relax
 
     moved = moved_of(rebuild, call.args[0])
@@ -95,7 +95,7 @@ def take_slice(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def pad(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Pad what lies with its channels last where it lies."""
+    """Pad a channels-last tensor in its layout."""
     moved = moved_of(rebuild, call.args[0])
     if moved is None:
         return None
@@ -107,7 +107,7 @@ def pad(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
-    """Split what lies with its channels last where it lies."""
+    """Split a channels-last tensor in its layout."""
     from tvm import relax
 
     call = rebuild.call_of(item.tuple_value, "relax.split")
@@ -134,7 +134,7 @@ def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
 
 
 def _size(arg: Expr) -> float:
-    """Return the number of elements; what is not known, like an open batch size, counts as the largest."""
+    """Return the number of elements; an unknown one, like an open batch size, counts as the largest."""
     shape = shape_of(arg)
     return math.inf if shape is None and rank_of(arg) else math.prod(shape or ())
 

@@ -33,7 +33,8 @@ _FEWEST = 16
 """Of several groups: smaller ones waste more than they gain. A single one of any size gains."""
 
 FUSES_WITH_ELEMENTWISE = 4
-"""TVM's number for what takes the element-wise operators behind it in (kOutEWiseFusable). It cannot tell by itself."""
+"""TVM's number for operators that later element-wise ones are fused into (kOutEWiseFusable). It cannot tell by
+itself."""
 
 
 def pad_groups(rebuild: Rebuild, call: Call) -> Expr | None:

@@ -1,4 +1,4 @@
-"""Makes one tensor program of an integer convolution and what pads its data, and widens operands where that is needed.
+"""Makes one tensor program of an integer convolution and its padding, and widens operands where that is needed.
 
 Apart, the padded data would go through memory once more. An instruction that multiplies 16-bit integers gets its data
 widened while it is padded; the weights are constants, and are widened here.
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from fleet.graph.rebuilding import Rebuild, Rule
 
 _FUSES_WITH_ELEMENTWISE = 4
-"""TVM's number for what takes the element-wise operators behind it in (kOutEWiseFusable). It cannot tell by itself."""
+"""TVM's number for operators that later element-wise ones are fused into (kOutEWiseFusable). It cannot tell by
+itself."""
 
 
 def integer_product_rules(unit: IntegerUnit) -> dict[str, Rule]:

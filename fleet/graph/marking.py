@@ -1,7 +1,7 @@
 """Notes at each tensor program which of its arguments are constant wherever it is called: weights, mostly.
 
 Only those may be stored in another order than the model's: a design space that wants them packed transforms the
-parameter, and who compiles the model repacks the constant.
+parameter, and the compilation of the model repacks the constant.
 """
 
 from __future__ import annotations

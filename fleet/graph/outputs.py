@@ -1,7 +1,7 @@
 """Gives each output of a model memory of its own, where it is an input, a constant, or another output, too.
 
-TVM returns that tensor itself, also in another shape: among several outputs, its reshapes are views. Who kept such an
-answer saw it change with the next input; who wrote into one wrote into the model's constants.
+TVM returns that tensor itself, also in another shape: among several outputs, its reshapes are views. A kept answer
+changed with the next input; a write into one changed the model's constants.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def own_outputs(mod: IRModule) -> IRModule:
-    """Return a module of fused programs whose functions return nothing that somebody else has, too."""
+    """Return a module of fused programs with functions that return no shared tensors."""
     returned: list[Expr] = []
     copied: list[Expr] = []
 
     def own(rebuild: Rebuild, expr: Expr, seen: Expr) -> Expr:
-        """Return an output, or a copy of it. `seen` is what it is called where the function returns it."""
+        """Return an output, or a copy of it. `seen` is its variable in the function's return value."""
         from tvm import relax
 
         value = rebuild.bound_to(expr)
@@ -62,7 +62,7 @@ def _memory_of(mod: IRModule, rebuild: Rebuild, expr: Expr) -> Expr:
 
 
 def _is_reshape(mod: IRModule, value: Expr) -> bool:
-    """Tell whether TVM makes a view of what a program copies."""
+    """Tell whether TVM makes a view of a program's copy."""
     from tvm import relax
 
     return (

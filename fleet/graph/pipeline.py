@@ -3,7 +3,7 @@
     lowered = lower(mod, parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}'))
 
 `main` of the result calls fused PrimFuncs only. Those that take weights say so in the attribute "fleet.constants"
-(fleet.graph.marking). CPUs get channels last; what serves GPUs best depends on their rules, so they keep the model's.
+(fleet.graph.marking). CPUs get channels last; the best layout of GPUs depends on their rules, so they keep the model's.
 """
 
 from __future__ import annotations

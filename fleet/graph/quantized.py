@@ -5,8 +5,8 @@ A quantized model says "dequantize, convolve in float, quantize". With integers 
     s_x * s_w * (sum(x * w) - z * sum(w))
 
 so a convolution or product becomes one of integers, a shift by constants of its output channel, and one multiplication.
-The rounding behind it stays ONNX's: to the nearest, ties to even, clipped to the type. What is neither a product nor
-moves data only (additions, activations, means) is computed in float where it stands, and is fused with its neighbours.
+The rounding behind it stays ONNX's: to the nearest, ties to even, clipped to the type. Other operators than products
+and moves of data (additions, activations, means) are computed in float in place, and fused with their neighbours.
 
 Rules look backwards for "dequantize(codes)", which so means "these numbers in memory". Codes are kept in the dtype that
 the processor multiplies: uint8 on x86, where int8 ones are shifted by 128 together with their zero point.
@@ -36,12 +36,12 @@ _LARGEST_SUM = 2**31 // (255 * 128)
 """Terms that an int32 can sum in the worst case."""
 
 _ROUNDING = 2.0**-21
-"""How far, as a share, a bias may be from a whole number of steps that was made by multiplying in float32."""
+"""Relative distance allowed between a bias and a whole number of steps, if it was made by multiplying in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A quantized tensor: what it stands for is (codes - zero) * scale."""
+    """A quantized tensor: its value is (codes - zero) * scale."""
 
     codes: Expr
     scale: np.float32
@@ -82,7 +82,8 @@ def in_integers(mod: IRModule, unit: IntegerUnit) -> IRModule:
 
 
 def _in_float(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Write a dequantization that is left as arithmetic whose scales are arguments: programs differ in them no more."""
+    """Write a remaining dequantization as arithmetic with scales as arguments, so that programs do not differ in
+    them."""
     from tvm import relax
 
     found = codes_of(rebuild, call)
@@ -113,7 +114,7 @@ class _IntegerRules:
         self._kept: dict[Var, Expr] = {}
 
     def dequantize(self, rebuild: Rebuild, call: Call) -> Expr | None:
-        """Read codes as they are kept; compute a bias, whose codes have 32 bits."""
+        """Read codes as they are kept; compute a bias, which has codes of 32 bits."""
         if dtype_of(call.args[0]) == "int32":
             return fold(rebuild, call)
         found = codes_of(rebuild, call)
@@ -145,7 +146,7 @@ class _IntegerRules:
         return shifted
 
     def convolve(self, rebuild: Rebuild, call: Call) -> Expr | None:
-        """Convolve codes; what the convolution pads with is the zero point."""
+        """Convolve codes; the convolution pads with the zero point."""
         from tvm import relax
 
         layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
@@ -217,7 +218,7 @@ class _IntegerRules:
         return bool(values.shape[columns] % self._unit.widths[-1] == 0) and terms <= _LARGEST_SUM
 
     def _shift_from(self, dtype: str) -> int:
-        """Return what is added to codes of a dtype to keep them."""
+        """Return the offset added to codes of a dtype to keep them."""
         return _RANGES[self._unit.data][0] - _RANGES[dtype][0]
 
     def _rounded(self, rebuild: Rebuild, value: Expr, scale: np.float32, zero: int) -> Expr:

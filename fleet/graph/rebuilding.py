@@ -1,7 +1,7 @@
-"""Walks the functions of a Relax module and builds them anew, binding by binding: what every pass here stands on.
+"""Walks the functions of a Relax module and builds them anew, binding by binding: the base of every pass here.
 
-A pass is a set of rules, by operator. A rule sees a call whose arguments are already those of the new function, and
-returns what replaces it, or None to keep it; what replaces it is looked at again. Rules look backwards
+A pass is a set of rules, by operator. A rule sees a call with arguments of the new function, and returns its
+replacement, or None to keep it; replacements are visited again. Rules look backwards
 (`Rebuild.bound_to`), never forwards, so one walk is enough. Functions with branches inside are left as they are.
 """
 
@@ -26,7 +26,7 @@ _MAX_REWRITES = 8
 
 
 class Rebuild:
-    """The function that is being built: what its variables stand for, and who reads them."""
+    """The function that is being built: the values and readers of its variables."""
 
     def __init__(self, builder: BlockBuilder, uses: Counter[Var], apply: Rewrite) -> None:
         self.builder = builder
@@ -120,10 +120,10 @@ def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
 
 
 def rebuild_functions(mod: IRModule, apply: Rewrite, finish: Rewrite = lambda _, expr: expr) -> IRModule:
-    """Return the module with each bound value of its functions replaced; what nobody reads any more is dropped.
+    """Return the module with each bound value of its functions replaced; values without readers are dropped.
 
     Args:
-        finish: replaces what a function returns, a tensor or a tuple of them, after all that.
+        finish: replaces a function's return value, a tensor or a tuple of them, after all that.
     """
     from tvm import ir, relax
 
@@ -167,7 +167,7 @@ def is_plain(function: Function) -> bool:
 
 
 def is_taken(function: Function) -> bool:
-    """Tell whether another compiler has claimed a function, as what TVM partitions for a vendor's library."""
+    """Tell whether another compiler has claimed a function, as TVM's partitioning for a vendor's library does."""
     return any(name in (function.attrs or {}) for name in ("Codegen", "Composite", "Primitive"))
 
 
@@ -211,7 +211,7 @@ def _rebuild_block(block: object, rebuild: Rebuild, renamed: dict[Var, Expr]) ->
 
 
 def _renamed(expr: Expr, renamed: Mapping[Var, Expr]) -> Expr:
-    """Return an expression with the old function's variables replaced by what they became."""
+    """Return an expression with the old function's variables replaced by the new ones."""
     from tvm import relax
 
     if isinstance(expr, relax.Var):

@@ -1,7 +1,7 @@
 """Moves scales and shifts by constants towards the weights before them, and into them: where BatchNorm ends.
 
-Scales go in front of shifts: (x + a) * b becomes x * b + a * b. What then stands behind a convolution or a matrix
-product whose result nobody else reads is multiplied into its weights, and of the shifts one addition is left.
+Scales go in front of shifts: (x + a) * b becomes x * b + a * b. A factor behind a convolution or a matrix product with
+a single reader is multiplied into its weights, and one addition is left of the shifts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _weights_of(rebuild: Rebuild, expr: Expr) -> Array | None:
 
 
 def _scaled_weights(rebuild: Rebuild, call: Call, scale: Array) -> Expr | None:
-    """Return a convolution or matrix product with its output channels scaled, None when they are not what is scaled."""
+    """Return a convolution or matrix product with its output channels scaled, or None if the scale is not along
+    them."""
     from tvm import relax
 
     weights, shape = array_of(rebuild, call.args[1]), shape_of(rebuild.builder.normalize(call))

@@ -35,7 +35,7 @@ class Shuffle:
     size: int
 
     def restore(self, by_channel: Array) -> Array:
-        """Return what belongs to the shuffled channels (last axis) in the order of the source's."""
+        """Return values for the shuffled channels (last axis) in the order of the source's."""
         split = by_channel.reshape(*by_channel.shape[:-1], self.size, self.parts)
         return np.ascontiguousarray(np.swapaxes(split, -1, -2)).reshape(by_channel.shape)
 

@@ -22,14 +22,14 @@ class Moved:
     """A tensor that is seen with its last axes moved to the front."""
 
     source: Expr
-    """How it lies in memory."""
+    """Its layout in memory."""
 
     axes: list[int]
     first: int
-    """Where the moved axes are in the result."""
+    """Positions of the moved axes in the result."""
 
     count: int
-    """How many were moved, at least 1."""
+    """Number of moved axes, at least 1."""
 
     def order_among_moved(self) -> list[int]:
         """Return the axes of a transpose of the source after which the moved ones are in the order of the result."""
@@ -38,7 +38,8 @@ class Moved:
 
 
 def moved_of(rebuild: Rebuild, expr: Expr) -> Moved | None:
-    """Return what a value is a transpose of, None unless that brings last axes to the front and keeps the others."""
+    """Return the source of a transposed value, or None unless the transpose brings last axes to the front and keeps the
+    others."""
     call = rebuild.call_of(expr, "relax.permute_dims")
     if call is None:
         return None

@@ -1,7 +1,7 @@
 """Transposed convolutions as convolutions: each of their phases is one, and all phases share one set of channels.
 
 With stride s, the outputs at s * q + a read the inputs q, q - 1, ... with the weights a, a + s, ... So a convolution
-with a kernel of ceil(k / s), whose output channels are the s * s phases of the real ones, computes them all, and each
+with a kernel of ceil(k / s), with the s * s phases of the real output channels as its own, computes them all, and each
 phase has to be put in its place then (W. Shi et al., "Is the deconvolution layer the same as a convolutional layer?").
 TVM's own program inserts zeros instead, and multiplies by them.
 """
@@ -55,8 +55,8 @@ def convolve_phases(rebuild: Rebuild, call: Call) -> Expr | None:
 def _placed(rebuild: Rebuild, phases: Expr, shape: tuple[int, ...], strides: list[int], begin: list[int]) -> Expr:
     """Return phases, which are blocks of channels, as the pixels that they are, channels last.
 
-    One program, whose channels run on in memory: what two reshapes and a transpose say in indices that no compiler
-    makes vectors of once they are shifted by a concatenation.
+    One program with channels contiguous in memory. It replaces two reshapes and a transpose, with indices that no
+    compiler vectorizes once a concatenation shifts them.
     """
     from tvm import te
 

@@ -53,10 +53,10 @@ _VECTOR = 16
 """Channels have to be whole vectors of the widest kind."""
 
 _LOAD = 12
-"""What a weight costs that comes from memory, in multiply-adds: a core computes 32 in the cycle that brings 2 or 3."""
+"""Cost of a weight from memory, in multiply-adds: a core computes 32 in the cycle that brings 2 or 3."""
 
 _TRANSFORM = 20
-"""What it costs to transform a number there and back, and to move it through the cache, in multiply-adds."""
+"""Cost of both transforms of a number, and of moving it through the cache, in multiply-adds."""
 
 _GAIN = 0.9
 """Share of the direct convolution's cost that is worth the rounding and the memory for larger weights."""

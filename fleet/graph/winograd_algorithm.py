@@ -1,7 +1,7 @@
 """Winograd's minimal filtering F(m, 3): m outputs of a filter of 3 taps by m + 2 multiplications instead of 3 m.
 
-Polynomials are multiplied by their values at m + 2 points: 0, infinity, and pairs +p and -p, whose even and odd parts
-are shared (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). In two dimensions each
+Polynomials are multiplied by their values at m + 2 points: 0, infinity, and pairs +p and -p with shared even and odd
+parts (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). In two dimensions each
 transform is applied to columns, then to rows.
 
 The points decide how rounding grows. With the usual 0, 1, -1, 2, -2 an error of F(4, 3) is ten times that of the sum as
@@ -25,7 +25,7 @@ TAPS = 3
 
 
 class Linear(Protocol):
-    """What is transformed: arrays of numbers, or expressions of a tensor program."""
+    """Operands of the transform: arrays of numbers, or expressions of a tensor program."""
 
     def __add__(self, other: Self, /) -> Self: ...
 

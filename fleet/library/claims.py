@@ -1,7 +1,7 @@
-"""Which job measures which candidate: two jobs of one library do not measure the same.
+"""Claims of jobs on candidates: two jobs of one library do not measure the same one.
 
 A claim is as good as its job's: once the job runs no more, or its optimizer lets the job's claim expire, another job
-may have the candidate. It keeps the trace, so that a job that goes on can measure first what was under way.
+may have the candidate. It keeps the trace, so that a resumed job can first measure the unfinished ones.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CandidateClaims:
             return frozenset(connection.scalars(query))
 
     def in_flight(self, job_name: str, scope: RecordScope) -> dict[str, dict[str, str]]:
-        """Return what a job had claimed in a scope and has no record of: for each workload, traces by digest."""
+        """Return a job's claims in a scope without a record: for each workload, traces by digest."""
         with engines.reading(self._engine) as connection:
             owner = job_id(connection, job_name)
             found: dict[str, dict[str, str]] = {}

@@ -1,6 +1,6 @@
-"""Who trains: at most one of all processes that write a library, and another one soon after that was killed.
+"""Elects the trainer: at most one of all processes that write a library, and another one soon after it was killed.
 
-SQLite: a row with its holder and until when; whoever holds it renews it. PostgreSQL: an advisory lock, which the server
+SQLite: a row with its holder and its end; the holder renews it. PostgreSQL: an advisory lock, which the server
 releases with its holder's connection. Either way a snapshot is stored in a transaction that only the holder can commit.
 """
 
@@ -113,7 +113,7 @@ class _Locked:
                 with connection.begin():
                     may_write = sa.func.has_table_privilege(snapshot_table.name, "INSERT")
                     locks = sa.case((may_write, sa.func.pg_try_advisory_lock(_TRAINER_LOCK)), else_=False)
-                    if connection.scalar(sa.select(locks)):  # anybody may lock, and then keep out who can train
+                    if connection.scalar(sa.select(locks)):  # else readers could keep writers out
                         return cls(engine, connection)
             except BaseException:
                 connection.close()

@@ -1,6 +1,6 @@
-"""Opens the database: which one, in which mode, of which version, and what its errors mean.
+"""Opens the database: its address, mode, version, and the meaning of its errors.
 
-SQLite runs with a write-ahead log and `synchronous=NORMAL`: what was committed survives a kill -9 of any process,
+SQLite runs with a write-ahead log and `synchronous=NORMAL`: commits survive a kill -9 of any process,
 several processes write at once, readers never wait. Writers take the lock when they begin, not when they first write:
 upgrading a read lock fails at once if another writer was quicker, whatever the busy timeout.
 """
@@ -286,7 +286,7 @@ def _prepare(engine: sa.Engine) -> None:
 
 
 def _make_or_migrate(engine: sa.Engine) -> None:
-    """Have the tables be today's. Who comes second waits, and finds it done."""
+    """Have the tables be today's. The second process waits, and finds it done."""
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCK)))
@@ -348,7 +348,7 @@ def _find_version(connection: sa.Connection) -> int | None:
 
 
 def meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFull:
-    """Return what a database's error means for whoever uses the library at `where`."""
+    """Return the meaning of a database's error for users of the library at `where`."""
     if isinstance(error, sqlite3.Error):
         return _meaning_of_sqlite(error, where)
     sqlstate, said = getattr(error, "sqlstate", None), " ".join(str(error).split())

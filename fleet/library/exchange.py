@@ -45,12 +45,12 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """What went out or came in."""
+    """Result of an export or import."""
 
     workloads: int
     records: int
     known_records: int = 0
-    """How many of `records` the library already had from an earlier import."""
+    """Number of `records` that the library already had from an earlier import."""
 
 
 def export_json(

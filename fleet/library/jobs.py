@@ -1,4 +1,4 @@
-"""Jobs in the database: starts them, ends them, and finds those whose process is gone."""
+"""Jobs in the database: starts them, ends them, and finds those of ended processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def new_job_name() -> str:
 
 
 def insert_order(connection: sa.Connection, name: str, fields: Mapping[str, object]) -> None:
-    """Insert what was ordered of a job, and who has it."""
+    """Insert a job's order and its holder."""
     row = {
         "job_id": job_id(connection, name),
         "spec": None,
@@ -125,7 +125,7 @@ def finish(
     message: str,
     report: Mapping[str, object] | None = None,
 ) -> None:
-    """End a job, and keep what it reports; ending an ended one changes its state: the last word is the process's own.
+    """End a job, and keep its report; ending an ended one changes its state: the last word is the process's own.
 
     Raises:
         NotFound: no such job.
@@ -200,7 +200,7 @@ def read_model_runs(connection: sa.Connection, owner: int, name: str) -> list[Mo
 
 
 def abandoned(connection: sa.Connection) -> list[str]:
-    """Return the running jobs whose process is gone: one of this host is seen to be, others let their claim expire."""
+    """Return the running jobs of ended processes: on this host these are detected, on others their claim expires."""
     columns = (jobs.c.id, jobs.c.name, jobs.c.host, jobs.c.pid, jobs.c.process_started_sec)
     running = sa.select(*columns).where(jobs.c.state == JobState.RUNNING.value)
     found = [dict(row) for row in connection.execute(running).mappings()]
@@ -218,7 +218,7 @@ def lock(connection: sa.Connection, names: Sequence[str]) -> None:
 
 
 def interrupt_abandoned(connection: sa.Connection) -> None:
-    """Mark jobs whose process is gone: submitted ones wait for another optimizer, unless they were asked to stop;
+    """Mark jobs of ended processes: submitted ones wait for another optimizer, unless they were asked to stop;
     `ended_at` of the others is their last sign of life.
     """
     seen = abandoned(connection)

@@ -1,4 +1,4 @@
-"""What a library has learnt, or can be learnt from: programs' features, devices' facts, snapshots of the cost model.
+"""Data for the cost model in a library: programs' features, devices' facts, snapshots of the cost model.
 
     library.memory.programs(workload, scope, FEATURE_VERSION)
 
@@ -42,7 +42,7 @@ class Memory:
     def programs(
         self, workload: str, within: ScopeFilter = ANY_SCOPE, *, feature_version: str
     ) -> dict[str, RecordProgram]:
-        """Return what is known of a workload's scheduled programs, by the digest of their trace."""
+        """Return the stored features of a workload's scheduled programs, by the digest of their trace."""
         chosen = Selection(workloads=[workload], within=within)
         query = (
             sa.select(table.c.trace_digest, *_program_columns())
@@ -73,12 +73,12 @@ class Memory:
             return records.fetch(connection, query.order_by(table.c.id.desc()).limit(limit))[::-1]
 
     def add_programs(self, by_record: Mapping[int, RecordProgram]) -> None:
-        """Store what was computed of records' programs, by record id."""
+        """Store features of records' programs, by record id."""
         with engines.writing(self._engine) as connection:
             programs.add(connection, by_record)
 
     def samples(self, feature_version: str, *, limit: int) -> list[StoredSample]:
-        """Return what a cost model learns from: one sample a candidate and scope, of the newest `limit` records.
+        """Return training samples of a cost model: one sample a candidate and scope, of the newest `limit` records.
 
         Of several times the newest undisturbed one counts. Simulated and emulated devices are left out: their times
         are no board's.
@@ -153,7 +153,7 @@ class Memory:
         return stand(self._engine, holder, lease_sec)
 
     def note_device(self, device_model: str, facts: Mapping[str, object]) -> None:
-        """Keep what is known of a device model, JSON-ready; once for all of its records. The newest facts stay."""
+        """Store the facts about a device model, JSON-ready; once for all of its records. The newest facts stay."""
         row = {"name": device_model, "facts": dict(facts), "seen_at": datetime.now(UTC)}
         with engines.writing(self._engine) as connection:
             insert = insert_into(connection, device_models).values(row)
@@ -161,7 +161,7 @@ class Memory:
             connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=newer))
 
     def device_facts(self) -> dict[str, Mapping[str, object]]:
-        """Return what was noted, by device model."""
+        """Return the stored facts, by device model."""
         with engines.reading(self._engine) as connection:
             return _read_facts(connection) if _is_kept(connection) else {}
 

@@ -1,4 +1,4 @@
-"""Files of models in the library, by digest, so that any optimizer can read what somebody submitted.
+"""Files of models in the library, by digest, so that any optimizer can read a submitted model.
 
 A file lies there in parts, each a row: no database likes rows of hundreds of megabytes, and both kinds do these alike.
 """
@@ -27,8 +27,8 @@ class ModelFiles:
     def add(self, path: Path) -> str:
         """Store a file unless its content is there; return its digest, "sha256:<hex>".
 
-        Each part is a transaction: a whole model would keep all others from writing. If this process is killed, who
-        stores the file next completes it.
+        Each part is a transaction: a whole model would keep all others from writing. If this process is killed, the
+        next one that stores the file completes it.
 
         Raises:
             LibraryError: it cannot be read or stored.

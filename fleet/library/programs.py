@@ -11,7 +11,7 @@ from fleet.library.values import RecordProgram
 
 
 def add(connection: sa.Connection, by_record: Mapping[int, RecordProgram]) -> None:
-    """Store programs by record id. They replace what was there: features of another version."""
+    """Store programs by record id. They replace features of another version."""
     if not by_record:
         return
     values = [

@@ -1,6 +1,6 @@
-"""Takes out of a library what grows without end and is made again or submitted again: snapshots, and jobs' models.
+"""Removes data from a library that grows without end and can be made or submitted again: snapshots, and jobs' models.
 
-Kept are what is in use, what a kept job needs, the newest few, and what is younger than some days. A job is kept while
+It keeps data in use, data that kept jobs need, the newest few, and data younger than some days. A job is kept while
 it may run on by itself, or by the same rule; its row and its records stay for ever.
 """
 
@@ -20,7 +20,7 @@ _GOES_ON = (JobState.QUEUED, JobState.RUNNING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was taken out, or would be."""
+    """Removed data, or data that would be."""
 
     snapshots: tuple[str, ...] = ()
     """Digests, oldest first."""
@@ -33,12 +33,12 @@ class Pruned:
 
 
 def prune(connection: sa.Connection, *, newest: int, made_before: datetime, is_trial: bool = False) -> Pruned:
-    """Take out what the rule does not keep.
+    """Remove the data that the rule does not keep.
 
     Args:
         newest: so many snapshots of each feature version, and jobs, are kept at any age.
         made_before: nothing that is younger goes.
-        is_trial: only tell what would go.
+        is_trial: only return the data that would go.
     """
     kept_jobs = list(_kept_jobs(connection, newest, made_before))
     used = {digest for _, progress in kept_jobs for digest in _snapshots_of(progress)}
@@ -57,7 +57,7 @@ def prune(connection: sa.Connection, *, newest: int, made_before: datetime, is_t
 
 
 def _kept_jobs(connection: sa.Connection, newest: int, made_before: datetime) -> Iterator[tuple[object, object]]:
-    """Yield what was ordered of each, and how far it is."""
+    """Yield the order and the state of each."""
     columns = (jobs.c.state, jobs.c.touched_at, job_orders.c.spec, job_orders.c.progress)
     query = sa.select(*columns).select_from(jobs.join(job_orders)).order_by(jobs.c.id.desc())
     for place, job in enumerate(connection.execute(query)):

@@ -6,8 +6,8 @@
     queue.renew(optimizer, [mine.name])                  # every second or two
     queue.end(mine.name, optimizer, JobState.FINISHED)
 
-A job has one optimizer at a time. Its claim expires, and then another may take it; who lost a claim learns it from
-`renew` and `end`, which change nothing any more.
+A job has one optimizer at a time. Its claim expires, and then another may take it; an optimizer that lost a claim
+learns it from `renew` and `end`, which then change nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNDER_WAY = (JobState.QUEUED, JobState.RUNNING)
 
 
 class Standing(enum.Enum):
-    """What an optimizer learns of a job when it renews its claim."""
+    """State of a job, returned when an optimizer renews its claim."""
 
     KEPT = "kept"
     STOP_ASKED = "stop asked"
@@ -89,8 +89,8 @@ class JobQueue:
 
         Args:
             tracker: take only jobs for this address, and those that name none.
-            fleet_id: what the tracker names its fleet: jobs for it are taken, by whatever address they name it, and
-                none for another one that has the same address elsewhere.
+            fleet_id: the tracker's id of its fleet: jobs for it are taken under any of its addresses, and none for
+            another fleet with the same address elsewhere.
         """
         with engines.reading(self._engine) as connection:  # most often there is none, and looking writes nothing
             is_waiting = sa.select(jobs.c.id).where(jobs.c.state == JobState.QUEUED.value).limit(1)
@@ -110,7 +110,7 @@ class JobQueue:
         return None
 
     def renew(self, optimizer: str, names: Sequence[str]) -> dict[str, Standing]:
-        """Keep the claims on jobs, and learn what became of each."""
+        """Renew the claims on jobs, and return the state of each."""
         found = dict.fromkeys(names, Standing.LOST)
         with engines.writing(self._engine) as connection:
             query = sa.select(jobs.c.id, jobs.c.name, orders.c.is_stop_asked).select_from(jobs.join(orders))
@@ -133,7 +133,7 @@ class JobQueue:
         tuner: str,
         conditions: Mapping[str, object],
     ) -> Job:
-        """Store what became clear when a job's model was read. Raises NotFound."""
+        """Store the facts from reading a job's model. Raises NotFound."""
         values = {
             "model_digest": model_digest,
             "trials_total": trials_total,

@@ -23,7 +23,7 @@ _WORKLOADS_LOCK = 0x776F726B6C6F6164
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which records a query covers; None leaves a column open."""
+    """Records that a query covers; None leaves a column open."""
 
     workloads: Sequence[str] | None = None
     within: ScopeFilter = ANY_SCOPE
@@ -50,7 +50,7 @@ class Selection:
 
 
 def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> None:
-    """Add new workloads. Known ones keep their name; only what was blank is filled in."""
+    """Add new workloads. Known ones keep their name; only blank columns are filled in."""
     if connection.dialect.name == "postgresql":  # two that add the same in another order would wait for each other
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WORKLOADS_LOCK)))
     for workload in new:
@@ -72,7 +72,7 @@ def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = No
 
 
 def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Record]:
-    """Add records and return them as stored, in order. One whose uid is known is not stored again.
+    """Add records and return them as stored, in order. One with a known uid is not stored again.
 
     Raises:
         NotFound: a workload or job is not in the library.
@@ -212,7 +212,7 @@ def _counting(selection: Selection, *, checked_only: bool = False, proven_only: 
     """Choose the record that counts for each candidate in each scope.
 
     It is the newest that nothing disturbed, or the newest at all: measuring again is how a doubtful time is replaced.
-    A candidate whose output was ever found wrong for this workload, target and TVM version is left out on every device.
+    A candidate with an output ever found wrong for this workload, target and TVM version is left out on every device.
     """
     candidate = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
     rank = sa.func.row_number().over(

@@ -1,4 +1,4 @@
-"""Converts values to rows and back, and checks what comes in."""
+"""Converts values to rows and back, and checks input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Row = Mapping[str, Any]
 
 
 def clean(text: str) -> str:
-    """Drop what no database stores: zero bytes, and lone surrogates from odd file names or the output of a crash."""
+    """Drop characters that no database stores: zero bytes, and lone surrogates from odd file names or the output of a
+    crash."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
 """Tables of the library, the same in SQLite and PostgreSQL.
 
 Only the `uid` of a record is unique. The same candidate measured again, by the same job or another, is another
-observation; which one counts is decided when reading. The `uid` lets a writer repeat a store whose answer was lost.
+observation; which one counts is decided when reading. The `uid` lets a writer repeat a store after its answer was lost.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ job_orders = sa.Table(
     "job_orders",
     metadata,
     sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
-    sa.Column("spec", JsonText),  # what an optimizer needs to run it; null: it cannot be run again from here
+    sa.Column("spec", JsonText),  # job specification for an optimizer; null: it cannot be run again from here
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("is_queued", sa.Boolean, nullable=False),  # it was submitted: an optimizer takes it
     sa.Column("optimizer", sa.Text, nullable=False),

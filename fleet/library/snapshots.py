@@ -33,8 +33,8 @@ class Watch(Protocol):
 
 
 def add(connection: sa.Connection, new: NewSnapshot, *, publishes: bool) -> StoredSnapshot:
-    """Keep a snapshot, and with `publishes` tell all readers, in one transaction. One that is known is there
-    once, and has learnt nothing from what came since.
+    """Keep a snapshot, and with `publishes` tell all readers, in one transaction. A known one is stored once, and was
+    not trained on later records.
     """
     now = datetime.now(UTC)
     digest = digest_of(new.content)

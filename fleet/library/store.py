@@ -72,7 +72,7 @@ class Library:
                 then the client's file), else the user's own, in the data directory.
 
         Raises:
-            LibraryError: it cannot be used; the text says why and what to do.
+            LibraryError: it cannot be used; the text has the reason and the remedy.
             DiskFull: no space left to make it.
         """
         url = engines.database_url(url_or_path)
@@ -97,7 +97,7 @@ class Library:
 
     @property
     def memory(self) -> Memory:
-        """What it has learnt, and can be learnt from."""
+        """Data for the cost model."""
         return Memory(self._engine)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Library:
             return prune(connection, newest=newest, made_before=made_before, is_trial=is_trial)
 
     def check_writable(self) -> None:
-        """Write nothing, as a job would: ask before work whose results have to be kept.
+        """Check write access without writing, before work with results to store.
 
         Raises:
             LibraryReadOnly: it may only be read.
@@ -168,7 +168,7 @@ class Library:
         """
         with engines.writing(self._engine) as connection:
             jobs.finish(connection, name, state, message, report)
-            claims.forget(connection, jobs.job_id(connection, name))  # who goes on from its records is another job
+            claims.forget(connection, jobs.job_id(connection, name))  # later runs are other jobs
             return jobs.read_jobs(connection, name=name)[0]
 
     def add_job_workloads(self, name: str, weight_by_shash: Mapping[str, float]) -> None:
@@ -182,7 +182,7 @@ class Library:
             jobs.add_model_run(connection, run)
 
     def jobs(self, limit: int | None = 100, *, model_digest: str | None = None) -> list[Job]:
-        """Return jobs, newest first. Running ones whose process on this host is gone become INTERRUPTED.
+        """Return jobs, newest first. Running ones of an ended process on this host become INTERRUPTED.
 
         Args:
             model_digest: only those of this model.
@@ -192,7 +192,7 @@ class Library:
             return jobs.read_jobs(connection, model_digest=model_digest, limit=limit)
 
     def job(self, name: str) -> JobSummary:
-        """Return a job with what it did for each workload. Raises NotFound."""
+        """Return a job with its results for each workload. Raises NotFound."""
         self._interrupt_abandoned()
         with engines.reading(self._engine) as connection:
             owner = jobs.job_id(connection, name)
@@ -216,7 +216,7 @@ class Library:
         self.add_workloads([workload])
 
     def add_workloads(self, workloads: Iterable[StoredWorkload]) -> None:
-        """Add the workloads whose hashes are not known; for the others, fill in what was missing."""
+        """Add the workloads with unknown hashes; for the others, fill in missing columns."""
         with engines.writing(self._engine) as connection:
             records.add_workloads(connection, workloads)
 
@@ -343,10 +343,10 @@ def _summaries(
     by_shash: Mapping[str, StoredWorkload],
     weight_by_shash: Mapping[str, float],
 ) -> list[WorkloadSummary]:
-    """Return what a job did for each of its workloads on one device model; None: it has measured nothing.
+    """Return a job's results for each of its workloads on one device model, or None without measurements.
 
-    Its trials are its own. The best and the unscheduled time are those that it leaves its user with: what the library
-    knew when it began counts, too.
+    Its trials are its own. The best and the unscheduled time are those that its user ends with: records from before its
+    start count, too.
     """
     selection = known = Selection(job_name=job.name)
     if scope is not None:

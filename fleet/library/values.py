@@ -1,4 +1,4 @@
-"""What the library keeps, as values: jobs, workloads, records. They know nothing of the database.
+"""Values stored in the library: jobs, workloads, records. They know nothing of the database.
 
 A record is one verdict about one candidate on one device. Only the check of its output ever changes it, and whether its
 job is reverted: the same candidate measured again leaves another record.
@@ -22,7 +22,7 @@ from fleet.domain.scope import RecordScope
 
 
 class RecordKind(enum.StrEnum):
-    """What was measured."""
+    """Measured program."""
 
     CANDIDATE = "candidate"
     """A schedule that a search proposed: a trial."""
@@ -31,7 +31,7 @@ class RecordKind(enum.StrEnum):
     """The schedule that a workload's space chooses by itself: no trial."""
 
     BASELINE = "baseline"
-    """The workload as it came, without any schedule: what "untuned" means."""
+    """The original workload without any schedule: "untuned"."""
 
     IN_PLACE = "in place"
     """The schedule that a whole model has after its best few ran in it; timed there. Its provenance has the digests of
@@ -49,10 +49,10 @@ REVERTED = {
     RecordKind.BASELINE: RecordKind.REVERTED_BASELINE,
     RecordKind.IN_PLACE: RecordKind.REVERTED_IN_PLACE,
 }
-"""What records become when their job is reverted: kept, and used for nothing. The name begins with "reverted "."""
+"""Kinds of records of reverted jobs: kept, and used for nothing. The name begins with "reverted "."""
 
 SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
-"""Records of schedules, whoever chose them."""
+"""Records of schedules, by any chooser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Job:
 
     ended_at: datetime | None = None
     spec: Mapping[str, object] | None = None
-    """What an optimizer needs to run it, JSON-ready; None: it cannot be run again from the library alone."""
+    """Job specification for an optimizer, JSON-ready; None: it cannot be run again from the library alone."""
 
     owner: str = ""
     """Key id of the account that started or submitted it; empty if it has no key, or in jobs of older versions."""
@@ -98,21 +98,21 @@ class Job:
     """It was submitted: any optimizer of the library runs it."""
 
     optimizer: str = ""
-    """Who runs it."""
+    """Its optimizer or process."""
 
     is_stop_asked: bool = False
     progress: Mapping[str, object] | None = None
-    """How far it is, as whoever runs it last said, JSON-ready."""
+    """Last progress reported by its runner, JSON-ready."""
 
     report: Mapping[str, object] | None = None
-    """What it ended with, JSON-ready."""
+    """Final report, JSON-ready."""
 
     reverted_at: datetime | None = None
     """Since then its records are used for nothing; None: they are used."""
 
     @property
     def trials_asked(self) -> int:
-        """How many trials its user asked for; 0: as many as fit into its minutes, or unknown."""
+        """Number of requested trials; 0: as many as fit into its minutes, or unknown."""
         is_bound_by_time = self.conditions.get("minutes") is not None and self.conditions.get("trials") is None
         return 0 if is_bound_by_time else self.trials_total
 
@@ -164,7 +164,7 @@ class StoredWorkload:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What a pattern may match: TVM's name and the one for people."""
+        """Names that a pattern may match: TVM's and the one for people."""
         return self.name, self.operator
 
 
@@ -176,7 +176,7 @@ class RecordProgram:
     """Hash of the program in hexadecimal: two traces can make one program. Empty: not known."""
 
     feature_version: str
-    """What extracted the features."""
+    """Version of the features' extraction."""
 
     stores: bytes
     """Features of each of its stores, packed."""
@@ -263,7 +263,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSample:
-    """What a cost model learns from one candidate on one device model."""
+    """Training sample from one candidate on one device model."""
 
     record_id: int
     workload: str
@@ -305,7 +305,7 @@ class NewSnapshot:
     """Newest record that it knows, be it learnt from or left out."""
 
     metrics: Mapping[str, object] = field(default_factory=dict)
-    """How it ranks; JSON-ready."""
+    """Quality of its ranking; JSON-ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,20 +337,20 @@ class ModelRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSummary:
-    """What one job did for one workload on one device model."""
+    """Results of one job for one workload on one device model."""
 
     workload: StoredWorkload
     device_model: str
     """Empty: nothing was measured yet."""
 
     weight: float
-    """How often the model calls it."""
+    """Number of its calls in the model."""
 
     trials: int
     errors: Mapping[ErrorKind, int]
     untuned_sec: float | None
     best_sec: float | None
-    """Of its own trials, and of what was known of this scope when it began, as `Library.best` chooses [s]."""
+    """Of its own trials and of this scope's records at its start, as `Library.best` chooses [s]."""
 
     best_record_id: int | None
     known_sec: float | None = None
@@ -359,7 +359,7 @@ class WorkloadSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
-    """A job with what it did."""
+    """A job with its results."""
 
     job: Job
     workloads: tuple[WorkloadSummary, ...]

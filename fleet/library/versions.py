@@ -1,7 +1,7 @@
 """Brings a library to another schema version on demand, up or down, with a copy of it made first.
 
-Programs do the way up by themselves when they open a library. The way down is for those who go back to an older
-program: it forgets what that version has no place for, so the copy is not optional where this module can make it.
+Programs do the way up by themselves when they open a library. The way down is for a return to an older program: it
+drops data that the older version cannot store, so the copy is not optional if this module can make it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fleet.library.values import JobState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """What a change of versions did."""
+    """Result of a change of versions."""
 
     found: int
     """The version that was there."""

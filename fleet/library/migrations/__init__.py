@@ -1,8 +1,8 @@
 """Brings a library from one schema version to another, by the Alembic scripts in this folder.
 
 A version is a file: `revision` is its number, `down_revision` the one before. To add one: the file, the tables in
-`fleet.library.schema`, and `SCHEMA_VERSION` there. Add tables rather than columns: who may only read a library of an
-older version reads it as it is, so whatever an older version has must still be found by today's queries.
+`fleet.library.schema`, and `SCHEMA_VERSION` there. Add tables rather than columns: a process with read access only
+reads a library of an older version as it is, so today's queries must still find all of its data.
 
 The version of a library is in its own table, not in one of Alembic's: programs that know nothing of Alembic read it,
 too, and opening a library of today's version must not import it (0.2 s).

@@ -1,4 +1,4 @@
-"""What is learnt from records: their programs' features, what devices are, snapshots of the cost model."""
+"""Data learnt from records: their programs' features, facts about devices, snapshots of the cost model."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget what was learnt; it is learnt again from the records."""
+    """Drop the learnt data; it is learnt again from the records."""
     for name in ("trainer", "snapshots", "device_models", "record_programs"):
         op.drop_table(name)

@@ -1,4 +1,4 @@
-"""Jobs that optimizers take from the library: what was ordered, who has it, which candidates it has, model files."""
+"""Jobs that optimizers take from the library: orders, holders, claimed candidates, model files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget the queue; reverted records count again, and what never ran or was cancelled is interrupted."""
+    """Forget the queue; reverted records count again, and jobs that never ran or were cancelled are interrupted."""
     op.execute("UPDATE records SET kind = substr(kind, 10) WHERE kind LIKE 'reverted %'")
     op.execute("UPDATE jobs SET state = 'INTERRUPTED' WHERE state IN ('QUEUED', 'CANCELLED')")
     for name in ("candidate_claims", "model_parts", "optimizers", "job_orders"):
