@@ -1,4 +1,4 @@
-"""Which models import: over 60 graphs of all kinds, as the table in docs/reference/models.md has them.
+"""Which models import: over 60 graphs of all kinds, as the table in benchmarks/results/imports.md has them.
 
     python -m benchmarks.imports                       # all that can be made here, as a Markdown table
     python -m benchmarks.imports --only keras,tabular  # families or names, separated by commas
@@ -90,7 +90,7 @@ TRANSFORMERS: Mapping[str, tuple[str, Shapes]] = {
 }
 """What follows "hf:" and the shapes, by the name in the table."""
 
-_PAGE = Path(__file__).parent.parent / "docs/reference/models.md"
+_PAGE = Path(__file__).parent.parent / "benchmarks/results/imports.md"
 KERAS = ("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "MobileNet", "MobileNetV3Small", "Xception")
 _KERAS_PIXELS = {"Xception": 96}
 _COMPARED = frozenset({"squeezenet", "shufflenet", "keyword_spotting", "tabular", "segformer", "llama", "bert", "vit"})
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.imports", description=__doc__)
     parser.add_argument("--only", metavar="NAMES", help="families or models, separated by commas")
-    parser.add_argument("--check", action="store_true", help="compare with docs/reference/models.md")
+    parser.add_argument("--check", action="store_true", help="compare with benchmarks/results/imports.md")
     options = parser.parse_args(argv)
     chosen = set(options.only.split(",")) if options.only else None
     os.environ.setdefault("KERAS_BACKEND", "torch")

@@ -1,4 +1,4 @@
-"""The table of models in docs/reference/models.md: what `python -m benchmarks.imports` prints."""
+"""The table of models in benchmarks/results/imports.md: what `python -m benchmarks.imports` prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.imports import differing, row, surveys
 
-_PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
+_PAGE = Path(__file__).parents[2] / "benchmarks/results/imports.md"
 _ROW = re.compile(r"^\| (\S+) \| (onnx wheel|generated|transformers|keras) \| (yes|no) \| (.+) \|$", re.MULTILINE)
 
 
