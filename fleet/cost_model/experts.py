@@ -101,7 +101,7 @@ def train(prepared: Sequence[Prepared], matrix: QuantileDMatrix, left_out: Seque
     spreads = [fitted.values(one.group.features).std() for one in seen]
     return Experts(
         weights=ridge.fit([one.gram for one in seen]),
-        booster=trees.train(matrix, np.concatenate(weights), rounds=_TREES, seed=seed),
+        booster=trees.fit_binned(matrix, np.concatenate(weights), rounds=_TREES, seed=seed).to_bytes(),
         network=fitted,
         scale=float(np.mean(spreads)) + 1e-6,
     )

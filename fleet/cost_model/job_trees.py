@@ -1,4 +1,11 @@
-"""Learns from measurements: records in, a model snapshot out. Stateless; runs in a worker of the build pool."""
+"""Trees on the records of one job: records in, a model snapshot out. Stateless; runs in a worker of the build pool.
+
+MetaSchedule describes a program by a feature row for each of its stores. Its own XGBModel gives each row a value and
+adds them up, so it cannot learn that more stores are worse. Here a candidate is one row: the sum and the maximum over
+its stores, and their number. That ranked candidates of a second search as well or better (measured on a matrix product
+and a 1x1 convolution, 64 records each), and needs no objective of its own. Features are extracted once, where the
+candidate is built, and training needs no TVM.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,35 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fleet.cost_model.boosting import train
-from fleet.cost_model.observation import Observation
+from fleet.cost_model import trees
+from fleet.cost_model.observation import Features, Observation
+from fleet.cost_model.pooling import plainly_pooled
 from fleet.cost_model.samples import DISTURBED_WEIGHT
 
 _MIN_RECORDS = 8
 """Below this the trees fit noise, and a random choice explores better."""
+
+_PARAMETERS = {"eta": 0.1, "gamma": 0.001, "min_child_weight": 0}
+_ROUNDS = 100
+_MIN_WEIGHT = 0.1
+"""A good candidate counts up to ten times as much as a bad one or a failure."""
+
+
+class JobTrees:
+    """Trained trees, ready to score."""
+
+    def __init__(self, snapshot: bytes) -> None:
+        self._trees = trees.load(snapshot)
+
+    def score(self, features: Sequence[Features]) -> NDArray[np.float64]:
+        """Return a score per candidate: higher is faster. 0 for one without any store."""
+        scores = np.zeros(len(features))
+        filled = [index for index, stores in enumerate(features) if len(stores)]
+        if filled:
+            scores[filled] = self._trees.values(plainly_pooled([features[index] for index in filled]))
+        return scores
 
 
 def are_enough(records: Sequence[Observation]) -> bool:
@@ -31,6 +60,25 @@ def learn(records: Sequence[Observation], *, seed: int = 0) -> bytes | None:
     scores = np.array([_score(record, best) for record in usable], np.float32)
     counts = np.array([DISTURBED_WEIGHT if record.is_disturbed else 1.0 for record in usable], np.float32)
     return train([record.features for record in usable], scores, counts=counts, seed=seed)
+
+
+def train(
+    features: Sequence[Features],
+    scores: NDArray[np.float32],
+    *,
+    counts: NDArray[np.float32] | None = None,
+    seed: int = 0,
+) -> bytes:
+    """Fit trees to scores.
+
+    Args:
+        features: per candidate float32 [n_stores, n_features], at least one store each.
+        scores: float32 [n_candidates], best time of the workload / own time; 0 for a failure.
+        counts: float32 [n_candidates], how far each score is to be believed; None: all are alike.
+    """
+    weights = np.maximum(scores, _MIN_WEIGHT) * (1 if counts is None else counts)
+    fitted = trees.fit(plainly_pooled(features), scores, weights, _PARAMETERS, rounds=_ROUNDS, seed=seed)
+    return fitted.to_bytes()
 
 
 def _score(record: Observation, best: dict[str, float]) -> float:

@@ -37,6 +37,15 @@ def pooled(features: Sequence[Features]) -> Rows:
     return np.hstack([summed, np.maximum.reduceat(stores, starts, axis=0), counts[:, None]]).astype(np.float32)
 
 
+def plainly_pooled(features: Sequence[Features]) -> Rows:
+    """Return a row for each candidate: sum and maximum over its stores, and how many they are.
+
+    The trees of a job take these. On the rows of `pooled` they would score otherwise than stored snapshots expect.
+    """
+    rows = [np.concatenate([stores.sum(axis=0), stores.max(axis=0), [len(stores)]]) for stores in features]
+    return np.stack(rows).astype(np.float32)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """The frame of one workload's candidates: the same for all that are ranked together."""

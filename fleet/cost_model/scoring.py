@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.boosting import BoostedTrees
+from fleet.cost_model.job_trees import JobTrees
 from fleet.cost_model.model import Frame
 from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.prediction import ConditionedModel, condition
@@ -49,7 +49,7 @@ class Ranker:
                 on them, once, and scores follow the expected times.
         """
         self._shared = shared.model if shared is not None else None
-        self._own = BoostedTrees(own) if own is not None else None
+        self._own = JobTrees(own) if own is not None else None
         self._own_share = 1.0 if shared is None else weight_of(records) if own is not None else 0.0
         self._frame: Frame | None = None
         self._conditioned: ConditionedModel | None = None
@@ -113,6 +113,6 @@ class Ranker:
             self._own_frame = float(logs.mean()), float(logs.std()) + 0.1
 
 
-def _log_time(trees: BoostedTrees, features: Sequence[Features]) -> NDArray[np.float64]:
+def _log_time(trees: JobTrees, features: Sequence[Features]) -> NDArray[np.float64]:
     logs: NDArray[np.float64] = -np.log(np.maximum(trees.score(features), _LEAST_SCORE))
     return logs

@@ -1,42 +1,81 @@
-"""Gradient-boosted trees on rows: arrays in, bytes out."""
+"""Gradient-boosted trees on rows, by XGBoost: one column per feature, one value per row."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.cost_model.pooling import Rows
+
 if TYPE_CHECKING:
-    from xgboost import QuantileDMatrix
+    from xgboost import Booster, DMatrix, QuantileDMatrix
 
-Rows = NDArray[np.float32]
+Vector = NDArray[np.float32]
 
-_MOST_BINS = 16
-
-# Half the step, 40 rounds and 32 bins rank as well (.776, .777 of left-out pairs, five seeds), and take twice as long.
 _PARAMETERS = {
     "objective": "reg:squarederror",
-    "tree_method": "hist",
     "max_depth": 4,
-    "max_bin": _MOST_BINS,
-    "eta": 0.2,
-    "subsample": 0.8,
-    "colsample_bytree": 0.3,
     "base_score": 0.0,
     "nthread": 1,  # other workers use the other cores
     "verbosity": 0,
 }
+_MOST_BINS = 16
 
+# Half the step, 40 rounds and 32 bins rank as well (.776, .777 of left-out pairs, five seeds), and take twice as long.
+_BINNED_PARAMETERS = {
+    "tree_method": "hist",
+    "max_bin": _MOST_BINS,
+    "eta": 0.2,
+    "subsample": 0.8,
+    "colsample_bytree": 0.3,
+}
 
 _BINNED_EVERY = 8
 
 
-def binned(rows: Rows, targets: NDArray[np.float32]) -> QuantileDMatrix:
-    """Return rows with their targets [n_rows], cut into bins that every eighth row decides.
+class Trees:
+    """Trained trees."""
 
-    Cutting takes longer than a fit, so all fits share it: a row that a fit must not see weighs nothing there.
+    def __init__(self, booster: Booster) -> None:
+        self._booster = booster
+
+    def values(self, rows: Rows) -> Vector:
+        """Return a value for each row."""
+        values: Vector = self._booster.inplace_predict(rows)
+        return values
+
+    def to_bytes(self) -> bytes:
+        """Return the trees in XGBoost's UBJSON, for `load`."""
+        return bytes(self._booster.save_raw("ubj"))
+
+
+def fit(
+    rows: Rows,
+    targets: Vector,
+    weights: NDArray[np.floating],
+    parameters: Mapping[str, object],
+    *,
+    rounds: int,
+    seed: int = 0,
+) -> Trees:
+    """Fit trees to weighted rows.
+
+    Args:
+        parameters: XGBoost's, beside those that all trees share.
+    """
+    import xgboost
+
+    return _train(xgboost.DMatrix(rows, label=targets, weight=weights), parameters, rounds=rounds, seed=seed)
+
+
+def binned(rows: Rows, targets: Vector) -> QuantileDMatrix:
+    """Return rows with their targets, with bin limits from every eighth row.
+
+    Binning takes longer than a fit, so all fits share it. Rows hidden from a fit get the weight 0.
     """
     import xgboost
 
@@ -44,31 +83,23 @@ def binned(rows: Rows, targets: NDArray[np.float32]) -> QuantileDMatrix:
     return xgboost.QuantileDMatrix(rows, label=targets, nthread=1, max_bin=_MOST_BINS, ref=cuts)
 
 
-def train(matrix: QuantileDMatrix, weights: NDArray[np.float32], *, rounds: int, seed: int = 0) -> bytes:
-    """Fit trees to the rows of a matrix, weighted [n_rows]."""
-    import xgboost
-
+def fit_binned(matrix: QuantileDMatrix, weights: Vector, *, rounds: int, seed: int = 0) -> Trees:
+    """Fit trees to the rows of a matrix of `binned`, weighted."""
     matrix.set_weight(weights)
-    booster = xgboost.train({**_PARAMETERS, "seed": seed}, matrix, num_boost_round=rounds)
-    return bytes(booster.save_raw("ubj"))
-
-
-class Trees:
-    """Trained trees."""
-
-    def __init__(self, content: bytes) -> None:
-        import xgboost
-
-        self._booster = xgboost.Booster({"nthread": 1})
-        self._booster.load_model(bytearray(content))
-
-    def values(self, rows: Rows) -> NDArray[np.float32]:
-        """Return a value for each row."""
-        values: NDArray[np.float32] = self._booster.inplace_predict(rows)
-        return values
+    return _train(matrix, _BINNED_PARAMETERS, rounds=rounds, seed=seed)
 
 
 @functools.lru_cache(maxsize=32)
 def load(content: bytes) -> Trees:
     """Return trained trees; read once per process."""
-    return Trees(content)
+    import xgboost
+
+    booster = xgboost.Booster({"nthread": 1})
+    booster.load_model(bytearray(content))
+    return Trees(booster)
+
+
+def _train(matrix: DMatrix, parameters: Mapping[str, object], *, rounds: int, seed: int) -> Trees:
+    import xgboost
+
+    return Trees(xgboost.train({**_PARAMETERS, **parameters, "seed": seed}, matrix, num_boost_round=rounds))

@@ -7,19 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.cost_model import trees
 from fleet.cost_model.observation import Features
 from fleet.cost_model.pooling import pooled
 
 _PARAMETERS = {
-    "objective": "reg:squarederror",
-    "max_depth": 4,
     "eta": 0.1,
-    "max_bin": 16,  # half the time of 256, and a search trains them for each lot of candidates
+    "max_bin": 16,  # half the time of 256
     "subsample": 0.9,
     "colsample_bytree": 0.5,
-    "base_score": 0.0,
-    "nthread": 1,
-    "verbosity": 0,
 }
 _ROUNDS = 60
 _HALF = 24.0
@@ -51,15 +47,12 @@ class OwnTrees:
             log_sec: logarithms of their times.
             weights: how much each of these counts.
         """
-        import xgboost
-
         self._mean = np.float32(np.average(log_sec, weights=weights))
-        matrix = xgboost.DMatrix(_rows(features, shared), label=log_sec - self._mean, weight=weights)
-        self._booster = xgboost.train({**_PARAMETERS, "seed": 0}, matrix, num_boost_round=_ROUNDS)
+        self._trees = trees.fit(_rows(features, shared), log_sec - self._mean, weights, _PARAMETERS, rounds=_ROUNDS)
 
     def log_sec(self, features: Sequence[Features], shared: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return predicted logarithms of times."""
-        values: NDArray[np.float32] = self._booster.inplace_predict(_rows(features, shared)) + self._mean
+        values: NDArray[np.float32] = self._trees.values(_rows(features, shared)) + self._mean
         return values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cross.targets.target import parse_target
-from fleet.cost_model.boosting import train
+from fleet.cost_model.job_trees import train
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_for
 from fleet.cost_model.prediction import condition

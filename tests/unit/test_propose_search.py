@@ -15,9 +15,8 @@ import pytest
 
 from cross.targets.target import host_target
 from fleet.building.build_candidate import BuildTask, build_candidate
-from fleet.cost_model.boosting import BoostedTrees
 from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program, program_in
-from fleet.cost_model.job_trees import learn
+from fleet.cost_model.job_trees import JobTrees, learn
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.keys import trace_digest
@@ -288,7 +287,7 @@ def test_model_ranks_unseen_candidates() -> None:
     snapshot = learn(records)
     assert snapshot is not None
 
-    scores = BoostedTrees(snapshot).score([record.features for record in unseen])
+    scores = JobTrees(snapshot).score([record.features for record in unseen])
 
     assert spearmanr(scores, [-record.run_sec for record in unseen]).statistic > 0.9
 
@@ -301,7 +300,7 @@ def test_model_is_repeatable_and_travels_as_bytes() -> None:
     assert first == second
 
     features = [record.features for record in records]
-    np.testing.assert_array_equal(BoostedTrees(first).score(features), BoostedTrees(bytes(first)).score(features))
+    np.testing.assert_array_equal(JobTrees(first).score(features), JobTrees(bytes(first)).score(features))
 
 
 def test_disturbed_times_teach_less() -> None:
@@ -313,7 +312,7 @@ def test_disturbed_times_teach_less() -> None:
     def error(records: list[Observation]) -> float:
         snapshot = learn(records)
         assert snapshot is not None
-        found = BoostedTrees(snapshot).score([one.features for one in calm])
+        found = JobTrees(snapshot).score([one.features for one in calm])
         return float(np.abs(found - [best_sec / one.run_sec for one in calm]).mean())
 
     assert error([*calm, *(replace(one, is_disturbed=True) for one in odd)]) < error([*calm, *odd])
@@ -329,7 +328,7 @@ def test_failures_rank_last() -> None:
     snapshot = learn(good + bad)
     assert snapshot is not None
 
-    trees = BoostedTrees(snapshot)
+    trees = JobTrees(snapshot)
     good_scores, bad_scores = (trees.score([record.features for record in group]) for group in (good, bad))
 
     assert bad_scores.max() < np.median(good_scores)
@@ -342,7 +341,7 @@ def test_workloads_are_compared_with_themselves_only() -> None:
     snapshot = learn(fast + slow)
     assert snapshot is not None
 
-    scores = BoostedTrees(snapshot).score([record.features for record in fast])
+    scores = JobTrees(snapshot).score([record.features for record in fast])
 
     assert fast[int(np.argmax(scores))].run_sec < 1.2 * min(record.run_sec for record in fast)
 
@@ -362,8 +361,8 @@ def test_candidate_without_stores_scores_zero() -> None:
     assert snapshot is not None
     empty = np.zeros((0, 6), "float32")
 
-    assert BoostedTrees(snapshot).score([empty, empty]).tolist() == [0.0, 0.0]
-    mixed = BoostedTrees(snapshot).score([empty, synthetic_records(1)[0].features])
+    assert JobTrees(snapshot).score([empty, empty]).tolist() == [0.0, 0.0]
+    mixed = JobTrees(snapshot).score([empty, synthetic_records(1)[0].features])
     assert 0.0 == mixed[0] != mixed[1]
 
 
