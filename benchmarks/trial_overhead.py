@@ -10,7 +10,6 @@ jail, and how long a session takes to start with and without.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import statistics
@@ -29,7 +28,7 @@ from benchmarks import common
 from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python
 from cross.build.library import build
-from cross.targets.target import Target, host_target
+from cross.targets.target import Target, host_target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.workloads.default_schedule import default_schedule
@@ -119,9 +118,11 @@ class Work:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = common.make_parser("trial_overhead", __doc__ or "", rounds=3)
-    parser.add_argument("--target", default=host_target().json, help="of a GPU of this machine, as JSON (default: CPU)")
+    parser.add_argument(
+        "--target", type=parse_target, default=host_target(), help="of a GPU of this machine, as JSON (default: CPU)"
+    )
     options = parser.parse_args(argv)
-    kind = json.loads(options.target)["kind"]
+    kind = options.target.kind
     device = "cpu" if kind == "llvm" else kind
     machine = common.machine()
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
