@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +52,26 @@ def _data_beside(module: str, path: Path) -> Iterator[tuple[str, bytes]]:
 def _imported(content: bytes, path: Path) -> Iterator[str]:
     """Yield the modules that a file imports anywhere in it. "from a import b" may name a module or something in one:
     both."""
-    for node in _run_nodes(ast.parse(content, str(path))):
+    for node in _run_nodes(_parse(content, path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _parse(content: bytes, path: Path) -> ast.AST:
+    """Parse a file while the garbage collector is off.
+
+    A finalizer that prints a traceback parses, too. Python before 3.11.5 then fails with a SystemError.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(content, str(path))
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:

@@ -19,7 +19,8 @@ from fleet.library import rows
 from fleet.library.schema import has_table, insert_into, proofs, records
 from fleet.library.values import RecordKind
 
-_CANDIDATE = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
+_SCOPE = ("workload_id", "target_key", "device_model", "tvm_version")
+_CANDIDATE = (*_SCOPE, "trace_digest")
 
 Key = tuple[object, ...]
 
@@ -74,10 +75,16 @@ def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bo
 
 
 def is_proven() -> sa.ColumnElement[bool]:
-    """Return an SQL condition for records with a proven time, and for static schedules, which need no proof."""
-    same = [proofs.c[name] == records.c[name] for name in _CANDIDATE]
+    """Return an SQL condition for records with a proven time.
+
+    Static schedules need no proof. They count if any time of the workload is proven in this scope: elsewhere, as on
+    boards that cannot prove times, a faster trial comes first.
+    """
+    in_scope = [proofs.c[name] == records.c[name] for name in _SCOPE]
+    same = [*in_scope, proofs.c.trace_digest == records.c.trace_digest]
     proven = sa.exists().where(*same, proofs.c.is_proven, records.c.median_sec >= proofs.c.least_sec)
-    return sa.or_(records.c.kind == RecordKind.STATIC.value, proven)
+    is_static = records.c.kind == RecordKind.STATIC.value
+    return sa.or_(proven, is_static & sa.exists().where(*in_scope, proofs.c.is_proven))
 
 
 def _key(row: rows.Row) -> Key:

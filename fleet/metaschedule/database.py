@@ -166,7 +166,8 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
 
     def get_top_k(self, workload: Workload, top_k: int) -> list[TuningRecord]:
         """Return the fastest candidates of a workload."""
-        return self._best(workload, self._target or Target.current(allow_none=True), top_k)
+        found = self._best(workload, self._target or Target.current(allow_none=True), top_k)
+        return _tuning_records(found, workload)
 
     def get_all_tuning_records(self) -> list[TuningRecord]:
         """Return all records with times for this target and device model."""
@@ -196,8 +197,8 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         self._queries.asked += 1
         self._queries.found += bool(found)
         self._queries.unchecked += bool(found) and not checked
-        self._queries.unproven += bool(found) and not proven
-        return found[0] if found else None
+        self._queries.unproven += any(record.needs_proof for record in found)
+        return next(iter(_tuning_records(found, workload)), None)
 
     def tell(self) -> None:
         """Warn if no program was found, or if schedules are unchecked or unproven; reset the counters."""
@@ -218,15 +219,14 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         *,
         checked_only: bool = False,
         proven_only: bool = False,
-    ) -> list[TuningRecord]:
-        found = self._library.best(
+    ) -> list[Record]:
+        return self._library.best(
             _shash(workload),
             self._within(target),
             k=k,
             checked_only=checked_only or self._checked_only,
             proven_only=proven_only,
         )
-        return _tuning_records(found, workload)
 
     def _records(self) -> list[Record]:
         return self._library.records(within=self._within(self._target), with_errors=False)

@@ -9,7 +9,7 @@ import pytest
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.errors import NotFound
-from fleet.library import Library
+from fleet.library import Library, RecordKind
 from tests.contract.test_library_store import MATMUL, PI5, SCOPE, record
 from tests.contract.test_library_store import library as library
 
@@ -61,3 +61,16 @@ def test_proofs_of_a_workload_that_is_not_there(library: Library) -> None:
     """The error is the same as for records: NotFound."""
     with pytest.raises(NotFound):
         library.add_proof("nowhere", SCOPE, "[]", PROVEN)
+
+
+def test_a_static_schedule_needs_no_proof_where_times_are_proven(library: Library) -> None:
+    """On a device without proofs, a faster trial comes first; elsewhere, an unproven claim does not beat it."""
+    trial, claim = library.add_records([record(1, 1e-3), record(2, 1e-9)])
+    (static,) = library.add_records([replace(record(3, 2e-3), kind=RecordKind.STATIC)])
+    assert library.best(MATMUL.shash, SCOPE, proven_only=True) == []
+    assert (static.needs_proof, claim.needs_proof) == (False, True)
+
+    library.add_proof(MATMUL.shash, SCOPE, trial.trace_json, PROVEN)
+
+    found = library.best(MATMUL.shash, SCOPE, k=3, proven_only=True)
+    assert [one.id for one in found] == [trial.id, static.id]

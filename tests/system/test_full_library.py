@@ -135,6 +135,7 @@ def test_a_search_ends_with_what_it_measured(disk: SmallDisk) -> None:
     done = disk.fleet(*words)
     counted = [int(number) for number in re.findall(r"; (\d+)/1000 trials", done.stderr)]
     kept = int(str(disk.look()["records"]))
+    disk.run("sh", "-c", f"cat /dev/zero > {disk.library.parent}/rest")
     full_again = disk.fleet("jobs", "submit", "matmul-16")
     disk.grow()
     later = disk.fleet("tune", "matmul-64", "--on", "simulated", "--trials", "8", "--no-model", "--json")
