@@ -108,11 +108,12 @@ def _search(workload: Workload, target: Target, wanted: int) -> tuple[float, str
             records += [
                 Observation(
                     workload=workload.shash,
-                    trace_json=trace,
+                    trace_json=proposal.trace_json,
+                    origin=proposal.origin,
                     run_sec=sec,
                     features=unpack_rows(program.stores),
                 )
-                for trace, program, sec in zip(traces, programs, secs, strict=True)
+                for proposal, program, sec in zip(batch, programs, secs, strict=True)
             ]
     together = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:12]
     return spent_sec / max(1, len(digests)) * 1e3, together

@@ -241,20 +241,29 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
             is_warm=is_warm,
         )
         try:
-            traces = [one.trace_json for one in lab.pool.submit_within(_SEARCH_TIMEOUT_SEC, propose, task).result()]
+            proposals = lab.pool.submit_within(_SEARCH_TIMEOUT_SEC, propose, task).result()
         except BuildError as error:
             common.say(f"{program.operator}: a search failed: {str(error)[:100]}")
             return
-        if not traces and has_static:
+        if not proposals and has_static:
             has_static = False  # it has none: the search has to begin blind
             continue
-        if not traces:
+        if not proposals:
             return
         found: list[Held] = []
-        for trace, built in zip(traces, built_candidates(lab, traces), strict=True):
+        building = built_candidates(lab, [proposal.trace_json for proposal in proposals])
+        for proposal, built in zip(proposals, building, strict=True):
             run_sec = min(lab.timer(built.artifact, best_sec), default=math.inf) if built else math.inf
             features = NO_FEATURES if built is None or built.features is None else built.features
-            records.append(Observation(workload=program.shash, trace_json=trace, run_sec=run_sec, features=features))
+            records.append(
+                Observation(
+                    workload=program.shash,
+                    trace_json=proposal.trace_json,
+                    origin=proposal.origin,
+                    run_sec=run_sec,
+                    features=features,
+                )
+            )
             if built is None:
                 continue
             if run_sec < best_sec:

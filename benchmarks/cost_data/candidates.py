@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
 from fleet.cost_model.scoring import Ranker
+from fleet.domain.origin import has_decisions
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.search_state import Made, SearchState
 
@@ -65,7 +66,7 @@ def searched_candidates(task: CandidateTask) -> list[Candidate]:
     found: list[Candidate] = []
     for run in range(runs):
         wanted = (task.count - len(found)) // (runs - run)
-        made = itertools.starmap(state.make, _evolution(task, wanted, run).run())
+        made = itertools.starmap(state.make_by_rules, _evolution(task, wanted, run).run())
         found += _new(made, source, seen, wanted)
     return found
 
@@ -74,7 +75,7 @@ def _evolution(task: CandidateTask, wanted: int, run: int) -> Evolution:
     return Evolution(
         mod_json=task.mod_json,
         target=task.target,
-        times=task.times,
+        times=[(trace, sec) for trace, sec in task.times if has_decisions(trace)],
         ranker=Ranker(None, task.model, records=len(task.times)),
         population=max(32, math.ceil(1.2 * wanted)),
         generations=2 if task.model else 1,

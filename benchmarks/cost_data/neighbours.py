@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cost_data.dataset import Group, Program, load
+from fleet.domain.origin import Origin
 from fleet.domain.workload import Workload
 from fleet.library import StoredWorkload
 from fleet.optimizer.search_terms import Seed
@@ -27,9 +28,9 @@ def neighbours_seeds(program: Program, path: Path) -> tuple[Seed, ...]:
     found = nearest(asked, [_stored(group.program) for group in groups.values()])
     best = {one.shash: _best(groups[one.shash]) for one in found}
     return tuple(
-        Seed(mod_json=one.mod_json, trace_json=groups[one.shash].traces[index])
+        Seed(mod_json=one.mod_json, trace_json=trace, origin=Origin.of_trace(trace))
         for one in found
-        for index in best[one.shash]
+        for trace in (groups[one.shash].traces[index] for index in best[one.shash])
     )
 
 

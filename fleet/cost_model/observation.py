@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from fleet.domain.origin import Origin
 
 Features = NDArray[np.float32]
 """float32, shape [n_stores, n_features], as MetaSchedule's PerStoreFeature has them: mostly log2(x + 1)."""
@@ -28,6 +32,9 @@ class Observation:
     """Empty if only its features count."""
 
     features: Features = field(default_factory=lambda: NO_FEATURES, compare=False, repr=False)
+    origin: Origin | None = None
+    """None: it does not matter."""
+
     program: int | None = None
     """Hash of its scheduled program; None: not known, so its trace is replayed, which takes 12 to 33 ms."""
 
@@ -40,6 +47,11 @@ class Observation:
     device_model: str = ""
     instruction_set: str = ""
     """Shared by device models: "avx512 vnni", "neon"; see `cross.targets.target.Target`."""
+
+    @property
+    def is_of_rules(self) -> bool:
+        """True if MetaSchedule's rules made it, so that its decisions can be mutated."""
+        return self.origin is not None and self.origin.source == "rules"
 
     @property
     def has_features(self) -> bool:

@@ -10,6 +10,7 @@ last workload of a job is searched while its batch is built. With several device
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections import defaultdict, deque
@@ -28,6 +29,7 @@ from fleet.building.turns import Turns, stepped_aside
 from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
 from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.domain.origin import Origin
 from fleet.domain.workload import Workload
 from fleet.library import Library
 from fleet.optimizer.checker import Checker
@@ -138,7 +140,10 @@ class TuningLoop:
         """
         left = self._core.progress.trials_total
         for shash, traces in in_flight.items():
-            some = [Proposal(trace_json=trace, digest=digest) for digest, trace in traces.items()][:left]
+            some = [
+                Proposal(trace_json=trace, digest=digest, origin=Origin.of_trace(trace))
+                for digest, trace in itertools.islice(traces.items(), left)
+            ]
             left -= len(some)
             async with self._turns.building():
                 await self._perform(ev.Claim(shash, tuple(some)))

@@ -14,6 +14,7 @@ from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_r
 from fleet.cost_model.observation import Observation
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
+from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
@@ -70,12 +71,14 @@ def _records_of(
     timed = library.candidates(workload.shash, scope)
     secs |= {record.trace_json: record.median_sec for record in timed}
     disturbed = {record.trace_json for record in timed if disturbances_in(record.provenance)}
+    provenance = {record.trace_json: record.provenance for record in stored}
     programs = library.memory.programs(workload.shash, scope, feature_version=FEATURE_VERSION)
     return [
         Observation(
             workload=workload.shash,
             trace_json=trace,
             run_sec=sec,
+            origin=Origin.of_record(provenance[trace], trace),
             is_disturbed=trace in disturbed,
             program=program_in(programs.get(trace_digest(trace))),
         )

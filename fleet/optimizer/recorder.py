@@ -75,7 +75,7 @@ class Recorder:
             device_fingerprint=conditions.device_fingerprint,
             artifact_digest=effect.artifact_digest,
             kind=_kind(effect),
-            provenance=_provenance(measurement),
+            provenance=_provenance(measurement) | (effect.origin.provenance if effect.origin is not None else {}),
             checked=effect.is_checked,
             uid=uuid.uuid4().hex,  # chosen here: what is stored again because no answer came is there once
             program=_program(effect),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from fleet.domain.origin import Origin
+
 
 class Search(enum.StrEnum):
     """Ways to find candidates."""
@@ -23,3 +25,4 @@ class Seed:
     """Program that it was made for."""
 
     trace_json: str
+    origin: Origin

@@ -12,6 +12,7 @@ from fleet.building.metered import metered
 from fleet.building.pool import Pool, run_within
 from fleet.cost_model.job_trees import learn
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.origin import Source
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
@@ -28,7 +29,6 @@ from fleet.optimizer.core.events import (
     Proposed,
     SearchFailed,
 )
-from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
 _SEARCH_TIMEOUT_SEC = 120.0
@@ -106,7 +106,7 @@ class Searcher:
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once. Those of MetaSchedule's rules first: they take the compiler several times as
         long, and the last one to be started is waited for alone."""
-        ordered = sorted(effect.proposals, key=lambda one: not has_decisions(one.trace_json))
+        ordered = sorted(effect.proposals, key=lambda one: one.origin is None or one.origin.source is not Source.RULES)
         building = [
             self._build(effect.workload, one.digest, one.trace_json, wants_features=one.features is None)
             for one in ordered

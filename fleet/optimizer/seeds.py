@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from cross.targets.target import parse_target
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import operators_of
+from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
-from fleet.library import Library, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.optimizer.search_terms import Seed
 
 _NEIGHBOURS = 3
@@ -31,7 +32,7 @@ def seeds_for(
     Neighbours are of the same operators and kinds of arguments, with other shapes, nearest by the ratios of these.
     """
     found = [
-        Seed(mod_json=workload.mod_json, trace_json=record.trace_json)
+        _seed(workload.mod_json, record)
         for other in library.scopes([workload.shash])
         if other != scope and _is_alike(other.target_json, scope.target_json)
         for record in library.best(workload.shash, other, k=_OF_EACH)
@@ -39,8 +40,13 @@ def seeds_for(
     for neighbour in nearest(workload, others):
         best = library.best(neighbour.shash, scope, k=_OF_EACH)
         close = [record for record in best if record.median_sec <= _CLOSE * best[0].median_sec]
-        found += [Seed(mod_json=neighbour.mod_json, trace_json=record.trace_json) for record in close]
+        found += [_seed(neighbour.mod_json, record) for record in close]
     return tuple(dict.fromkeys(found))
+
+
+def _seed(mod_json: str, record: Record) -> Seed:
+    trace = record.trace_json
+    return Seed(mod_json=mod_json, trace_json=trace, origin=Origin.of_record(record.provenance, trace))
 
 
 def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:

@@ -56,8 +56,14 @@ class Space:
         knobs = self.knobs
         width = max(map(len, knobs))
         lines = [f"  {name:<{width}}  {_shown(options)}" for name, options in knobs.items()]
-        best = ", ".join(f"{name}={_word(value)}" for name, value in _values(self.choices[0]))
-        return "\n".join([f"{self.rule}: {len(self.choices):,} choices", *lines, f"  first choice: {best}"])
+        return "\n".join(
+            [f"{self.rule}: {len(self.choices):,} choices", *lines, f"  first choice: {choice_text(self.choices[0])}"]
+        )
+
+
+def choice_text(choice: Knobs) -> str:
+    """Return the options of one choice: "tile.lanes=16, unroll=4"."""
+    return ", ".join(f"{name}={_word(value)}" for name, value in _values(choice))
 
 
 class SpaceRule(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from fleet.spaces.design_space import Knobs, Space, is_choice
+from fleet.spaces.design_space import Knobs, Space, choice_text, is_choice
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
@@ -33,11 +33,20 @@ def distance(one: Knobs, other: Knobs) -> float:
     return sum(_apart(getattr(one, knob.name), getattr(other, knob.name)) for knob in fields(one))
 
 
-def choice_of(space: Space, scheduled: Schedule) -> Knobs | None:
+def choice_of(space: Space, scheduled: Schedule, knobs: str = "") -> Knobs | None:
     """Return the choice of its own space that makes a schedule's program; None if no likely one does.
 
-    A schedule does not name its knobs, but splits loops by them, so few choices have to be applied.
+    Steps do not name knobs, but split loops by them. So few choices have to be applied if the knobs are unknown.
+
+    Args:
+        knobs: the choice as text, if its record has it.
     """
+    named = next((choice for choice in space.choices if knobs and choice_text(choice) == knobs), None)
+    return named or _applied_choice(space, scheduled)
+
+
+def _applied_choice(space: Space, scheduled: Schedule) -> Knobs | None:
+    """Find a schedule's choice by applying those whose numbers it splits loops by."""
     import tvm_ffi
 
     factors = Counter(_split_factors(scheduled))

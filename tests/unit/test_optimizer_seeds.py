@@ -15,13 +15,14 @@ from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.origin import Origin, has_decisions
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.optimizer.recall import recall
 from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.seeds import nearest, seeds_for
-from fleet.optimizer.tasks.evolution import Evolution, has_decisions
+from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.transfer import Misfit, adapted, fitted_tiles
 from fleet.spaces.likeness import choice_of
@@ -56,6 +57,10 @@ def stored(workload: Workload) -> StoredWorkload:
         flop=workload.flop,
         args=workload.args,
     )
+
+
+def seed(workload: Workload, trace: str) -> Seed:
+    return Seed(mod_json=workload.mod_json, trace_json=trace, origin=Origin.of_trace(trace))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +119,7 @@ def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, s
     workload, trace = neighbour
     wider = row_sums(96, 80)
 
-    [schedule] = adapted(wider.mod_json, TARGET, [Seed(mod_json=workload.mod_json, trace_json=trace)])
+    [(schedule, _)] = adapted(wider.mod_json, TARGET, [seed(workload, trace)])
 
     assert "EnterPostproc" in trace_json(schedule)
     assert [schedule.mod["main"].params[0].name] == ["x"]
@@ -124,7 +129,7 @@ def test_what_does_not_fit_is_left_out(neighbour: tuple[Workload, str]) -> None:
     """Neither a trace of other blocks nor a broken one ends the search; they are counted."""
     workload, trace = neighbour
     broken = ["", "null", "[]", "[[], [1]]", '[[["Nothing", [], [], []]], []]']
-    seeds = [Seed(mod_json=workload.mod_json, trace_json=text) for text in (trace, *broken)]
+    seeds = [seed(workload, text) for text in (trace, *broken)]
     left_out: Counter[Misfit] = Counter()
 
     assert [] == list(adapted(matmul(32).mod_json, TARGET, seeds, left_out))
@@ -147,7 +152,7 @@ def test_a_neighbours_tile_is_one_of_the_own_space() -> None:
     )
     [made] = there.schedules_at([place])
 
-    [schedule] = adapted(ours.mod_json, TARGET, [Seed(mod_json=origin.mod_json, trace_json=trace_json(made))])
+    [(schedule, _)] = adapted(ours.mod_json, TARGET, [seed(origin, trace_json(made))])
 
     chosen = choice_of(here, schedule)
     assert isinstance(chosen, Tile)
@@ -168,7 +173,7 @@ def test_a_schedule_of_a_space_without_knobs_is_replayed_as_it_is() -> None:
     made = static_schedule(module_of(origin.mod_json), TARGET)
     assert made is not None
 
-    [schedule] = adapted(ours.mod_json, TARGET, [Seed(mod_json=origin.mod_json, trace_json=trace_json(made))])
+    [(schedule, _)] = adapted(ours.mod_json, TARGET, [seed(origin, trace_json(made))])
 
     renamed = trace_json(made).replace("sum_64", "sum_96")
     tvm.ir.assert_structural_equal(replay(module_of(ours.mod_json), renamed).mod, schedule.mod)
@@ -195,7 +200,7 @@ def test_a_first_batch_begins_with_what_was_best_elsewhere(neighbour: tuple[Work
             mod_json=wider.mod_json, target=TARGET, seeds=progress.seeds, count=4, population=8, generations=1
         )
 
-    fitted = trace_json(next(iter(adapted(wider.mod_json, TARGET, progress.seeds))))
+    fitted = trace_json(next(iter(adapted(wider.mod_json, TARGET, progress.seeds)))[0])
     assert fitted == propose(task)[0].trace_json
 
 

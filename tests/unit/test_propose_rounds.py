@@ -92,7 +92,9 @@ def test_the_second_round_learns_from_the_first(pool: BuildPool, workload: Workl
         for proposal, candidate in zip(proposals, built, strict=True):
             assert candidate.features is not None
             run_sec = time_once(candidate.artifact)
-            records.append(Observation(workload="w", trace_json=proposal.trace_json, run_sec=run_sec))
+            records.append(
+                Observation(workload="w", trace_json=proposal.trace_json, origin=proposal.origin, run_sec=run_sec)
+            )
             lessons.append(Observation(workload=workload.shash, run_sec=run_sec, features=candidate.features))
         model = pool.submit(learn, lessons).result()
         assert model is not None

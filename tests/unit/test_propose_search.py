@@ -21,11 +21,12 @@ from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.tasks import propose as proposing
-from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
+from fleet.optimizer.tasks.evolution import Evolution, blind_population
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.optimizer.tasks.search_state import Made, SearchState
@@ -104,7 +105,9 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
     own = list(itertools.islice(kept.own_space(), 24))
     rows = kept.features_of(own, threads=1)
     records = [
-        Observation(workload="w", trace_json=each.trace_json, run_sec=1e-3 + 1e-5 * n, features=features)
+        Observation(
+            workload="w", trace_json=each.trace_json, origin=each.origin, run_sec=1e-3 + 1e-5 * n, features=features
+        )
         for n, (each, features) in enumerate(zip(own, rows, strict=True))
     ]
     task = ProposeTask(
@@ -122,6 +125,8 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
     assert anew == again
     assert next(kept.own_space()) is own[0]
     assert 2 == sum(has_decisions(each.trace_json) for each in again[:8])
+    assert all(has_decisions(each.trace_json) == (each.origin == Origin(source=Source.RULES)) for each in again)
+    assert all(each.origin is not None and each.origin.knobs for each in again if not has_decisions(each.trace_json))
     assert 12 == len({each.digest for each in again} - {each.digest for each in own})
     for some in (again[:8], again[8:]):
         expected = [each.log_secs.mean() for each in some if each.log_secs is not None]
@@ -140,7 +145,10 @@ class Knowing(SearchState):
 def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
     """Who goes on with a job, or takes a search over, has the programs' hashes from the library: the same proposals."""
     programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
-    records = [Observation(workload="w", trace_json=proposal.trace_json, run_sec=1e-3) for proposal in proposals]
+    records = [
+        Observation(workload="w", trace_json=proposal.trace_json, origin=proposal.origin, run_sec=1e-3)
+        for proposal in proposals
+    ]
     knowing = [replace(one, program=program_in(stored)) for one, stored in zip(records, programs, strict=True)]
     task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, records=tuple(records))
 
@@ -191,9 +199,12 @@ def test_schedules_check_their_arguments_again_after_the_own_space_was_made(work
 def test_measured_candidates_never_come_again(workload: Workload, proposals: list[Proposal]) -> None:
     """Round after round, neither what was measured, nor what failed, nor what is in flight is proposed again."""
     seen = {proposal.digest for proposal in proposals}
-    records = [Observation(workload="w", trace_json=proposals[0].trace_json, run_sec=math.inf)]
+    records = [
+        Observation(workload="w", trace_json=proposals[0].trace_json, origin=proposals[0].origin, run_sec=math.inf)
+    ]
     records += [
-        Observation(workload="w", trace_json=p.trace_json, run_sec=1e-3 * n) for n, p in enumerate(proposals[1:4], 1)
+        Observation(workload="w", trace_json=p.trace_json, origin=p.origin, run_sec=1e-3 * n)
+        for n, p in enumerate(proposals[1:4], 1)
     ]
     in_flight = frozenset(proposal.digest for proposal in proposals[4:])
     for seed in range(3):
@@ -210,7 +221,10 @@ def test_measured_candidates_never_come_again(workload: Workload, proposals: lis
         assert fresh
         assert not seen & {proposal.digest for proposal in fresh}
         seen |= {proposal.digest for proposal in fresh}
-        records += [Observation(workload="w", trace_json=proposal.trace_json, run_sec=1e-3) for proposal in fresh]
+        records += [
+            Observation(workload="w", trace_json=proposal.trace_json, origin=proposal.origin, run_sec=1e-3)
+            for proposal in fresh
+        ]
 
 
 @pytest.mark.slow
@@ -224,7 +238,9 @@ def test_exhausted_space_gives_fewer_then_none() -> None:
             ProposeTask(mod_json=small.mod_json, target=TARGET, records=records, count=64, seed=seed, population=16)
         )
         counts.append(len(found))
-        records += tuple(Observation(workload="w", trace_json=p.trace_json, run_sec=1e-6) for p in found)
+        records += tuple(
+            Observation(workload="w", trace_json=p.trace_json, origin=p.origin, run_sec=1e-6) for p in found
+        )
 
     assert 0 < counts[0] < 64
     assert counts[-1] == 0

@@ -10,10 +10,10 @@ import pytest
 
 from cross.targets.target import host_target
 from fleet.cost_model.observation import Observation
+from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.optimizer.search_terms import Search
-from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.optimizer.tasks.searches import GRID_MOST
@@ -65,7 +65,9 @@ class Wide(SearchState):
     size = 0
 
     def own_space(self) -> Iterator[Made]:
-        return itertools.repeat(Made(trace_json="[]", digest="one", program=1, schedule=None), self.size)
+        return itertools.repeat(
+            Made(trace_json="[]", digest="one", program=1, schedule=None, origin=Origin(source=Source.SPACE)), self.size
+        )
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact
     from fleet.cost_model.observation import Features
     from fleet.domain.measuring import Measurement
+    from fleet.domain.origin import Origin
     from fleet.optimizer.prioritizer.values import LogSecs
     from fleet.spaces.packing import Packing
 
@@ -33,6 +34,7 @@ class Proposal:
     digest: str
     """Digest of the trace, see `trace_digest`."""
 
+    origin: Origin | None = None
     predicted: float = math.nan
     """Score by the model, higher is better; nan without a model."""
 

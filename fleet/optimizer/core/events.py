@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Features, Observation
+    from fleet.domain.origin import Origin
     from fleet.domain.proving import Proof
     from fleet.optimizer.core.candidates import Proposal
     from fleet.optimizer.core.news import News
@@ -349,6 +350,7 @@ class Store:
     artifact_digest: str
     device_name: str
     measurement: Measurement
+    origin: Origin | None = None
     is_checked: bool | None = None
     is_static: bool = False
     """It is of a static schedule, and no trial."""

@@ -57,6 +57,7 @@ class Results:
                 artifact_digest=candidate.artifact.digest if candidate and candidate.artifact else "",
                 device_name=on or self._job.progress.device_name,
                 measurement=measurement,
+                origin=candidate.proposal.origin if candidate else None,
                 is_checked=True if purpose is Purpose.RUN_OFF and candidate else None,
                 is_static=candidate is not None and candidate.is_static,
                 features=candidate.features if candidate else None,
@@ -113,6 +114,7 @@ class Results:
                 trace_json=candidate.trace_json,
                 run_sec=measurement.median_sec,
                 features=NO_FEATURES if candidate.features is None else candidate.features,
+                origin=candidate.proposal.origin,
                 program=candidate.program,
                 is_disturbed=bool(measurement.disturbances),
             )

@@ -62,7 +62,7 @@ class Evolution:
     mod_json: str
     target: Target
     times: Sequence[tuple[str, float]]
-    """Traces that may be parents, with their times [s]; infinite for failures."""
+    """Traces of these rules that may be parents, with their times [s]; infinite for failures."""
 
     ranker: Ranker
     """What scores; a blind one scores at random."""
@@ -120,7 +120,7 @@ class Evolution:
         database = ms.database.MemoryDatabase()
         workload = database.commit_workload(module_of(self.mod_json))
         target = json.loads(str(make_target(self.target)))
-        able = [(sec, trace) for trace, sec in self.times if math.isfinite(sec) and has_decisions(trace)]
+        able = [(sec, trace) for trace, sec in self.times if math.isfinite(sec)]
         for sec, trace in sorted(able)[: max(1, math.ceil(_PARENTS * self.population))]:
             database.commit_tuning_record(tuning_record(trace, [sec], target, workload))
         return database
@@ -164,11 +164,3 @@ class Evolution:
             found = extract_features(self.mod_json, self.target, list(new.values()), threads=self.threads)
             known.update(zip(new, found, strict=True))
         return [known[program] for program in programs]
-
-
-def has_decisions(trace: str) -> bool:
-    """Tell whether a trace samples anything, so that there is something to mutate. Malformed ones do not."""
-    try:
-        return bool(json.loads(trace)[1])
-    except (ValueError, LookupError, TypeError):
-        return False

@@ -26,7 +26,7 @@ from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.search_terms import Search, Seed
-from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
+from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population
 from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
 from fleet.optimizer.tasks.search_state import Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import replay_traces, search_grid, search_randomly
@@ -180,7 +180,9 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
         return []
     left_out: Counter[Misfit] = Counter()
     fitting = adapted(task.mod_json, task.target, task.seeds, left_out)
-    found = list(itertools.islice(fresh.of(map(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE)))
+    found = list(
+        itertools.islice(fresh.of(itertools.starmap(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE))
+    )
     if left_out:
         logger.info("schedules from elsewhere left out", extra={"reasons": {**left_out}})
     return found
@@ -198,7 +200,7 @@ def _share_of_rules(task: ProposeTask) -> int:
     if past < 0:
         return 0
     best = min(task.records, key=lambda record: record.run_sec)
-    if has_decisions(best.trace_json):
+    if best.is_of_rules:
         return task.count // 2
     is_their_turn = past // task.count % _RULES_EVERY == 0
     return math.ceil(task.count / _RULES_PART) if is_their_turn else 0
@@ -209,9 +211,9 @@ def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) 
     found = _rules(task, count, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
     explored = sum(chance.random() < EXPLORED for _ in range(count))
-    best = list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), count - explored))
-    best += itertools.islice(fresh.of(itertools.starmap(state.make, reversed(found))), explored)
-    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), task.ahead))
+    best = list(itertools.islice(fresh.of(itertools.starmap(state.make_by_rules, found)), count - explored))
+    best += itertools.islice(fresh.of(itertools.starmap(state.make_by_rules, reversed(found))), explored)
+    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make_by_rules, found)), task.ahead))
 
 
 def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
@@ -223,7 +225,7 @@ def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
     return Evolution(
         mod_json=task.mod_json,
         target=task.target,
-        times=[(record.trace_json, record.run_sec) for record in task.records],
+        times=[(record.trace_json, record.run_sec) for record in task.records if record.is_of_rules],
         ranker=ranker,
         population=blind_population(population, most) if ranker.is_blind else population,
         generations=task.generations if is_alone and not ranker.is_blind else 1,
@@ -296,6 +298,7 @@ def _proposal(candidate: Made, score: float, log_secs: LogSecs | None = None) ->
         trace_json=candidate.trace_json,
         digest=candidate.digest,
         predicted=score,
+        origin=candidate.origin,
         features=candidate.features,
         log_secs=log_secs,
     )

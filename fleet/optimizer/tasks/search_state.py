@@ -19,10 +19,12 @@ from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
 from fleet.cost_model.observation import Features
 from fleet.domain.keys import trace_digest
+from fleet.domain.origin import Origin, Source
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.fast_schedule_calls import unchecked_arguments
-from fleet.spaces.space import schedules
+from fleet.spaces.design_space import Space, choice_text
+from fleet.spaces.space import space_of
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import module_of
 
@@ -47,6 +49,7 @@ class Made:
     schedule: Schedule | None
     """None once it has features, which is all that it was kept for."""
 
+    origin: Origin
     features: Features | None = None
 
 
@@ -58,7 +61,7 @@ class SearchState:
         self._target = target
         self._own: list[Made] = []
         self._programs: dict[bytes, int | None] = {}
-        self._rest = schedules(module_of(mod_json), target)
+        self._rest = _with_origins(space_of(module_of(mod_json), target))
 
     def own_space(self) -> Iterator[Made]:
         """Yield the workload's own space in its order. What nobody has asked for is not made.
@@ -69,20 +72,32 @@ class SearchState:
         yield from self._own
         while True:
             with unchecked_arguments():
-                schedule = next(self._rest, None)
-            if schedule is None:
+                found = next(self._rest, None)
+            if found is None:
                 return
-            made = self.make(schedule)
+            made = self.make(*found)
             check_trace(made.trace_json)  # rules of other packages may take steps that no record may have
             self._own.append(made)
             yield self._own[-1]
 
-    def make(self, schedule: Schedule, features: Features | None = None) -> Made:
+    def make_by_rules(self, schedule: Schedule, features: Features | None = None) -> Made:
+        """Describe an applied schedule of MetaSchedule's rules."""
+        source = Source.RULES if schedule.trace.decisions else Source.STEPS
+        return self.make(schedule, Origin(source=source), features)
+
+    def make(self, schedule: Schedule, origin: Origin, features: Features | None = None) -> Made:
         """Describe an applied schedule."""
         trace, program = trace_json(schedule), program_hash(schedule)
         self._programs[_key(trace)] = program
         kept = schedule if features is None else None
-        return Made(trace_json=trace, digest=trace_digest(trace), program=program, schedule=kept, features=features)
+        return Made(
+            trace_json=trace,
+            digest=trace_digest(trace),
+            program=program,
+            schedule=kept,
+            origin=origin,
+            features=features,
+        )
 
     def program_of(self, trace: str) -> int | None:
         """Return the hash of a record's program; None if the trace does not fit the workload."""
@@ -100,6 +115,15 @@ class SearchState:
         for candidate, features in zip(new, found, strict=True):
             candidate.features, candidate.schedule = features, None
         return [candidate.features for candidate in candidates if candidate.features is not None]
+
+
+def _with_origins(space: Space | None) -> Iterator[tuple[Schedule, Origin]]:
+    """Yield the schedules of a space in its order."""
+    if space is None or space.is_baseline:
+        return
+    made = space.schedules_at(range(len(space.choices)))
+    for schedule, choice in zip(made, space.choices or (None,), strict=False):
+        yield schedule, Origin(source=Source.SPACE, knobs=choice_text(choice) if choice is not None else "")
 
 
 @functools.lru_cache(maxsize=_MOST_STATES)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from fleet.domain.origin import Origin
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.search_state import Made, SearchState
@@ -46,7 +47,7 @@ def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evoluti
     own = list(itertools.islice(fresh.of(state.own_space()), _DRAWN_FROM * count))
     chosen = chance.sample(own, min(len(own), (count + 1) // 2))
     if len(chosen) < count:
-        made = [state.make(schedule, features) for schedule, features in rules.run()]
+        made = list(itertools.starmap(state.make_by_rules, rules.run()))
         chance.shuffle(made)
         chosen += itertools.islice(fresh.of(made), count - len(chosen))
     return chosen
@@ -61,4 +62,4 @@ def _replayed(mod_json: str, traces: Sequence[str], state: SearchState) -> Itera
     mod = module_of(mod_json)
     for trace in traces:
         with contextlib.suppress(InvalidRequest):
-            yield state.make(replay(mod, trace))
+            yield state.make(replay(mod, trace), Origin.of_trace(trace))

@@ -11,14 +11,16 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cross.targets.target import Target, make_target
+from fleet.domain.origin import Origin, Source
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
 from fleet.optimizer.search_terms import Seed
-from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.spaces.blocks import child_blocks
+from fleet.spaces.design_space import choice_text
 from fleet.spaces.likeness import choice_of, nearest
 from fleet.spaces.space import space_of
 from fleet.workloads.traces import replay
@@ -48,8 +50,8 @@ class Misfit(enum.StrEnum):
 
 def adapted(
     mod_json: str, target: Target, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None
-) -> Iterator[Schedule]:
-    """Yield the schedules that fit this workload, in order.
+) -> Iterator[tuple[Schedule, Origin]]:
+    """Yield the schedules that fit this workload with their origins, in order.
 
     Args:
         left_out: counts those that do not fit.
@@ -81,7 +83,7 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
 
-def _adapt(mod_json: str, target: Target, seed: Seed) -> Schedule | Misfit:
+def _adapt(mod_json: str, target: Target, seed: Seed) -> tuple[Schedule, Origin] | Misfit:
     try:
         if seed.mod_json != mod_json:
             check_program(seed.mod_json)
@@ -90,27 +92,34 @@ def _adapt(mod_json: str, target: Target, seed: Seed) -> Schedule | Misfit:
     except InvalidRequest:
         return Misfit.BROKEN
     if seed.mod_json == mod_json:
-        return made
-    found = None if has_decisions(seed.trace_json) else _most_like(mod, target, origin, made)
+        return made, replace(seed.origin, is_adapted=True)
+    is_of_rules = seed.origin.source is Source.RULES
+    found = None if is_of_rules else _most_like(mod, target, origin, made, seed.origin.knobs)
     if found is not None:
         return found
     recorded = _renamed(made, origin, mod)
     if recorded is None:
         return Misfit.OTHER_BLOCKS
     try:
-        return _fitted(mod, target, recorded)
+        source = Source.RULES if is_of_rules else Source.STEPS
+        return _fitted(mod, target, recorded), Origin(source=source, is_adapted=True)
     except InvalidRequest:
         return Misfit.REFUSED
 
 
-def _most_like(mod: IRModule, target: Target, origin: IRModule, made: Schedule) -> Schedule | None:
+def _most_like(
+    mod: IRModule, target: Target, origin: IRModule, made: Schedule, knobs: str
+) -> tuple[Schedule, Origin] | None:
     """Return the schedule of this workload's space whose knobs are most like another's; None where it has no knobs."""
     there, here = space_of(origin, target), space_of(mod, target)
     if there is None or here is None:
         return None
-    chosen = choice_of(there, made)
+    chosen = choice_of(there, made, knobs)
     place = None if chosen is None else nearest(chosen, here.choices)
-    return None if place is None else next(here.schedules_at([place]))
+    if place is None:
+        return None
+    kept = Origin(source=Source.SPACE, knobs=choice_text(here.choices[place]), is_adapted=True)
+    return next(here.schedules_at([place])), kept
 
 
 def _fitted(mod: IRModule, target: Target, recorded: Trace) -> Schedule:

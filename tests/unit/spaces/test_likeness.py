@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from fleet.graph.winograd import winograd
 from fleet.graph.winograd_algorithm import Filtering
 from fleet.spaces.attention import AttentionTile
 from fleet.spaces.column_tiles import ColumnTile
-from fleet.spaces.design_space import Knobs, Space
+from fleet.spaces.design_space import Knobs, Space, choice_text
 from fleet.spaces.likeness import choice_of, distance, nearest
 from fleet.spaces.rows import RowTile
 from fleet.spaces.space import space_of
@@ -124,3 +126,19 @@ def test_what_no_space_made_has_no_knobs() -> None:
     schedule.split(schedule.get_loops(schedule.get_sblock("C"))[0], [None, 4])
 
     assert choice_of(space_in(mod), schedule) is None
+
+
+@pytest.mark.slow
+def test_a_choice_that_a_record_names_is_found_without_a_schedule() -> None:
+    """Applying one takes 10 ms. Knobs of another version, which name no choice, do not count."""
+    space = space_in(module_of(matmul(96).mod_json))
+    place = len(space.choices) // 2
+    [made] = space.schedules_at([place])
+
+    def refuse(places: Sequence[int]) -> NoReturn:
+        raise AssertionError("a schedule is applied")
+
+    named = choice_of(replace(space, schedules_at=refuse), made, choice_text(space.choices[place]))
+
+    assert named == space.choices[place]
+    assert choice_of(space, made, "other knobs") == choice_of(space, made)
