@@ -44,7 +44,7 @@ _PRODUCT_LOOPS = 5
 """Batch, head, row, column and sum."""
 
 _TAIL = 1.2
-"""What the rest of the rows costs more than a block as small: its code is another, and cold."""
+"""Extra cost of the remaining rows over a block of that size: their code is another, and cold."""
 
 _BEGIN_CYCLES = 200
 """Of a block of rows: memory for its scores, and the ends of its loops."""
@@ -60,7 +60,7 @@ class AttentionTile:
     """One choice of all knobs."""
 
     rows: int
-    """Queries whose scores are computed together."""
+    """Queries with scores that are computed together."""
 
     score_vectors: int
     value_vectors: int

@@ -1,4 +1,4 @@
-"""Reads what a scheduled program's blocks compute: which are products, what their loops mean, what surrounds them."""
+"""Analyses the blocks of a scheduled program: products, the meaning of their loops, surrounding blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Role(enum.Enum):
-    """What a loop of a product means. A product sums data times weights over its reductions."""
+    """Role of a loop of a product. A product sums data times weights over its reductions."""
 
     BATCH = "batch"
     """In both operands, and in the result: every step is a product of its own."""
@@ -47,10 +47,10 @@ class Product:
     """In the order of the block's loops."""
 
     data: int
-    """Which of the block's reads is the data."""
+    """Index of the data among the block's reads."""
 
     weights: int
-    """Which of its reads is the weights."""
+    """Index of the weights among its reads."""
 
     column_axis: int | None
     """Dimension of the weights that the innermost column runs along with stride 1; None: no such."""
@@ -122,7 +122,7 @@ def _follows(user: SBlock, block: SBlock) -> bool:
 
 
 def find_product(block: SBlock) -> Product | None:
-    """Return what a block multiplies; None if it is no sum of products of two tensors, or a size is not fixed."""
+    """Return the product of a block, or None if it is no sum of products of two tensors, or a size is open."""
     from tvm.ir import TensorLoad
     from tvm.ir.prim import expr as prim
     from tvm.tirx import BufferStore, IterVar

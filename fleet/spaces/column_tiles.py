@@ -1,6 +1,6 @@
-"""The tiles of reductions by columns that fit a processor's registers, and an estimate of what each costs.
+"""The tiles of reductions by columns that fit a processor's registers, and an estimate of their cost.
 
-A tile is `row` neighbours times `vectors` vectors of columns. Neighbours share what they read: one step takes them all
+A tile is `row` neighbours times `vectors` vectors of columns. Neighbours share their reads: one step takes them all
 through one row of their windows, each vector of data is loaded once, and each of weights once for the whole tile.
 """
 
@@ -19,7 +19,7 @@ _MOST_SUMS_IN_GROUPS = 0.8
 """Of the registers, in a grouped convolution: 28 sums in 32 took up to a sixth longer than 18 to 25 (Zen 5)."""
 
 _MOST_VECTORS = 7
-"""Where neighbours share nothing: so many sums hide the latency of an addition."""
+"""If neighbours share nothing: number of sums that hide the latency of an addition."""
 
 _LINE_BYTES = 64
 _NUMBER_BYTES = 4
@@ -27,14 +27,14 @@ _BYTES_PER_CYCLE = 40
 """From the second cache."""
 
 _SHORT_PIECES = 1.2
-"""By how much longer it takes to read data in pieces of a line or so. Pools whose windows share nothing took up to
-two thirds longer.
+"""By how much longer it takes to read data in pieces of a line or so. Pools with disjoint windows took up to two thirds
+longer.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnTile:
-    """What stays in registers."""
+    """Tile that stays in registers."""
 
     row: int
     """Neighbours along the last axis but one."""
@@ -42,7 +42,7 @@ class ColumnTile:
     vectors: int
     lanes: int
     order: Order = Order.ROWS
-    """Which of the loops around the tiles is the outermost: over rows, or over blocks of columns."""
+    """Outermost of the loops around the tiles: over rows, or over blocks of columns."""
 
     @property
     def columns(self) -> int:
@@ -51,7 +51,7 @@ class ColumnTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnSums:
-    """What of a reduction by columns its tiles depend on."""
+    """Facts about a reduction by columns that its tiles depend on."""
 
     columns: int
     """Of the result, or of a group, where groups of columns read the same data."""
@@ -61,7 +61,7 @@ class ColumnSums:
 
     is_grouped: bool
     row: int
-    """Neighbours along the last axis but one that share what they read; 1: they share nothing."""
+    """Number of neighbours along the last axis but one that share reads; 1: none."""
 
     window: int
     """Numbers along the row that one result reads in a step."""
@@ -126,9 +126,9 @@ def _cycles_of_tile(row: int, tile: ColumnTile, sums: ColumnSums, facts: Process
 
 
 def _reading_cycles(tile: ColumnTile, sums: ColumnSums) -> float:
-    """Estimate what it takes to fetch a result's data from beyond the nearest cache, shared among its steps.
+    """Estimate the cost of fetching a result's data from beyond the nearest cache, shared among its steps.
 
-    Row by row, all columns pass before the next row has its windows: what they have in common is fetched again. With
+    Row by row, all columns pass before the next row has its windows: shared data is fetched again. With
     blocks of columns outermost it is still there (a depthwise convolution takes half to four fifths of the time on Zen
     5), but that reads short pieces, and lines that are wider than a block are fetched again for the next one.
     """

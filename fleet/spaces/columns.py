@@ -1,4 +1,4 @@
-"""Reductions whose innermost axis is not reduced: depthwise convolutions, pooling, means over pixels.
+"""Reductions that keep the innermost axis: depthwise convolutions, pooling, means over pixels.
 
 Each lane of a vector reduces a column of its own (a channel). A tile of a few neighbours along the row, times a few
 vectors, stays in registers while the reduction runs. Padding of rows is not materialised: they are split where the
@@ -165,7 +165,7 @@ def tiles_of(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What one result reads along a row."""
+    """Window that one result reads along a row."""
 
     size: int
     stride: int
@@ -173,7 +173,7 @@ class _Window:
 
 
 def _window(block: SBlock) -> _Window | None:
-    """Return the window of a reduction whose neighbours along a row share what they read; None: they do not."""
+    """Return the window of a reduction with neighbours along a row that share reads, or None."""
     from tvm.tirx import IterVar
 
     neighbours = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar][-2:-1]

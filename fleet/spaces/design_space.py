@@ -73,7 +73,7 @@ class SpaceRule(Protocol):
         """Return the space of a function; None if this rule has no schedules for the function, or for the target.
 
         Args:
-            mod: one function, "main", of blocks whose loops have fixed sizes. The rule must not modify it.
+            mod: one function, "main", of blocks with loops of fixed sizes. The rule must not modify it.
             facts: the processor's or the GPU's.
         """
 

@@ -1,7 +1,7 @@
-"""Element-wise programs and copies: what is left after inlining, one pass over memory.
+"""Element-wise programs and copies: the rest after inlining, one pass over memory.
 
-Where an index decides what is computed (padding, concatenation), loops are split at the borders, and what remains are
-plain copies, which LLVM makes fast. Transposed reads are blocked, so that neither side strides through memory.
+If an index decides the computation (padding, concatenation), loops are split at the borders, and the rest are plain
+copies, which LLVM makes fast. Transposed reads are blocked, so that neither side strides through memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tvm.tirx import Var
 
 _FEWEST_LANES = 4
-"""Of vectors that divide a row: pairs take up to twice as long as what LLVM makes of it by itself."""
+"""Of vectors that divide a row: pairs take up to twice as long as LLVM's own code."""
 
 _BLOCK = 16
 """Side of the squares in which a matrix is transposed: one cache line of float32."""
@@ -79,7 +79,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
 def _vectorize_pieces(schedule: Schedule, block: SBlock, loops: list[LoopRV], most: int) -> None:
     """Vectorize the last loops as one, where they run through whole pieces of all that is read and written.
 
-    What is decided outside of them is the same for all of their steps, but LLVM decides it for each element.
+    Conditions outside of them are the same for all of their steps, but LLVM evaluates them for each element.
     """
     from tvm.tirx import IntImm
 
@@ -114,7 +114,7 @@ def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int 
     """Vectorize the last loop; return the loops around vectors, without one that is split at its border.
 
     Args:
-        group: size of the groups that are apart in what is read. No vector reaches into the next, its parts would be
+        group: size of the groups that are apart in the source. No vector reaches into the next, its parts would be
             fetched one by one.
     """
     if group and extent(schedule, loops[-1]) % group == 0:
@@ -131,7 +131,7 @@ def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int 
 
 
 def _deciding_axes(block: SBlock) -> list[int]:
-    """Return the axes whose position decides what is computed."""
+    """Return the axes with positions that decide the computation."""
     names = {name for condition in _conditions(block) for name in names_in(condition)}
     return [axis for axis, iterator in enumerate(block.iter_vars) if iterator.var.name in names]
 

@@ -1,7 +1,7 @@
-"""Schedules for what is no tiled product: each kind has one good choice, and reductions have their tile.
+"""Schedules for blocks other than tiled products: each kind has one good choice, and reductions have their tile.
 
-Blocks that make rows (softmax, norms) are taken together, from their result backwards; what remains is taken one by
-one. Every attempt works on a copy, so what cannot be scheduled stays a loop nest that is right.
+Blocks that make rows (softmax, norms) are taken together, from their result backwards; the rest is taken one by one.
+Every attempt works on a copy, so blocks that cannot be scheduled stay correct loop nests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def fallback_space(mod: IRModule, facts: ProcessorFacts) -> Space:
 def schedule_rest(
     schedule: Schedule, facts: ProcessorFacts, tiles: Mapping[str, ReductionTile] | None = None
 ) -> Schedule:
-    """Schedule all blocks whose loops nobody has touched; return the schedule that has them.
+    """Schedule all blocks with untouched loops; return the schedule that has them.
 
     Args:
         tiles: of reductions, by their blocks; others have the most promising ones.

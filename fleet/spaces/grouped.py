@@ -1,6 +1,6 @@
-"""Grouped convolutions whose groups are padded to whole vectors: the padding is left out row by row.
+"""Grouped convolutions with groups padded to whole vectors: the padding is left out row by row.
 
-In two passes over the whole result, the second fetches from a far cache what the first has just written: ShuffleNet's
+In two passes over the whole result, the second fetches the first one's results from a far cache: ShuffleNet's
 first grouped convolution took a fifth longer (Zen 5).
 """
 

@@ -1,7 +1,7 @@
 """Gives a scheduled program indices of 32 bits, without which TVM splits no loop at its border.
 
 Models count in 64 bits. TVM narrows that when it lowers a program, by new loop variables, and loses the hint at the old
-ones that says which loops to split. What remains are conditions in the innermost loops: a tile of 14 rows in a width of
+ones that says which loops to split. Conditions remain in the innermost loops: a tile of 14 rows in a width of
 55 took twice as long. Where it cannot narrow a loop, it splits it, and fails if a single step is left of it.
 """
 
@@ -21,7 +21,7 @@ _WIDE = ("int64", "uint64")
 
 
 def with_narrow_indices(mod: IRModule) -> IRModule:
-    """Return a module whose loops and indices have 32 bits, if some loop is to be split; if it needs more, none is."""
+    """Return a module with loops and indices of 32 bits, if some loop is to be split; if it needs more, none is."""
     import tvm
     import tvm_ffi
     from tvm import tirx

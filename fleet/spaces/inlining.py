@@ -1,4 +1,4 @@
-"""Which element-wise blocks are computed where they are used, and which once, into memory.
+"""Decides for element-wise blocks: computed at their uses, or once into memory.
 
 Inlining saves a pass over memory. It costs where a result is used more than once: then it is computed more than once.
 """

@@ -44,7 +44,7 @@ def dot_tiles(product: Product, facts: ProcessorFacts, unit: IntegerUnit) -> lis
         facts,
         lanes=unit.widths[0],
         latency=unit.latency,
-        registers=facts.registers - (unit.latency == 1),  # what is multiplied goes through one before it is added
+        registers=facts.registers - (unit.latency == 1),  # products go through one before they are added
         has_scalar_operands=unit.has_scalar_operand,
     )
     found = tiles(replace(product, axes=grouped), as_unit)

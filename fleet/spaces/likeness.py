@@ -1,6 +1,6 @@
 """Finds the choice of a function's knobs that is most like the one that was best for another function.
 
-What is found is a choice of the function's own space: it is legal there, whatever the other function's sizes were.
+The result is a choice of the function's own space: it is legal there for any sizes of the other function.
 Where its sizes allow it, it is the same one; else each number is near the other's, by their ratio.
 """
 
@@ -75,7 +75,7 @@ def _numbers(knobs: Knobs) -> Iterator[int]:
         value = getattr(knobs, knob.name)
         if is_choice(value):
             yield from _numbers(value)
-        elif isinstance(value, int) and value > 1 and knob.name != "last":  # what is left in a vector is no split
+        elif isinstance(value, int) and value > 1 and knob.name != "last":  # a remainder in a vector is no split
             yield value
 
 

@@ -1,4 +1,4 @@
-"""The roofline of a processor that nobody measured: from what its TVM target says, and assumptions that are named."""
+"""The roofline of an unmeasured processor, from its TVM target and named assumptions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def expected_roofline(
     bandwidth_gbs: float | None = None,
     measured_bandwidth_gbs: float | None = None,
 ) -> Roofline:
-    """Return the limits of a target, and in its `source` what they are based on.
+    """Return the limits of a target, with their basis in `source`.
 
     Args:
         peak_gflops: of float32 arithmetic on all cores; None: lanes x units x clock, where the target is a processor.
         clock_ghz: of all cores at once; None: assumed.
-        bandwidth_gbs: of the memory; None: what was measured, else an assumption, for GPUs none: they differ too much.
+        bandwidth_gbs: of the memory; None: the measured one, else an assumption, for GPUs none: they differ too much.
         measured_bandwidth_gbs: by copying, on this machine.
     """
     facts = processor_facts(target)

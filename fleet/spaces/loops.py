@@ -1,7 +1,8 @@
-"""What schedules of all kinds ask of loops: their extents, the vectors that fit them, and sharing them among cores.
+"""Queries and transforms of loops for all kinds of schedules: their extents, the vectors that fit them, and sharing
+them among cores.
 
 TVM splits a loop at the borders of its conditions (padding, parts of a concatenation, the rest of a division) if it is
-marked so: what remains within has no conditions, which is what vectors need.
+marked so: the inner part has no conditions, as vectors need.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
 
 
 def split_by_kind(schedule: Schedule, block: SBlockRV, below: int = 0) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Return the spatial and the reduction loops of a block, whose loops under the first `below` are its axes."""
+    """Return the spatial and the reduction loops of a block; its loops under the first `below` are its axes."""
     from tvm.tirx import IterVar
 
     loops = list(schedule.get_loops(block))[below:]

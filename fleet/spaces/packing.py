@@ -1,7 +1,7 @@
 """Packed weights: constants that a schedule wants in another order than the model stores them.
 
-A schedule that transforms the layout of a parameter changes the signature of its function. So whoever runs the function
-packs the argument first: once, when the model is compiled, since only constants are packed.
+A schedule that transforms the layout of a parameter changes the signature of its function. So callers of the function
+pack the argument first: once, when the model is compiled, since only constants are packed.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ def padded_columns(schedule: Schedule) -> frozenset[str]:
 
 
 def padding_of(schedule: Schedule, block: SBlockRV) -> SBlockRV | None:
-    """Return the block that pads the columns of what a reduction reads; None if none does."""
+    """Return the block that pads the columns of a reduction's source, or None."""
     names = padded_columns(schedule)
     makers = [maker for maker in schedule.get_producers(block) if schedule.get(maker).name_hint in names]
     return makers[0] if len(makers) == 1 else None
 
 
 def pad_within(schedule: Schedule, padding: SBlockRV, loop: LoopRV) -> None:
-    """Pad what one step of a loop reads: the border is filled, the rest copied without conditions.
+    """Pad the source of one step of a loop: the border is filled, the rest copied without conditions.
 
     Raises:
         tvm.s_tir.schedule.ScheduleError: the loop does not contain all that reads the padded data.

@@ -58,7 +58,7 @@ def place_product(schedule: Schedule, block: SBlockRV, product: Product, tile: T
 
 
 def finish_product(schedule: Schedule, placed: Placed, product: Product, tile: Tile) -> None:
-    """Apply what is left of a tile."""
+    """Apply the rest of a tile."""
     block, outer = placed.block, list(placed.outer)
     sums = tile_product(schedule, block, product, tile, len(outer))
     within = len(schedule.get_loops(block)) - len(outer)

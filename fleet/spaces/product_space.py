@@ -41,7 +41,7 @@ def product_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tiled:
-    """A product of a function, and what it can be cut into."""
+    """A product of a function, and its possible tiles."""
 
     product: Product
     tiles: list[Tile]
@@ -89,8 +89,8 @@ def _tiled_schedules(
 def _product_schedules(mod: IRModule, facts: ProcessorFacts, name: str, found: _Tiled) -> Iterator[Schedule]:
     """Yield the schedules of a function's only product, one for each tile.
 
-    Tiles that differ only in how many steps are written out begin alike. That is done once, and copied: it is most of
-    what a schedule takes.
+    Tiles that differ only in how many steps are written out begin alike. That is done once, and copied: it takes most
+    of a schedule's time.
     """
     from tvm.s_tir import Schedule
 

@@ -1,4 +1,4 @@
-"""Reductions along rows and what is computed from them: softmax, the norms, means, sums, maxima.
+"""Reductions along rows and programs based on them: softmax, the norms, means, sums, maxima.
 
 All blocks of a row run one after the other while the row is in the nearest cache, and cores share the rows. A reduction
 keeps several partial results per lane, which hides the latency of its operation, and joins them at the end of the row.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tvm.tirx import Buffer, BufferRegion
 
 _FEWEST_LANES = 4
-"""Of a reduction whose length is no multiple of a register's: fewer do not pay for joining them."""
+"""Of a reduction with a length that is no multiple of a register's: fewer do not pay for joining them."""
 
 _MOST_UNROLLED = 16
 
@@ -47,10 +47,10 @@ of which waits for the one before: a norm of rows of 96 numbers took half as lon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTile:
-    """What of a row's reduction stays in registers."""
+    """Partial results of a row's reduction that stay in registers."""
 
     partial_results: int
-    """At most: of a row whose length this does not divide, its largest divisor that is a power of two."""
+    """At most: for a row with a length that it does not divide, the largest divisor that is a power of two."""
 
 
 def row_tiles(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -> list[RowTile]:
@@ -153,7 +153,8 @@ def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> li
 
 
 def _row_values(schedule: Schedule, chain: list[SBlockRV]) -> list[Buffer]:
-    """Return what holds a value for each row: reductions, and what is computed from these without another axis."""
+    """Return the blocks with one value for each row: reductions, and blocks computed from these without another
+    axis."""
     found: list[Buffer] = []
     for own in map(schedule.get, chain):
         ranks = [len(region.region) for region in _reads_of(own, found)]
@@ -204,7 +205,7 @@ def _length(block: SBlock) -> int:
 def _vectorize(
     schedule: Schedule, block: SBlockRV, facts: ProcessorFacts, *, has_rows: bool, is_partial: bool
 ) -> LoopRV | None:
-    """Vectorize what a block does for one row, under the loop over rows; return its outermost reduction loop."""
+    """Vectorize a block's work for one row, under the loop over rows; return its outermost reduction loop."""
     own = schedule.get(block)
     most = lanes_of(own, facts)
     loops = list(schedule.get_loops(block))

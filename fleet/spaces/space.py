@@ -57,7 +57,7 @@ def finished(scheduled: IRModule, target: Target) -> IRModule:
     """Return a scheduled module as it is compiled: functions become vectors' arithmetic, loops split at borders.
 
     No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
-    everyone who compiles one finishes it; references stay as they are.
+    every compilation finishes it; references stay as they are.
     """
     if processor_facts(target) is None:
         return scheduled

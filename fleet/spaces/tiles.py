@@ -1,4 +1,4 @@
-"""The tiles of a product that fit a processor's registers, and an estimate of what each costs.
+"""The tiles of a product that fit a processor's registers, and an estimate of their cost.
 
 A tile is `y * x` rows times `vectors` vectors of columns. Each step of the reduction loads one number per row and one
 vector per column vector, and does `y * x * vectors` multiply-adds.
@@ -27,7 +27,7 @@ _SPARE_REGISTERS = 3
 """LLVM spills when accumulators take more: a tile of 14 rows in 16 registers was 2 to 3 times slower than one of 13."""
 
 _SHARED_CACHE_BYTES = 2 * 1024**2
-"""What a layer can expect to find again in the last cache, which it shares with the rest of its model and others."""
+"""Share of the last cache that a layer can count on, beside the rest of its model and others."""
 
 
 _PANEL_BYTES = 64 * 1024
@@ -42,7 +42,7 @@ and weights."""
 
 
 class Order(enum.Enum):
-    """Which of the loops around the tiles is the outermost."""
+    """Outermost of the loops around the tiles."""
 
     ROWS = "rows"
     """Weights stream by for each tile of rows: for few columns, or weights that fit the cache."""
@@ -101,7 +101,7 @@ def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
 
 
 def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
-    """Estimate the cycles per multiply-add of one number, on one core, and what the cores wait for each other.
+    """Estimate the cycles per multiply-add of one number, on one core, and the wait of cores for each other.
 
     The figures were fitted to convolutions on Zen 3 and Zen 5; only the order that they make matters.
     """
@@ -217,7 +217,7 @@ def _rows(product: Product) -> list[int]:
 
 
 def _cycles_per_vector(size_bytes: int, facts: ProcessorFacts) -> float:
-    """Estimate what a vector costs that is read in a long run, again and again, from where `size_bytes` fit."""
+    """Estimate the cost of a vector in long repeated reads from the cache that fits `size_bytes`."""
     if size_bytes <= facts.l2_bytes // 2:
         return 0.05
     return 0.1 if size_bytes <= _SHARED_CACHE_BYTES else 1.2

@@ -1,8 +1,8 @@
 """Schedules of Winograd convolutions (`fleet.graph.winograd`): all stages of a few tiles while they are in the cache.
 
 Either a core takes a block of the result's tiles through all stages (Order.ROWS), or all data is transformed first and
-a core takes some columns of the weights through the rest (Order.COLUMNS): for layers of few pixels, whose weights are
-read once and fill the caches. The product within is tiled as any other (`fleet.spaces.product`).
+a core takes some columns of the weights through the rest (Order.COLUMNS): for layers of few pixels, with weights that
+are read once and fill the caches. The product within is tiled as any other (`fleet.spaces.product`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def winograd_schedules(
     *,
     packs: bool,
 ) -> Iterator[Schedule]:
-    """Yield a convolution, and what is computed from its results, with each of some cuts.
+    """Yield a convolution, and the blocks computed from its results, with each of some cuts.
 
     Args:
         schedule: nothing has been done to it yet.
@@ -114,7 +114,7 @@ def winograd_schedules(
     inline_all(schedule, frozenset(), kept=frozenset(names.values()))
     begun: dict[int, tuple[Schedule, _Blocks]] = {}
     divided: dict[tuple[int, int, int], tuple[Schedule, _Blocks, _Tiles]] = {}
-    # What cuts have in common is done once, and copied: it is most of what a schedule takes.
+    # Common steps of cuts are done once, and copied: they take most of a schedule's time.
     for cut in wanted:
         packed = cut.tile.columns if packs else 0
         if packed not in begun:
@@ -140,7 +140,7 @@ class _Blocks:
     product: SBlockRV
     parts: SBlockRV
     result: SBlockRV
-    """With what is computed from it."""
+    """With the blocks computed from it."""
 
     outputs: int
     """Rows, and columns, of the result that a tile has."""
@@ -163,7 +163,7 @@ class _Tiles:
 
 
 def _begin(schedule: Schedule, names: Mapping[WinogradStage, str], product: Product, tile: Tile | None) -> _Blocks:
-    """Reorder the weights, if it is for a tile, and join what writes the results."""
+    """Reorder the weights, if it is for a tile, and join the blocks that write the results."""
     columns, data, block, parts, result = (schedule.get_sblock(names[stage]) for stage in WinogradStage)
     if tile is not None:
         pack(schedule, block, product, tile)
@@ -229,7 +229,7 @@ def _cycles(cut: Cut, product: Product, facts: ProcessorFacts) -> float:
 
 
 def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
-    """Return the block that writes the results: what is computed from each of them alone, if there is such."""
+    """Return the block that writes the results: the one computed from each of them alone, if any."""
     from tvm.s_tir.schedule import ScheduleError
 
     follower = only_follower(schedule, result)
@@ -243,7 +243,7 @@ def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
 
 
 def _divide(schedule: Schedule, result: SBlockRV, cut: Cut, outputs: int) -> _Tiles:
-    """Split the rows and columns of the result into blocks, tiles, and what a tile has of them."""
+    """Split the rows and columns of the result into blocks, tiles, and elements of a tile."""
     n, y, x, channels = schedule.get_loops(result)
     width = int(schedule.get(x).extent)
     blocks_y, tile_y, i = schedule.split(y, [None, cut.rows, outputs])

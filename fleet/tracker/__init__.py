@@ -1,4 +1,4 @@
-"""Grants devices: knows who is there, who holds what, and who waits.
+"""Grants devices: keeps agents, leases and waiting requests.
 
 A pure core (`state`) with gRPC, a journal and zeroconf at its edges.
 """

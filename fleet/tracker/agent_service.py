@@ -36,7 +36,7 @@ _MAX_UNSENT = 50_000
 """Most fences waiting for one agent. At one more it loses its stream; it hears the newest when it attaches again."""
 _MESSAGE_FENCES = 1_000
 _PORTION = 8
-"""So many devices of one agent are taken in at once: each may go to somebody who waits, with a token to sign."""
+"""Number of an agent's devices registered at once: each may go to a waiting request, with a token to sign."""
 _PORTION_OF_REPORTS = 32
 _HEARTBEAT_SEC = 5.0
 _SILENCE_SEC = 30.0
@@ -50,7 +50,7 @@ _MAX_AGENT_ID_CHARS = 128
 _MAX_INVENTORY_BYTES = 64 * 1024
 _MAX_TELEMETRY_BYTES = 16 * 1024
 _MAX_REASON_CHARS = 1_000
-"""What agents say is kept and shown to everyone: no agent may make snapshots too large to send."""
+"""Texts of agents are kept and shown to everyone: no agent may make snapshots too large to send."""
 _ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]
@@ -132,7 +132,7 @@ class AgentServicer(Observer):
         """Refuse an agent that offers more than fits.
 
         Raises:
-            LimitReached: it says what there is too much of.
+            LimitReached: it names the exceeded limit.
         """
         queries, limits = self._queries, self._queries.limits
         if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
@@ -207,7 +207,7 @@ class AgentServicer(Observer):
         """Let the agent that has a device's name, and the log, know that another one wants it: only people can help."""
         if not self._contested.is_news(device_name):
             return
-        # Not what it says of its host: two that were set up from one image say the same.
+        # Not the name of its host: two that were set up from one image have the same.
         address = _reachable(f":{other.address.rpartition(':')[2]}", peer)
         device = self._queries.device(device_name)
         logger.warning(
@@ -281,7 +281,7 @@ class AgentServicer(Observer):
             self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, *epochs))
 
     async def _attached(self, first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
-        """Check what an agent says about itself.
+        """Check an agent's hello.
 
         Raises:
             InvalidRequest: a name, kind, label or address is malformed, too much is said, or a device is offered twice.
@@ -314,7 +314,7 @@ class AgentServicer(Observer):
 
 
 def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
-    """Divide what an agent offers, so that others get their turn while very many devices are taken in."""
+    """Divide an agent's devices, so that others get their turn while very many are registered."""
     devices = event.devices
     later_names = tuple(offered.name for offered in devices[_PORTION:])
     yield replace(event, devices=devices[:_PORTION], later_names=later_names)

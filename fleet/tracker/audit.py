@@ -1,4 +1,5 @@
-"""The audit log: who did what in the fleet, or tried to. One JSON object per line, the newest at the end.
+"""The audit log: actions of members in the fleet, and refused attempts. One JSON object per line, the newest at the
+end.
 
 <state directory>/audit.jsonl, and audit.jsonl.1 ... audit.jsonl.4 before it
 """
@@ -23,9 +24,9 @@ _MAX_FILE_BYTES = 8 * 1024 * 1024
 _OLDER_FILES = 4
 _MAX_SUBJECT_CHARS = 2_000
 _TORN_LINES = 16
-"""How many of those that are looked at a crash may have torn."""
+"""Number of the read lines that a crash may have torn."""
 _REFUSALS_PER_SEC = 20.0
-"""Of strangers: who is refused anyway must not fill the disk, nor push what members did out of the log."""
+"""Of strangers: refused callers must not fill the disk, nor push members' actions out of the log."""
 _BURST = 200.0
 
 
@@ -35,7 +36,7 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: FileIO | None = None
-        """Without a buffer: what a full disk refused is not tried again at the close, which would fail as well."""
+        """Without a buffer: a write refused by a full disk is not repeated at the close, which would fail as well."""
 
         self._is_torn = False
         """Whether the last line lacks its end."""
@@ -110,7 +111,7 @@ class AuditLog:
 
 
 def read_entries(lines: Iterable[bytes], limit: int) -> list[AuditEntry]:
-    """Return what the last lines of the log say, without those that were torn by a crash. It takes 5 us for each."""
+    """Return the last entries of the log, without those that were torn by a crash. It takes 5 us for each."""
     names, found = AuditEntry.__dataclass_fields__, list[AuditEntry]()
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError):

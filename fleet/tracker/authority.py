@@ -1,6 +1,6 @@
 """The fleet's own certificate authority: made at the tracker's first start, kept in its state directory.
 
-What the tracker itself shows is made anew at each start and again before it ends, so that it is in no file.
+The tracker's own certificate is made anew at each start and before it expires, so that it is in no file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Authority:
     def __init__(self, credentials: Credentials) -> None:
         self._own = credentials
         self.pin = pin_of(credentials.authority_pem)
-        """What join tokens say of it."""
+        """Its pin in join tokens."""
 
         self.account_name = account_name()
         """Name of the tracker's own account, an admin."""
@@ -47,7 +47,7 @@ class Authority:
         return self._own.authority_pem
 
     def shown(self) -> Credentials:
-        """Return what the tracker shows now. Called by gRPC's threads, too."""
+        """Return the tracker's current credentials. Called by gRPC's threads, too."""
         with self._lock:
             now = dt.datetime.now(dt.UTC)
             if self._shown is None or needs_renewal(self._shown.certificate_pem, now):
@@ -61,7 +61,7 @@ class Authority:
     def serve_account(
         self, store: CredentialStore, address: str, *, home: Path, is_revoked: Callable[[str], bool]
     ) -> None:
-        """Give this account what it needs to be this tracker's admin: whoever can read its state is that anyway.
+        """Give this account the credentials of this tracker's admin: reading its state would suffice anyway.
 
         The key stays the same from start to start, since leases belong to it, unless it was revoked.
         """

@@ -11,7 +11,7 @@ _AGAIN_SEC = 600.0
 
 
 class ContestedNames:
-    """Which device names another agent wanted lately."""
+    """Device names that another agent recently claimed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -24,7 +24,7 @@ on an idle machine.
 """
 
 _ASK_MS = 3_000
-"""How long a tracker that was found may take to report its address [ms]."""
+"""Time for a found tracker to report its address [ms]."""
 
 
 class Advertisement:

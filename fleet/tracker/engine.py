@@ -1,9 +1,9 @@
-"""Runs the state: applies the events of one turn of the loop, writes what changed, then lets the effects out.
+"""Runs the state: applies the events of one turn of the loop, writes the changes, then lets the effects out.
 
 Nothing leaves the tracker before the journal has it, and many events share one commit. A turn ends after a few
-milliseconds, so that messages are read between two: what is left waits for the next. After the loop stood still, what
-has run out ends only when messages that had come meanwhile are read: a live lease does not expire because the tracker
-was slow to hear of its renewal. While the journal begins its log anew, turns wait and messages are read on.
+milliseconds, so that messages are read between two: the rest waits for the next. After the loop stood still, timers
+fire only when messages that had come meanwhile are read: a live lease does not expire because the tracker was slow to
+read its renewal. While the journal begins its log anew, turns wait and messages are read on.
 
 When the journal cannot be written, grants are taken back before anyone hears of them, and refused from then on;
 everything else goes on, since fencing makes it safe to forget a renewal or a release.
@@ -28,11 +28,11 @@ from fleet.tracker.observers import Observers
 logger = logging.getLogger(__name__)
 
 _RETRY_SEC = 1.0
-"""How often a journal that could not be written is tried again."""
+"""Retry interval of a journal that could not be written."""
 _LONGEST_WAIT_SEC = 3600.0
 _SLOW_TURN_SEC = 0.1
 _BUSY_LOOK_SEC = 0.001
-"""How often it is looked whether a busy journal is free again."""
+"""Interval of checks whether a busy journal is free again."""
 _TURN_SEC = 0.001
 """Events are applied for so long; their commit and the answers take two or three times as much."""
 _TURN_EFFECTS = 24
@@ -40,7 +40,7 @@ _TURN_EFFECTS = 24
 _TURN_CHANGES = 64
 """And so many changes: each is a row of the journal, which takes 8 us."""
 _BEAT_SEC = 0.25
-"""How often the loop shows that it runs."""
+"""Heartbeat interval of the loop."""
 _STALL_SEC = 0.1
 """A beat that is so late shows that the loop stood still."""
 _SHOWN_STALL_SEC = 1.0
@@ -78,7 +78,7 @@ class Engine:
         return await answer
 
     def stop(self) -> None:
-        """Apply and write what was submitted, then accept nothing more."""
+        """Apply and write the submitted events, then accept nothing more."""
         self._journal.wait_until_free()
         self._turn()
         while self._pending:
@@ -163,7 +163,7 @@ class Engine:
         self._is_listening()
 
     def _commit(self, effects: list[ev.Effect], now: float) -> list[ev.Effect]:
-        """Write what changed and return the effects that may leave."""
+        """Write the changes and return the effects that may leave."""
         self._collect()
         try:
             self._journal.write(self._unwritten)

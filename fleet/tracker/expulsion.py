@@ -1,4 +1,4 @@
-"""What happens when a member's key is revoked: what it has at that moment ends."""
+"""Ends a member's streams, leases and devices when its key is revoked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Expulsion:
     async def expel(self, key_id: str, error: FleetError) -> list[str]:
         """End all that a key has; return the names of the leases among it, sorted.
 
-        The streams end first: what waits there is dropped then, and must not be granted what ends here.
+        The streams end first: their requests are dropped then, and must not be granted the leases that end here.
         """
         await self._streams.end(key_id, error)
         held = {lease.name: self._reason(lease, key_id) for lease in self._engine.queries.leases()}

@@ -54,7 +54,7 @@ class _Ring:
         self._times = array("d", [-math.inf]) * SAMPLES
         self._values: dict[str, array[float]] = {}
         self._next = 0
-        """Where the next sample goes."""
+        """Index of the next sample."""
         self.newest_sec = -math.inf
 
     def add(self, telemetry: device_pb2.Telemetry, now_sec: float) -> None:

@@ -181,7 +181,7 @@ def auditor(audit: AuditLog, clock: Clock, name_of: Callable[[str], str]) -> Cal
 
 
 def _subject(attempt: Attempt, name_of: Callable[[str], str]) -> str:
-    """Say what a call was about; of a stream, who opened it. A hello may be long, and a client's id is secret."""
+    """Return the object of a call; of a stream, its opener. A hello may be long, and a client's id is secret."""
     match attempt.request:
         case AttachRequest(hello=hello):
             names = [device.name for device in hello.devices[:_SHOWN_DEVICES]]

@@ -44,7 +44,7 @@ _CANCEL = "LeaseService.CancelRequest"
 _MAX_JOB_BYTES = 16 * 1024
 """Jobs are shown to everyone; a larger message is ignored."""
 _REFRESH_SEC = 1.0
-"""How often clients hear of changed positions in the queue."""
+"""Interval of messages about changed positions in the queue."""
 _REFRESHED_REQUESTS = 64
 """At most this many requests of each client get such updates."""
 
@@ -72,10 +72,10 @@ class LeaseServicer(Observer):
         self._signer = signer
         self._max_unsent = max_unsent
         self.outboxes: dict[str, ClientOutbox] = {}
-        """By client: what waits for it."""
+        """Outboxes by client."""
 
         self._connected_by: dict[str, ev.ClientConnected] = {}
-        """Whose stream each is."""
+        """Caller of each stream."""
 
         self._told_positions: dict[str, dict[str, int]] = {}
         """The position last told, by client and request."""
@@ -265,7 +265,7 @@ class LeaseServicer(Observer):
             raise InvalidRequest(f"{len(message.events)} events in one message; send at most {_MOST_EVENTS}")
         for count, event in enumerate(message.events):
             if outbox.is_closed:
-                return  # a newer stream replaced this one: ignore what it still says
+                return  # a newer stream replaced this one: ignore its later messages
             if count % _TURN_EVENTS == 0:
                 await asyncio.sleep(0)
                 await outbox.wait_drained()

@@ -1,5 +1,5 @@
-"""What the tracker remembers of its members: who they are, whose keys were revoked, join tokens that wait, and which
-agent's key each device name belongs to.
+"""The tracker's store of members: identities, revoked keys, unused join tokens, and the agent's key that owns each
+device name.
 
 A file of its own beside the journal: it is written when people do something, not with every grant, so that each
 change is synced to the disk before it counts. Losing the journal frees no device name.
@@ -107,7 +107,7 @@ class Members:
         self._unwritten: dict[str, str] = {}
         """By device name: its key, where that is not written down yet."""
         self._noted: dict[str, Member] = {}
-        """By key, who came for the first time and is not written down yet."""
+        """New members that are not yet written down, by key."""
         self._aside = asyncio.Lock()
 
     @property
@@ -116,7 +116,7 @@ class Members:
         return self._keys
 
     def close(self) -> None:
-        """Write down who was noted, and close the file. Idempotent."""
+        """Write the noted members down, and close the file. Idempotent."""
         if self._noted:
             with contextlib.suppress(DiskFull):
                 self._write(_NOTE_MEMBER, list(map(_row, self._noted.values())))
@@ -161,7 +161,7 @@ class Members:
         return self._keys.pop(name)
 
     def all(self) -> list[Member]:
-        """Return everybody who has joined, those of today first, each kind by when they joined."""
+        """Return all members, current ones first, each kind by the time of joining."""
         names: dict[str, list[str]] = {}
         for name, owner in sorted(self._keys.items()):
             names.setdefault(owner, []).append(name)
@@ -191,7 +191,7 @@ class Members:
         return sorted(filter(self.is_revoked, self._members))
 
     def refuse_revoked(self, key_id: str) -> None:
-        """Let nobody in whose key was revoked.
+        """Refuse revoked keys.
 
         Raises:
             KeyRevoked: it says by whom and why.
@@ -201,7 +201,7 @@ class Members:
             raise revoked(known)
 
     def check(self, caller: Identity, now: float) -> None:
-        """Refuse a caller whose key was revoked; note one that was not seen before, which `write_noted` writes down.
+        """Refuse a caller with a revoked key; note a new one, which `write_noted` writes down.
 
         Raises:
             KeyRevoked: it says by whom and why.
@@ -215,7 +215,7 @@ class Members:
         self._members[member.key_id] = self._noted[member.key_id] = member
 
     async def write_noted(self) -> None:
-        """Write down who was noted. Who is not, since the tracker was killed before, is noted again when he comes."""
+        """Write the noted members down. A member missed by a kill of the tracker is noted again at its next call."""
         noted, self._noted = self._noted, {}
         if noted:
             with contextlib.suppress(DiskFull):  # a list that lacks somebody is no reason to refuse him
@@ -235,10 +235,10 @@ class Members:
             raise InvalidRequest(f"{len(found)} keys begin with {beginning}; say more of it")
         if not found and not _KEY_ID.fullmatch(beginning):
             raise NotFound(f"no member's key begins with {beginning}; 'fleet tracker members' lists those there are")
-        return found[0] if found else beginning  # who joined before there was a list, and did not come since
+        return found[0] if found else beginning  # members from before there was a list, without later calls
 
     def revoke(self, key_id: str, now: float, *, by: str, reason: str) -> tuple[Member, list[str]]:
-        """End the membership of a key; return what it was, and the device names that are free now. Idempotent.
+        """End the membership of a key; return the former member, and the device names that are free now. Idempotent.
 
         Raises:
             DiskFull: this cannot be remembered, so it was not done.
@@ -364,7 +364,7 @@ class Members:
 
 
 def revoked(member: Member) -> KeyRevoked:
-    """Return the error that a member gets whose key was revoked."""
+    """Return the error for a member with a revoked key."""
     why = f": {member.reason}" if member.reason else ""
     return KeyRevoked(
         f"the key {member.key_id[:8]} was revoked by {member.revoked_by}{why}; "

@@ -19,7 +19,7 @@ from fleet.wire.tokens import sign_claims
 
 
 def owned_id(key_id: str, chosen: str) -> str:
-    """Return the id by which the tracker knows a client or agent: what it chose for itself, within its key.
+    """Return the tracker's id of a client or agent: its own choice, within its key.
 
     So an id that became known is of no use to others.
     """

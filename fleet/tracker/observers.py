@@ -45,7 +45,7 @@ class Observers(Observer):
         self.members = tuple(members)
 
     def on_change(self, changes: Changes) -> None:
-        """Pass on what changed."""
+        """Pass the changes on."""
         for member in self.members:
             _call(member.on_change, changes)
 

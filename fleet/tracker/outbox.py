@@ -1,4 +1,4 @@
-"""What one stream still has to send: bounded, sent many items at a time, closed from either side."""
+"""Outbox of one stream: bounded, sent many items at a time, closed from either side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outbox(Generic[T]):
         self._task = asyncio.current_task()
         self.is_closed = False
         self.error: FleetError | None = None
-        """What to end the stream with: something that its peer said."""
+        """Error that ends the stream, caused by a message of its peer."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -68,7 +68,7 @@ class Outbox(Generic[T]):
         """Return the next items, at most `limit`; none after `timeout_sec`; None when the stream is over.
 
         Raises:
-            FleetError: what the stream ends with.
+            FleetError: the error that ends the stream.
         """
         if not self._items and not self.is_closed:
             try:

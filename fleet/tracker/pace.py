@@ -1,4 +1,4 @@
-"""How long work leaves room for everybody else: in portions of less than a millisecond, one in each turn of the loop.
+"""Paces long work so that others get their turns: in portions of less than a millisecond, one in each turn of the loop.
 
 A pause after each portion is not enough where a thousand tasks have long work at once, as after a restart, when every
 agent says hello: each would do a portion in the same turn.
@@ -19,7 +19,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.portions = 0
-        """How many there have been."""
+        """Number of turns."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:

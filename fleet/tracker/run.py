@@ -1,4 +1,4 @@
-"""Runs a tracker until a signal: what `python -m fleet.tracker`, `fleet tracker serve` and `fleet up` all do."""
+"""Runs a tracker until a signal, for `python -m fleet.tracker`, `fleet tracker serve` and `fleet up`."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def parse_options(argv: Sequence[str], *, command: str = "python -m fleet.tracke
 def run_tracker(options: TrackerOptions) -> int:
     """Serve until a signal; return the exit code."""
     logs.setup(options.log_level)
-    # What is garbage dies young, and nobody should wait while it is looked for: among what is young, of which there is
-    # never much at once, and seldom among all that a large fleet keeps.
+    # Garbage dies young, and nothing should wait for its collection. Young objects are few and collected often; all
+    # objects of a large fleet seldom.
     gc.set_threshold(700, 3, 20_000)
     forbid_inspection()
     raise_file_limit()
@@ -144,7 +144,7 @@ async def _serve(options: TrackerOptions) -> None:
         limits=limits_of(options),
     )
     async with Tracker(config) as tracker:
-        gc.freeze()  # what was there before anybody came: it stays, and is not looked at again
+        gc.freeze()  # objects from before the first caller: they stay, and are never scanned again
         if options.is_json:
             write_ready(Ready(address=tracker.address))
         else:
@@ -167,5 +167,5 @@ def limits_of(options: TrackerOptions) -> TrackerLimits:
 
 
 def default_state_dir() -> Path:
-    """Where a tracker keeps its state unless told otherwise."""
+    """Default folder of a tracker's state."""
     return data_dir() / "tracker"

@@ -49,14 +49,14 @@ logger = logging.getLogger(__name__)
 
 _STOP_GRACE_SEC = 0.5
 _COPY_SEC = 300.0
-"""How often the journal is copied: what a damaged one may cost."""
+"""Interval of the journal's copies: the loss by a damaged one."""
 _MEMBERS_SEC = 60.0
-"""How often newcomers are written down, and it is looked for streams that outlive their callers' certificates."""
+"""Interval of writing new members down, and of checks for streams that outlive their callers' certificates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerConfig:
-    """How a tracker runs."""
+    """Options of a tracker."""
 
     host: str = "127.0.0.1"
     port: int = config.TRACKER_PORT
@@ -116,7 +116,7 @@ class Tracker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._server:
-            # Stop the engine first: clients whose streams end now are not lost, they come back to the next tracker.
+            # Stop the engine first: clients of streams that end now are not lost, they come back to the next tracker.
             self.engine.stop()
             for servicer in (self.lease_servicer, self.agent_servicer, self.fleet_servicer):
                 servicer.close()
@@ -151,7 +151,7 @@ class Tracker:
         self.authority = open_authority(directory)
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
-        # The clients' time of grace begins now: what a slow disk took to open is none of it.
+        # The clients' grace period begins now: it excludes the time of a slow disk to open.
         self.state = TrackerState.restore(durable, self._clock.now_sec(), self.settings.limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
@@ -205,7 +205,7 @@ class Tracker:
             await asyncio.sleep(_COPY_SEC)
 
     async def _mind_members(self) -> None:
-        """Write down who came, and end streams that outlive their callers' certificates; runs until cancelled."""
+        """Write new members down, and end streams that outlive their callers' certificates; runs until cancelled."""
         while True:
             await asyncio.sleep(_MEMBERS_SEC)
             await self.members.write_noted()
@@ -221,7 +221,7 @@ class Tracker:
         )
 
     def _serve_account(self) -> None:
-        """Leave this account what its clients need, before any of them can connect.
+        """Leave this account its clients' credentials, before any of them can connect.
 
         Raises:
             ConfigError: it cannot be written, so that nobody could be this tracker's admin.

@@ -1,4 +1,4 @@
-"""How a stream to the tracker begins, with a hello, soon; and how it is noticed that it is over."""
+"""Read the hello that opens a stream within a time limit, and detect the stream's end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The fleet as people see it: snapshots, with readings and jobs, which are not worth a journal.
 
-A snapshot is of one moment, and nobody waits for it: what is shown of each device is kept, encoded, and made anew where
-something changed, a portion at a time, until few are left. Those are made in the moment itself, which then only takes
-hold of what is there; putting it together may take its time.
+A snapshot is of one moment, and nobody waits for it: each device's part is kept, encoded, and remade after changes, a
+portion at a time, until few are left. Those are made in the moment itself, which then only references the existing
+parts; joining them may take its time.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class EncodedSnapshot:
     content: bytes
     """A GetFleetResponse, and a WatchFleetResponse as well: both have the snapshot as their first field.
 
-    It is encoded once for all who watch: that, and a copy for each, took 14 ms of the loop with 10,000 devices.
+    It is encoded once for all watchers: that, and a copy for each, took 14 ms of the loop with 10,000 devices.
     """
 
 
 class FleetView(Observer):
-    """Makes snapshots. Each part is kept until what it shows changes, the snapshot until anything does."""
+    """Makes snapshots. Each part is kept until its content changes, the snapshot until anything does."""
 
     def __init__(self, queries: Queries, clock: Clock, pace: Pace) -> None:
         self._queries = queries
@@ -57,7 +57,7 @@ class FleetView(Observer):
         self._telemetry: dict[str, device_pb2.Telemetry] = {}
         self._names = SortedSet(queries.device_names())
         self._stale: dict[str, None] = dict.fromkeys(queries.device_names())
-        """Devices whose parts are to be made."""
+        """Devices with parts to remake."""
         self._devices: dict[str, bytes] = {}
         """Parts of a snapshot, encoded."""
         self._leases: dict[str, tuple[str, bytes]] = {}
@@ -100,7 +100,7 @@ class FleetView(Observer):
             self._own_version += 1
 
     async def shown(self) -> EncodedSnapshot:
-        """Return the fleet at one moment. Who sends it has this turn to himself: a large one takes gRPC 3 ms."""
+        """Return the fleet at one moment. Yields to the event loop first: sending a large one takes gRPC 3 ms."""
         async with self._making:
             if self._shown.version != self.version:
                 await self._catch_up()
@@ -161,7 +161,7 @@ class FleetView(Observer):
         return EncodedSnapshot(version=version, content=b"".join(parts))
 
     async def _sorted(self, leases: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Sort by name, portions first: Python makes use of what is in order, and the rest takes a moment."""
+        """Sort by name, portions first: Python's sort is fast on ordered parts, and the rest takes a moment."""
         runs: list[tuple[str, bytes]] = []
         for portion in portions(leases, _PORTION_KEPT):
             await self._pace.turn()

@@ -1,4 +1,4 @@
-"""Which requests are let in, and what the others are told. Pure."""
+"""Admission of requests, and the errors of refused ones. Pure."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def preferred_selector(terms: LeaseTerms) -> str:
 
 
 def no_match_message(selector: str, devices: Mapping[str, DeviceEntry]) -> str:
-    """Say that nothing will ever satisfy the selector, what there is, and what to do."""
+    """Return the error for a selector that nothing can satisfy, with the devices and the remedy."""
     if not devices:
         return f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
     names = heapq.nsmallest(_LISTED_DEVICES, devices)  # of 20,000, which to sort takes longer than a grant may

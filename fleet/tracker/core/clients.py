@@ -30,7 +30,7 @@ def connect(tables: Tables, event: ev.ClientConnected) -> None:
 
 
 def lose(tables: Tables, event: ev.ClientLost) -> None:
-    """Drop what a lost client waits for; its leases live on for the time of grace."""
+    """Drop a lost client's requests; its leases live on for the grace period."""
     client = tables.clients.get(event.client_id)
     if client is None or not client.is_connected:
         return
@@ -41,7 +41,7 @@ def lose(tables: Tables, event: ev.ClientLost) -> None:
 
 
 def _leave_queue(tables: Tables, client_id: str) -> None:
-    """Drop what a lost client waits for, a portion at a time; nothing of it is granted any more."""
+    """Drop a lost client's requests, a portion at a time; none of them is granted any more."""
     client = tables.clients.get(client_id)
     if client is None or client.is_connected:
         return
@@ -67,7 +67,7 @@ def _name(tables: Tables, client: ClientEntry, holder: str, note: str) -> None:
 
 
 def _belong_to(tables: Tables, client: ClientEntry, user: str) -> None:
-    """Count what a client's stream is expected to repeat in its user's share, which no journal keeps."""
+    """Count the requests that a client's stream is expected to repeat in its user's share, which no journal keeps."""
     tables.count_parked(client, -len(client.parked))
     client.user = user
     tables.count_parked(client, len(client.parked))
@@ -80,7 +80,7 @@ def start_grace(tables: Tables, client: ClientEntry) -> None:
 
 
 def _park_requests(tables: Tables, client: ClientEntry) -> None:
-    """Set aside what a client waits for whose stream was replaced by a newer one: it repeats that soon."""
+    """Set aside the requests of a client with a newer stream: it repeats them soon."""
     tables.count_waiting(client, client.requests.values(), -1)
     tables.waiting.discard_many(client.requests.values())
     tables.park(client, client.requests)

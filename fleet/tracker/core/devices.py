@@ -81,7 +81,7 @@ def _leave(tables: Tables, agent_id: str) -> None:
 
 
 def report(tables: Tables, event: ev.DeviceReported) -> None:
-    """Note how a device is, and what its fabric holds."""
+    """Store a device's state, and the content of its fabric."""
     if event.device_name not in tables.devices_by_agent.get(event.agent_id, ()):
         return
     device = tables.devices[event.device_name]
@@ -102,7 +102,7 @@ def report(tables: Tables, event: ev.DeviceReported) -> None:
 
 
 def forget_if_long_gone(tables: Tables, name: str) -> None:
-    """Forget a device whose agent has been away too long, but not while it is leased."""
+    """Forget a device if its agent has been away too long, but not while it is leased."""
     device = tables.devices.get(name)
     if device is None or device.detached_at_sec is None:
         return

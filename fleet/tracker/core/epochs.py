@@ -1,4 +1,4 @@
-"""How epochs count: up, from above what the journal, the clock and the agents know, whichever is most.
+"""New epochs exceed every epoch known to the journal, the clock and the agents.
 
 A nonce goes with them. It is random, new with each start, and in every token; an agent honours tokens with the nonce
 that it was told last, and of older ones only that of the lease which it was told goes on. So a token of a history that
@@ -25,7 +25,7 @@ def count_from(tables: Tables, device: DeviceEntry, highest_epoch: int, fenced_e
 
 
 def attach_fence(tables: Tables, device: DeviceEntry) -> ev.Fence:
-    """Return what an agent is told of a device when it attaches: what is over, what goes on, and what to expect."""
+    """Return an agent's fence for a device at its attach: ended epochs, the live lease, and the expected nonce."""
     lease = device.lease
     return ev.Fence(
         device.agent_id,
@@ -37,7 +37,7 @@ def attach_fence(tables: Tables, device: DeviceEntry) -> ev.Fence:
 
 
 def nonce_of(tables: Tables, device: DeviceEntry) -> str:
-    """Return what tokens for this device carry now."""
+    """Return the current nonce of this device's tokens."""
     return device.nonce or tables.nonce
 
 

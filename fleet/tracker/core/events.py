@@ -1,4 +1,4 @@
-"""What happens to the tracker's state, and what follows from it. Plain values, no I/O."""
+"""Events of the tracker's state, and their effects. Plain values, no I/O."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ClientConnected:
     client_id: str
     holder: str
     user: str = ""
-    """Whose share of the queue its requests count in; empty: its holder's."""
+    """User whose share of the queue its requests count in; empty: its holder's."""
     note: str = ""
     """Name chosen by the client; empty if it equals the holder's name."""
     is_admin: bool = True
@@ -102,7 +102,7 @@ class Cancel:
     client_id: str
     request_id: str
     reason: str = ""
-    """Who takes it out and why: "by ann@lab: needed elsewhere". Empty: the client itself."""
+    """Canceller and reason: "by ann@lab: needed elsewhere". Empty: the client itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class JournalFailed:
-    """What changed could not be written.
+    """The changes could not be written.
 
     These grants, not yet told to anyone, are taken back, and no new ones are made.
     """
@@ -232,7 +232,7 @@ class Granted:
     client_id: str
     lease: LeaseEntry
     is_repeat: bool = False
-    """Whether the client asked again for what it was granted before."""
+    """Whether the client repeated a request that was granted before."""
 
 
 @dataclass(frozen=True, slots=True)

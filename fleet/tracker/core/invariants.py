@@ -1,4 +1,4 @@
-"""What must hold after every event; tests call it, the tracker never pays for it."""
+"""Invariants after every event; tests call it, the tracker never pays for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a lease: grant, renewal, end; and who is served when a device becomes free."""
+"""The life of a lease: grant, renewal, end; and the next request of a freed device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNKNOWN = (LeaseEnd.UNKNOWN, "the tracker does not know this lease (any more); 
 
 
 def serve(tables: Tables, device: DeviceEntry) -> None:
-    """Give a device that may have become free to whoever is first in line for it."""
+    """Give a device that may have become free to the first request in line for it."""
     if not device.can_serve:
         tables.matching.set_busy(device.name)
         return
@@ -32,7 +32,7 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
 
 
 def _first_in_line(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
-    """Return whose turn it is, dropping those whose client is gone."""
+    """Return the next request, dropping those of lost clients."""
     while (first := tables.waiting.next_for(device.name)) is not None:
         if tables.clients[first.client_id].is_connected:
             return first
@@ -101,7 +101,7 @@ def revoke(tables: Tables, event: ev.Revoke) -> None:
 
 
 def expire(tables: Tables, name: str) -> None:
-    """End a lease whose time is over; look again later at one that was renewed."""
+    """End an expired lease; check a renewed one again later."""
     lease = tables.leases.get(name)
     if lease is None:
         return

@@ -13,7 +13,7 @@ BOOT_SHIFT = 20
 run into the numbers of the next millisecond, which has long passed: nobody grants a million leases in one."""
 
 BITSTREAM_LABEL = "bitstream"
-"""Label that follows what a device's fabric holds."""
+"""Label that follows the content of a device's fabric."""
 
 
 MAX_NAMES_PER_AGENT = 64
@@ -22,7 +22,7 @@ MAX_NAMES_PER_AGENT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerLimits:
-    """What the tracker allows."""
+    """Limits of the tracker."""
 
     default_ttl_sec: float = 30.0
     min_ttl_sec: float = 2.0
@@ -30,7 +30,7 @@ class TrackerLimits:
     max_duration_sec: float = 24 * 3600.0
     """Life of a lease, however often it is renewed."""
     grace_sec: float = 10.0
-    """How long leases of a lost client live on.
+    """Life of a lost client's leases.
 
     Clients may take as long to come back after a tracker's restart.
     """
@@ -69,7 +69,7 @@ class TrackerLimits:
     forget_device_sec: float = 24 * 3600.0
     """A device is forgotten when its agent has been away this long."""
     remembered_ends: int = 10_000
-    """Ended leases whose reason can still be told."""
+    """Number of ended leases with a stored reason."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -97,7 +97,7 @@ class DeviceEntry:
     name: str
     kind: str
     labels: dict[str, str]
-    """What selectors match: the agent's labels, "name" and "kind", and "bitstream" where a fabric is programmed."""
+    """Labels for selectors: the agent's, "name" and "kind", and "bitstream" where a fabric is programmed."""
     description: bytes
     """Serialised fleet.v1.Inventory, opaque here."""
     address: str
@@ -105,7 +105,7 @@ class DeviceEntry:
     epoch: int = 0
     """The largest that was granted on it, or that its agent has seen."""
     nonce: str = ""
-    """What its tokens carry since a reset of its epochs; empty: the nonce of this start. Not in the journal."""
+    """Nonce of its tokens since a reset of its epochs; empty: the nonce of this start. Not in the journal."""
     is_attached: bool = False
     is_healthy: bool = True
     reason: str = ""
@@ -124,12 +124,12 @@ class DeviceEntry:
 
     @property
     def bitstream_digest(self) -> str:
-        """What its fabric was programmed with last; empty: nothing, or unknown."""
+        """Bitstream loaded into its fabric last; empty: none, or unknown."""
         return self.labels.get(BITSTREAM_LABEL, "")
 
 
 def with_bitstream(labels: Mapping[str, str], digest: str) -> dict[str, str]:
-    """Return the labels of a device whose fabric holds this; empty: nothing, or unknown."""
+    """Return the labels of a device with this bitstream in its fabric; empty: none, or unknown."""
     others = {key: value for key, value in labels.items() if key != BITSTREAM_LABEL}
     return {**others, BITSTREAM_LABEL: digest} if digest else others
 
@@ -166,19 +166,19 @@ class RequestEntry:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClientEntry:
-    """Whoever opened a stream with this client_id."""
+    """Client that opened a stream with this client_id."""
 
     client_id: str
     holder: str
     user: str = ""
-    """Whose share of the queue its requests count in."""
+    """User whose share of the queue its requests count in."""
     note: str = ""
     """See LeaseEntry."""
     max_priority: int = 0
     """Largest priority of its requests."""
     is_connected: bool = False
     lost_until_sec: float = 0.0
-    """When a lost client's leases end."""
+    """End of a lost client's leases."""
     leases: dict[str, LeaseEntry] = field(default_factory=dict)
     """Live leases by the request that they answer."""
     requests: dict[str, RequestEntry] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class ClientEntry:
 
 @dataclass(slots=True, kw_only=True)
 class Durable:
-    """What the journal keeps of the state."""
+    """Part of the state in the journal."""
 
     boot: int
     """Grows with every start of the tracker: the clock [ms] at least. Epochs count up from `boot << BOOT_SHIFT`."""
@@ -201,7 +201,7 @@ class Durable:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """What differs from the journal, by key; None means gone."""
+    """Differences from the journal, by key; None means gone."""
 
     devices: dict[str, DeviceEntry | None] = field(default_factory=dict)
     leases: dict[str, DeviceEntry | None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a start on a journal brings back: devices without their agents, leases and requests without their clients."""
+"""State restored from a journal: devices without their agents, leases and requests without their clients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def restore(tables: Tables, durable: Durable) -> None:
 def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[RequestEntry]:
     """Return requests of which none was asked after now, in the same order, each as long before the next.
 
-    The clock may have been set back while the tracker was down. Everybody who asks now would be served before them
-    until it has caught up.
+    The clock may have been set back while the tracker was down. New requests would be served before them until it has
+    caught up.
     """
     ahead_sec = max((request.asked_at_sec for request in requests), default=now_sec) - now_sec
     if ahead_sec <= 0:

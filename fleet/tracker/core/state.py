@@ -1,4 +1,4 @@
-"""The tracker's state: `apply(event, now)` changes it and returns what follows. No I/O, no clock, no randomness.
+"""The tracker's state: `apply(event, now)` changes it and returns the effects. No I/O, no clock, no randomness.
 
 The rules that hold after every event (`fleet.tracker.core.invariants` checks them):
 
@@ -24,7 +24,7 @@ _MOST_DUE = 4
 """So much that is due ends at once; each lease may go to the next in line. The rest follows with the next event."""
 _MOST_EFFECTS = 8
 _MOST_CHANGES = 64
-"""Nothing more ends when what was due has had so many effects, or so much has changed since the last commit."""
+"""Limits of effects of due timers, and of changes since the last commit, after which no more timers run."""
 _LOOKED_AT = 64
 """So many free devices are looked at in one go for one that somebody waits for."""
 
@@ -43,10 +43,10 @@ class TrackerState(Tables):
         return state
 
     def apply(self, event: ev.Event, now: float, *, ends_what_is_due: bool = True) -> list[ev.Effect]:
-        """Change the state by one event and return what follows, in order.
+        """Change the state by one event and return the effects, in order.
 
         Args:
-            ends_what_is_due: whether what has run out by now ends first, a portion of it at a time. Not while messages
+            ends_what_is_due: whether expired leases and requests end first, a portion at a time. Not while messages
                 that came in time may be unread.
         """
         self.now_sec = max(self.now_sec, now)
@@ -112,7 +112,7 @@ def _recover_journal(tables: Tables) -> None:
 
 
 def _serve_free(tables: Tables, names: list[str]) -> None:
-    """Give devices that came free meanwhile to those who wait, a portion at a time."""
+    """Give devices that came free meanwhile to waiting requests, a portion at a time."""
     for count, name in enumerate(names):
         if count == _LOOKED_AT or len(tables.effects) >= _MOST_EFFECTS:
             tables.timers.set(("serve",), tables.now_sec, partial(_serve_free, tables, names[count:]))

@@ -1,4 +1,4 @@
-"""All that the tracker knows at one moment, and what the current event has brought about so far.
+"""The tracker's state at one moment, and the effects of the current event so far.
 
 The modules beside this one change it, each for its subject: `devices`, `clients`, `requests`, `leases`.
 """
@@ -42,22 +42,22 @@ class Tables:
         """Number of the stream of each attached agent."""
 
         self.inventory_bytes = 0
-        """What all devices say of themselves."""
+        """Labels of all devices."""
 
         self.leases: dict[str, LeaseEntry] = {}
         """Live leases by name."""
 
         self.ends: OrderedDict[str, tuple[LeaseEnd, str]] = OrderedDict()
-        """How leases ended that are over, and why, by name."""
+        """End and reason of ended leases, by name."""
 
         self.clients: dict[str, ClientEntry] = {}
         self.matching = Matching()
         self.waiting = Waiting(self.matching)
         self.waiting_by_user: dict[str, Counter[str]] = {}
-        """How many requests of each user wait, by selector; "" stands for all those for a single device."""
+        """Number of waiting requests of each user, by selector; "" stands for all those for a single device."""
 
         self.parked_by_user: Counter[str] = Counter()
-        """How many requests of each user are expected to be repeated. They count as waiting."""
+        """Number of requests of each user that are expected to be repeated. They count as waiting."""
 
         self.boot = boot
         self.nonce = nonce or f"{boot:x}"
@@ -80,7 +80,7 @@ class Tables:
         self.changes = Changes()
 
     def take_changes(self) -> Changes:
-        """Return what changed since the last call, for the journal."""
+        """Return the changes since the last call, for the journal."""
         changes, self.changes = self.changes, Changes()
         return changes
 
@@ -89,7 +89,7 @@ class Tables:
         return self.timers.next_sec()
 
     def durable(self) -> Durable:
-        """Return what the journal should hold."""
+        """Return the expected content of the journal."""
         waiting = [request for client in self.clients.values() for request in client.requests.values()]
         parked = [request for client in self.clients.values() for request in client.parked.values()]
         return Durable(boot=self.boot, devices=list(self.devices.values()), requests=waiting + parked)

@@ -1,4 +1,4 @@
-"""Moments at which the tracker has to look at something, each under the name of what it is about.
+"""Timers of the tracker, each under the name of its object.
 
 One that no longer matters is cancelled: it would else wait in memory for its moment, which may be years away.
 """
@@ -15,19 +15,19 @@ _MIN_STALE = 256
 
 
 class Timers:
-    """A heap of moments, and what to call then."""
+    """A heap of moments with their callbacks."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Hashable, Due]] = []
         self._numbers: dict[Hashable, int] = {}
-        """Which entry of the heap counts, by its key."""
+        """Valid entry of the heap, by key."""
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def set(self, key: Hashable, at_sec: float, due: Due) -> None:
-        """Have `due` called once it is `at_sec`, instead of what was set for this key before."""
+        """Have `due` called at `at_sec`, instead of this key's earlier timer."""
         self._count += 1
         self._numbers[key] = self._count
         heapq.heappush(self._heap, (at_sec, self._count, key, due))
@@ -49,7 +49,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: float, limit: int) -> Iterator[Due]:
-        """Yield what is due, earliest first, and what becomes due meanwhile; at most `limit`."""
+        """Yield the due timers, earliest first, including those due meanwhile; at most `limit`."""
         for _ in range(limit):
             next_sec = self.next_sec()
             if next_sec is None or next_sec > now:

@@ -1,6 +1,6 @@
 """Order of service of the waiting requests. Pure, and fast with 100,000 of them.
 
-Requests with one selector form a line. A freed device is offered only to the heads of the lines whose group it is in.
+Requests with one selector form a line. A freed device is offered only to the heads of its groups' lines.
 The order never changes while a request waits: priority + age / aging grows equally fast for all, so the time of the
 request shifted by the priority is a constant sort key.
 

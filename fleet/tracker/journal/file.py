@@ -80,10 +80,10 @@ class Journal:
         """Whether nothing may be written now. It is set by `write`, and over after some milliseconds."""
 
     def open(self, now: float) -> Durable:
-        """Open or make the file, count this start, and return what it holds.
+        """Open or make the file, count this start, and return its content.
 
         Raises:
-            JournalDamaged: it does not hold what it held when it was written to last.
+            JournalDamaged: its content differs from that of the last write.
             ConfigError: the file is no database, or one of another program or a newer version.
             DiskFull: there is no space to migrate the file or to count the start.
         """
@@ -167,7 +167,7 @@ class Journal:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
-        self.path.chmod(0o600)  # client ids are secret: whoever knows one can take its leases over
+        self.path.chmod(0o600)  # client ids are secret: one suffices to take its leases over
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         with contextlib.suppress(sqlite3.OperationalError):  # on a full disk: the next start, or the next fold, does it
@@ -228,11 +228,11 @@ class Journal:
             logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(self.path)})
 
     def _fold(self) -> None:
-        """Fold in what is in the log by now. Its syncs take tens of milliseconds, which no grant should wait for."""
+        """Checkpoint the log. Its syncs take tens of milliseconds, which no grant should wait for."""
         self._log_pages = checkpoint(self.path, "PASSIVE")
 
     def _begin_log_anew(self) -> None:
-        """Fold in what the last time has left, so that the next commit is the first in the log again."""
+        """Checkpoint the rest of the last time, so that the next commit is the first in the log again."""
         try:
             checkpoint(self.path, "RESTART")
         finally:
