@@ -33,7 +33,7 @@ _REST_SEC = 3.0
 async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec: float = _REST_SEC) -> int:
     """Compute features until every record that can be learnt from has them; return of how many they were missing.
 
-    What was computed stays when this ends halfway; the next process goes on there.
+    Finished features stay if this ends halfway; the next process continues there.
     """
     count = 0
     while missing := await asyncio.to_thread(library.memory.without_features, FEATURE_VERSION, limit=_STEP):
@@ -57,7 +57,7 @@ async def fill_in_background(library: Library, pool: Pool, turns: Turns) -> None
 
 
 async def recalled(pool: Pool, mod_json: str, target_json: str, records: Sequence[Record]) -> dict[int, RecordProgram]:
-    """Compute the features of one workload's records, by record id; what kills its worker is left without."""
+    """Compute the features of one workload's records, by record id; records that kill the worker get none."""
     steps = [records[first : first + _STEP] for first in range(0, len(records), _STEP)]
     found: dict[int, RecordProgram] = {}
     for step in steps:
@@ -79,7 +79,7 @@ async def _recall(library: Library, pool: Pool, missing: list[Record]) -> dict[i
 async def _recall_step(
     pool: Pool, mod_json: str, target_json: str, records: Sequence[Record]
 ) -> dict[int, RecordProgram]:
-    """Compute the features of a few records; what kills its worker is found by halving."""
+    """Compute the features of a few records; records that kill the worker are found by halving."""
     traces = [record.trace_json for record in records]
     try:
         programs = await run_within(

@@ -47,7 +47,7 @@ _SLOW_REFERENCE_SEC = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class Expected:
-    """What the unscheduled program of a workload computes."""
+    """Outputs of a workload's unscheduled program."""
 
     artifact: Artifact
     inputs: Sequence[Array | TensorSpec] = ()

@@ -25,7 +25,7 @@ class JobClaim:
         self._job_name = job_name
         self.optimizer = optimizer
         self.standing = Standing.KEPT
-        """What the library last said."""
+        """Last state from the library."""
 
     async def keep(self, work: asyncio.Task[T] | None = None) -> None:
         """Renew the claim until it is lost or the job is to stop; then cancel the work, if there is any to cancel.

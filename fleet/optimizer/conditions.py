@@ -13,7 +13,7 @@ from fleet.optimizer.search_terms import Search
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What every record of a job has in common."""
+    """Common columns of a job's records."""
 
     job_name: str
     scope: RecordScope
@@ -31,7 +31,7 @@ class Conditions:
 
     search: Search = Search.EVOLUTIONARY
     uses_model: bool = True
-    """Whether the cost model chooses among what the search finds."""
+    """Whether the cost model chooses among found candidates."""
 
     has_prior: bool = False
     """There is a model of such targets, so that the job needs no trees of its own."""
@@ -40,7 +40,7 @@ class Conditions:
     """The job ends once its workloads together take this, weighted [s]; None: it has no target."""
 
     deadline_sec: float = math.inf
-    """When its search has to be over, on the clock of `started_at` [s]."""
+    """Deadline of its search, on the clock of `started_at` [s]."""
 
     is_bound_by_time: bool = False
     """It makes as many trials as fit into its time: nobody asked for a number of them."""

@@ -1,4 +1,5 @@
-"""Serves the shared cost model to those who cannot reach the library: what an optimizer reads, it hands on."""
+"""Serves the shared cost model to clients that cannot reach the library: an optimizer passes on the snapshots that it
+reads."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _MOST_READERS, _MOST_OF_ONE = 256, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAddress:
-    """Where snapshots are served."""
+    """Address of the snapshots' server."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -76,7 +77,7 @@ async def serving_snapshots(
 
     Args:
         credentials: returns those of this account in that fleet.
-        guard: knows who is a member of it.
+        guard: authenticates its members.
 
     Raises:
         ConfigError: the port is in use.

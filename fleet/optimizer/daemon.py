@@ -50,7 +50,7 @@ from fleet.optimizer.tune import OpenJob, Workshop, open_builders
 logger = logging.getLogger(__name__)
 
 _POLL_SEC = 0.5
-"""How soon a submitted job begins, and how often the library hears of this process."""
+"""Interval of looks for submitted jobs, and of this process's heartbeats in the library."""
 
 _KEPT_NOTICES = 20
 
@@ -71,13 +71,13 @@ class OptimizerOptions:
     """Builders that search and build; None: this machine does."""
 
     build_cache: BuildCache | None = None
-    """Where what this machine builds is looked for, and kept beyond the job."""
+    """Cache of this machine's builds, kept beyond the job."""
 
     snapshots: str | None = None
-    """Address of an optimizer whose snapshots of the cost model the jobs use; None: those of the library."""
+    """Address of an optimizer with snapshots of the cost model for the jobs; None: those of the library."""
 
     serves_at: ServingAddress | None = None
-    """Where the library's cost model is served to those who cannot reach the library; None: nowhere."""
+    """Address at which the library's cost model is served to clients that cannot reach the library; None: none."""
 
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
@@ -159,7 +159,7 @@ class OptimizerDaemon:
             job = await asyncio.to_thread(take, self._name, tracker=self._tracker, fleet_id=fleet_id)
             if job is None:
                 return
-            ours = {task.get_name() for task in self._running}  # by now: also what was taken a moment ago
+            ours = {task.get_name() for task in self._running}  # by now: also jobs taken a moment ago
             if job.name in ours:  # its claim had expired, as on a machine that slept, and is a new one now
                 logger.warning("claim of a running job taken anew", extra={"job": job.name})
                 continue
@@ -198,7 +198,7 @@ class OptimizerDaemon:
     async def _write_end(self, end: _End, job: Job, claim: JobClaim) -> None:
         """Write how a job ended; a library that refuses is asked again, for as long as the job is ours.
 
-        A process that ends asks once: whoever finds it gone puts the job back into the queue.
+        A process that ends asks once: another that finds it gone puts the job back into the queue.
         """
         queue, this_run = self._shop.library.queue, asyncio.current_task()
         write = partial(queue.end, job.name, self._name, end.state, message=end.message, report=end.report)
@@ -244,7 +244,7 @@ class OptimizerDaemon:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a job ended, for now or for good."""
+    """End of a job, for now or for good."""
 
     state: JobState
     message: str = ""
@@ -253,9 +253,9 @@ class _End:
 
 @contextlib.contextmanager
 def _shop_of_one_job(shop: Workshop) -> Iterator[Workshop]:
-    """Give a job a folder of its own for what is built for it, and remove it when the job ends.
+    """Give a job a folder of its own for its builds, and remove it when the job ends.
 
-    It lies in that of all jobs: what a worker still writes for a job that was stopped goes with the process.
+    It lies in that of all jobs: files that a worker still writes for a stopped job go with the process.
     """
     folder = Path(tempfile.mkdtemp(dir=shop.artifact_dir))
     try:
@@ -265,7 +265,7 @@ def _shop_of_one_job(shop: Workshop) -> Iterator[Workshop]:
 
 
 def for_each_kind(options: TuneOptions) -> list[TuneOptions]:
-    """Return the options for each kind of board of a job, its trials shared among them; the first get what is over."""
+    """Return the options for each kind of board of a job, its trials shared among them; the first get the remainder."""
     count = len(options.selectors)
     shares = [
         None if options.trials is None else options.trials // count + (index < options.trials % count)

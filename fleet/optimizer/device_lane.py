@@ -1,4 +1,4 @@
-"""A device of a job, and what is done on it: one batch after the other.
+"""A device of a job, and its work: one batch after the other.
 
 Where the device has a machine of its own, the next batch is sent when the one before is nearly measured, so that it
 waits for no round trip. Its results are applied after all that follows from the batch before: to the job, a device
@@ -36,7 +36,7 @@ class DeviceLane:
     """Tasks that measure on it now."""
 
     applying: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held for the batch whose results are applied."""
+    """Held for the batch with results that are being applied."""
 
     _line: TrialLine = field(init=False)
     _in_line: int = 0
@@ -77,7 +77,7 @@ class DeviceLane:
         try:
             async with self.applying:
                 yield _until_none(found)
-                await sending  # raises what ended it
+                await sending  # raises the error that ended it
         finally:
             await stopped(sending)
 

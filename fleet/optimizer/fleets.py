@@ -1,4 +1,4 @@
-"""Which fleet an address leads to: a tracker has many addresses, and one fleet."""
+"""Maps addresses to fleets: a tracker has many addresses, and one fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
 
 
 async def fleet_behind(address: str) -> str:
-    """Return what the tracker at an address calls its fleet; "" if none answers soon."""
+    """Return the fleet id of the tracker at an address; "" if none answers soon."""
     try:
         async with aio.connect(address, connect_timeout_sec=_ANSWER_SEC) as client:
             return client.fleet_id
@@ -67,7 +67,7 @@ async def serving(optimizers: Sequence[OptimizerRecord], tracker: str, fleet_id:
 
     Args:
         tracker: an address of it.
-        fleet_id: what is behind that; "": addresses are all there is to compare.
+        fleet_id: the fleet at that address; "": only addresses can be compared.
     """
     others = sorted({_as_seen_from_here(one) for one in optimizers} - {tracker}) if fleet_id else []
     found = dict(zip(others, await asyncio.gather(*map(fleet_behind, others)), strict=True))
@@ -76,7 +76,7 @@ async def serving(optimizers: Sequence[OptimizerRecord], tracker: str, fleet_id:
 
 
 def _as_seen_from_here(optimizer: OptimizerRecord) -> str:
-    """Return an optimizer's address of its tracker: what is on its own machine is there by the machine's name."""
+    """Return an optimizer's address of its tracker: one on its own machine gets the machine's name."""
     host, _, port = optimizer.tracker.rpartition(":")
     is_elsewhere = optimizer.host != platform.node()
     return f"{optimizer.host}:{port}" if host in _THIS_MACHINE and is_elsewhere else optimizer.tracker

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TunedJob(TuneReport):
-    """What became of a job, with its curves. In a notebook it shows itself as a page."""
+    """Result of a job, with its curves. In a notebook it shows itself as a page."""
 
     report: Report = field(repr=False, compare=False)
     """The page: `html()`, `markdown()`, `text()`."""
 
     @classmethod
     def of(cls, ended: TuneReport, report: Report) -> Self:
-        """Put what a job ended with and its page together."""
+        """Join a job's final report and its page."""
         return cls(report=report, **{each.name: getattr(ended, each.name) for each in fields(ended)})
 
     def plot(self) -> Svg:
@@ -68,7 +68,7 @@ def tune(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> TunedJob:
-    """Tune a model as `fleet tune` does, and return what became of it. Blocks; also where an event loop runs.
+    """Tune a model as `fleet tune` does, and return the result. Blocks; also where an event loop runs.
 
     Args:
         model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).

@@ -1,8 +1,8 @@
 """Stores the results that come within a moment in one transaction.
 
 A transaction of its own takes a record six times the processor time of one that it shares with others
-(`benchmarks/library_rate`), and on one machine it runs on the very cores that measure the next candidate. Who is killed
-within the moment loses what was measured in it, as if that had been under way still: nobody was told of it.
+(`benchmarks/library_rate`), and on one machine it runs on the very cores that measure the next candidate. A process
+killed within the interval loses its measurements, as if they had been under way still: nothing was told of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GroupCommit:
         """
         self._hurry.set()
         if self._storing is not None:
-            await asyncio.shield(self._storing)  # who is cancelled while it waits has measured them nevertheless
+            await asyncio.shield(self._storing)  # a task cancelled while it waits has measured them nevertheless
 
     async def _store_all(self) -> None:
         while self._waiting:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What is known of a job once its workloads are."""
+    """Facts about a job, known once its workloads are."""
 
     title: str
     model_digest: str
@@ -47,21 +47,21 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What a run may do."""
+    """Rights of a run."""
 
     job: Job
     trials: int
     """Those that are left."""
 
     notice: str = ""
-    """What the user should know about it."""
+    """Notes for the user."""
 
 
 class JobEntry(Protocol):
     """One job in the library, as its run sees it."""
 
     async def begin(self, beginning: Beginning) -> Begun:
-        """Enter what is known; with several kinds of boards, once for each."""
+        """Enter the known facts; with several kinds of boards, once for each."""
         ...
 
     def tell(self, progress: ProgressReport) -> None:
@@ -88,7 +88,7 @@ class OwnEntry:
         optimizer = f"optimizers/{uuid.uuid4().hex[:12]}"
         start = partial(
             self._library.start_job,
-            name=new_job_name(),  # chosen here: what is started again because no answer came is there once
+            name=new_job_name(),  # chosen here: a start repeated after a lost answer is stored once
             title=beginning.title,
             model_digest=beginning.model_digest,
             conditions=conditions,
@@ -105,10 +105,10 @@ class OwnEntry:
         return Begun(job=self._job, trials=total, notice=notice)
 
     def tell(self, progress: ProgressReport) -> None:
-        """Do nothing: who started it sees it."""
+        """Do nothing: its starter sees it."""
 
     async def finish(self, report: TuneReport) -> None:
-        """Write that the job is done, and what it reports."""
+        """Store the job's end and its report."""
         if self._job is not None:
             kept = kept_reports([report])
             await patiently(partial(self._library.finish_job, self._job.name, JobState.FINISHED, report=kept))
@@ -145,7 +145,7 @@ class QueuedEntry:
         self._one_at_a_time = asyncio.Lock()
 
     async def begin(self, beginning: Beginning) -> Begun:
-        async with self._one_at_a_time:  # whoever begins last knows all trials
+        async with self._one_at_a_time:  # the one that begins last knows all trials
             return await self._begin(beginning)
 
     async def _begin(self, beginning: Beginning) -> Begun:
@@ -180,7 +180,7 @@ class QueuedEntry:
 
 
 def kept_reports(reports: Sequence[TuneReport]) -> dict[str, object]:
-    """Return what a library keeps of a job's reports, one for each kind of board."""
+    """Return the stored form of a job's reports, one for each kind of board."""
     return {"reports": to_plain(reports)}
 
 

@@ -61,7 +61,7 @@ _PUBLISH_SEC = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """When a search ends, on the clock of `time.monotonic` [s], and what is said then."""
+    """Deadline of a search, on the clock of `time.monotonic` [s], and its message."""
 
     at_sec: float
     why: str = ""
@@ -69,13 +69,13 @@ class _End:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRun:
-    """A job and what it works with."""
+    """A job and its resources."""
 
     options: TuneOptions
     core: JobCore
     library: Library
     pool: Pool
-    """For what needs files of this machine, or makes them here."""
+    """For tasks that need files of this machine, or make them here."""
 
     builders: Builders
     """For plain data."""
@@ -96,16 +96,16 @@ class JobRun:
     started_at: float
     entry: JobEntry
     cores: Cores
-    """Of this machine, for what builds and measures on it."""
+    """Of this machine, for its builds and measurements."""
 
     notices: Sequence[str] = ()
-    """What the user was told so far."""
+    """Messages shown to the user so far."""
 
     gives_back: bool = False
     """Give the device back while nothing is measured."""
 
     async def run(self) -> TuneReport:
-        """Run the job. Whoever made its entry writes how it ended.
+        """Run the job. The maker of its entry writes its end.
 
         Raises:
             FleetError, asyncio.CancelledError: see `fleet.optimizer.tune.tune`.
@@ -131,7 +131,7 @@ class JobRun:
             state = JobState.FINISHED
             self.core.say("")
             ended.set()
-            await asyncio.wait([publishing])  # so that what is said of the job elsewhere is what its report says
+            await asyncio.wait([publishing])  # so that others' view of the job agrees with its report
             return self._report(begun.job, model)
         except asyncio.CancelledError:
             state = JobState.INTERRUPTED
@@ -242,7 +242,7 @@ class JobRun:
             self.core.limit(roofline)
 
     def _in_flight(self) -> dict[str, dict[str, str]]:
-        """Return what the job had claimed when it was interrupted: for each of its workloads, traces by digest."""
+        """Return the job's claims from before its interruption: for each of its workloads, traces by digest."""
         progress = self.core.progress
         found = self.library.claims.in_flight(progress.job_name, self._scope)
         own = {item.workload.shash for item in progress.workloads if item.closing is None}
@@ -332,7 +332,7 @@ class JobRun:
             await loop.apply(EndWanted(end.why))
 
     async def _recall_features(self, turns: Turns) -> None:
-        """Have the cost model start with what was learnt."""
+        """Start the cost model with the stored knowledge."""
         known = [item for item in self.core.progress.workloads if item.trials_before]
         if not known:
             return
@@ -430,7 +430,7 @@ def _model_run(job: Job, model: ModelReport) -> ModelRun:
 
 
 def _facts(inventory: Inventory) -> dict[str, object]:
-    """Return what all devices of one model share."""
+    """Return the data shared by all devices of one model."""
     shared = ("kind", "target_json", "core_count", "memory_bytes", "is_simulated", "facts")
     return {name: getattr(inventory, name) for name in shared}
 

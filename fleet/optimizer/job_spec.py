@@ -1,4 +1,4 @@
-"""What is stored of a job that somebody submits: its options, and its model's files."""
+"""Stored specification of a submitted job: its options, and its model's files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DATA = frozenset({".onnx", ".tflite", PROGRAM_SUFFIX})
 """Types of model files that are pure data. Others contain pickles, Python functions or class names."""
 
 _MOST = 2**31 - 1
-"""Trials, and seeds: what a database's integer holds."""
+"""Trials, and seeds: limit of a database's integer."""
 
 _MOST_MINUTES = 366 * 24 * 60
 
@@ -42,15 +42,15 @@ class JobOrder:
     """Digests in the library by relative path."""
 
     tracker: str = ""
-    """Address of the fleet that it is for; "": that of whoever takes it."""
+    """Address of the fleet that it is for; "": that of the optimizer that takes it."""
 
     fleet_id: str = ""
-    """What that fleet's tracker calls it; "": it did not answer when the job was submitted."""
+    """Id of that fleet by its tracker; "": it did not answer when the job was submitted."""
 
     format: int = FORMAT
 
     def to_plain(self) -> dict[str, object]:
-        """Return what JSON holds of it."""
+        """Return it as JSON values."""
         plain = to_plain(self)
         return plain if isinstance(plain, dict) else {}
 
@@ -69,7 +69,7 @@ def order_of(job: Job) -> JobOrder:
 
 
 def check_options(options: TuneOptions, now: datetime) -> None:
-    """Refuse at once what could never run.
+    """Refuse jobs at once that could never run.
 
     Raises:
         InvalidRequest: a malformed selector, an unknown strategy, a deadline that is past, a number out of bounds.

@@ -1,4 +1,4 @@
-"""What a process that runs jobs does beside them for all: it trains the shared cost model, and fills features in.
+"""Background work of an optimizer: training the shared model and backfilling features.
 
 Once for a process, however many jobs it runs: they share its build workers.
 """

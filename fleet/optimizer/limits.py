@@ -30,7 +30,7 @@ _ENOUGH_TRIALS = 128
 
 
 def known_roofline(library: Library, device_model: str) -> Roofline | None:
-    """Return what was measured before; None: nothing, or something that this version cannot read."""
+    """Return the earlier measurement, or None if there is none that this version can read."""
     found = library.memory.device_facts().get(device_model, {}).get(_FACT)
     try:
         return None if found is None else from_plain(Roofline, found)
@@ -65,11 +65,11 @@ def is_worth_measuring(inventory: Inventory, trials: int) -> bool:
 
 
 def keep_roofline(library: Library, device_model: str, roofline: Roofline) -> None:
-    """Note it among what is known of the device model."""
+    """Store it among the facts about the device model."""
     note_facts(library, device_model, {_FACT: to_plain(roofline)})
 
 
 def note_facts(library: Library, device_model: str, facts: Mapping[str, object]) -> None:
-    """Note some of the facts of a device model; what else is known stays."""
+    """Store some facts about a device model; the others stay."""
     known = library.memory.device_facts().get(device_model, {})
     library.memory.note_device(device_model, {**known, **facts})

@@ -47,7 +47,7 @@ from fleet.optimizer.searcher import Searcher
 E = TypeVar("E")
 
 _MOST_SEARCHES = 4
-"""Workloads searched side by side: the more, the longer until their results decide what is next."""
+"""Workloads searched side by side: the more, the longer until their results decide the next step."""
 
 Round = tuple[str, tuple[str, ...]]
 """A workload and the digests of its new candidates."""
@@ -92,7 +92,7 @@ class TuningLoop:
         self._checker = self._lanes[0].checker
 
     def use_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Search with what the library has learnt of such targets, from the next round on."""
+        """Search with the library's model of such targets, from the next round on."""
         if parse_target(self._core.conditions.scope.target_json).kind in snapshot.target_kinds:
             self._searcher.shared = snapshot.content
             self._core.use_snapshot(snapshot.digest)
@@ -133,7 +133,7 @@ class TuningLoop:
             await self.apply(ev.BaselinesWanted(missing))
 
     async def take_up(self, in_flight: Mapping[str, Mapping[str, str]]) -> None:
-        """Build and measure what was under way when the job was interrupted, as far as its trials go.
+        """Build and measure candidates from before the job's interruption, as far as its trials go.
 
         Args:
             in_flight: for each workload, traces by digest.
@@ -195,7 +195,7 @@ class TuningLoop:
         return await together({f"search {n}": self._make_round() for n in range(count)})
 
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
-        """Measure what comes through a queue until None does, on all devices.
+        """Measure the batches of a queue until None comes, on all devices.
 
         A device alone gets the next batch while the last is measured, stored and checked; one of several leaves it to
         the others.
@@ -234,9 +234,9 @@ class TuningLoop:
             await self.apply(await self._checker.build_baseline(shash))
 
     async def _make_round(self) -> Round | None:
-        """Choose a batch among what was searched ahead, and build it; search where there is nothing to choose from.
+        """Choose a batch from the backlog, and build it; search if the backlog is empty.
 
-        Return None if the search is over, and no digests if others measure what was chosen.
+        Return None if the search is over, and no digests if others measure the chosen ones.
         """
         async with self._turns.building():
             while True:
@@ -244,7 +244,7 @@ class TuningLoop:
                 match wanted:
                     case ev.Claim():
                         builds = await self._perform(wanted, ev.Build)
-                        self._go_on_searching_ahead()  # of this workload, too: what is built is known by now
+                        self._go_on_searching_ahead()  # of this workload, too: the built ones are known by now
                         for build in builds:
                             await self._perform(build)
                         digests = [one.digest for one in wanted.proposals]
@@ -259,7 +259,7 @@ class TuningLoop:
                         return None
 
     async def _next_effect(self, wanted: ev.RoundWanted | ev.AheadWanted) -> ev.Claim | ev.Propose | None:
-        """Return what is to be done next, with the newest cost model."""
+        """Return the next step, with the newest cost model."""
         async with self._learning:
             found: list[ev.Claim | ev.Propose] = await self.apply(wanted, ev.Claim, ev.Propose)
         return found[0] if found else None
@@ -270,7 +270,7 @@ class TuningLoop:
             self._ahead = asyncio.create_task(self._search_ahead(), name="search ahead")
 
     def _is_searching_ahead(self) -> bool:
-        """Tell whether a search is under way. Raises what has ended it, if anything has."""
+        """Tell whether a search is under way. Raises the error that has ended it, if any."""
         if self._ahead is None or not self._ahead.done():
             return self._ahead is not None
         self._ahead.result()
@@ -282,7 +282,7 @@ class TuningLoop:
                 if (wanted := await self._next_effect(ev.AheadWanted(time.monotonic()))) is None:
                     return
                 await self._perform(wanted)
-            if self._turns.shares_cores:  # what is built by now is measured first
+            if self._turns.shares_cores:  # the candidates built by now are measured first
                 return
 
     async def _stop_searching_ahead(self) -> None:
@@ -330,7 +330,7 @@ class TuningLoop:
     async def measuring(self) -> AsyncIterator[Device]:
         """Have a device, and its cores if they are ours; at the end, give it back unless it is needed at once.
 
-        The lease comes first: who held the cores while waiting for one could keep others from ending theirs.
+        The lease comes first: a task that held the cores while waiting for one could keep others from ending theirs.
         """
         lane = self._here
         lane.users += 1
@@ -345,7 +345,7 @@ class TuningLoop:
 
     @property
     def _here(self) -> DeviceLane:
-        """What this task measures on: the first device, unless it is one of those that measure rounds."""
+        """Device of this task: the first one, unless it is one of those that measure rounds."""
         return _lane.get() or self._lanes[0]
 
     def _lane_of(self, device: SteadyDevice) -> DeviceLane:

@@ -30,7 +30,7 @@ class Measurer:
         self._probe_sec = probe_sec
         self._errors_in_a_row = 0
         self._ended_at = -math.inf
-        """When the last batch had its last result, on the monotonic clock."""
+        """Time of the last batch's last result, on the monotonic clock."""
 
         self._waited_by_then_sec = 0.0
 

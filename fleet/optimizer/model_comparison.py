@@ -58,7 +58,7 @@ Inputs = Sequence["Array | TensorSpec"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Expected:
-    """What the model should answer to which inputs."""
+    """Inputs of the model with their expected answers."""
 
     inputs: Sequence[Array | TensorSpec]
     outputs: Sequence[Array]
@@ -74,7 +74,7 @@ class _Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What the tuned model answers to one set of shapes."""
+    """Answers of the tuned model to one set of shapes."""
 
     expected: _Expected
     outputs: Sequence[Array]
@@ -119,13 +119,13 @@ class ModelComparison:
     """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
 
     without_static: Mapping[str, str]
-    """NO_TRACE, by structural hash, for workloads whose static schedules failed on the device."""
+    """NO_TRACE, by structural hash, for workloads with static schedules that failed on the device."""
 
     has_static_only: bool = False
     """All given schedules are the static ones."""
 
     placing: Placing | None
-    """Compares schedules in the model, and keeps what it shall have; None: the library is told nothing."""
+    """Compares schedules in the model, and stores the choice; None: nothing is stored."""
 
     async def run(self, schedules: Mapping[str, str]) -> ModelReport:
         """Run everything and return a report.

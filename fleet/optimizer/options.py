@@ -45,7 +45,7 @@ class TuneOptions:
 
     model: Path
     program: str = ""
-    """What its user calls the program in `model`, where that is not the file: "matmul-256", "MODULE:NAME"."""
+    """The user's name of the program in `model`, if that is not the file: "matmul-256", "MODULE:NAME"."""
 
     selector: str = "cpu"
     also_on: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class TuneOptions:
 
     library: str | None = None
     snapshots: str | None = None
-    """Address of an optimizer whose snapshots of the cost model are used; None: those of the library."""
+    """Address of an optimizer with the snapshots of the cost model to use; None: those of the library."""
 
     trials: int | None = None
     """New trials of this job; None: `trials_per_workload` for each chosen workload, or with `minutes` `enough`."""
@@ -72,7 +72,7 @@ class TuneOptions:
     """Only this many of them, the costliest."""
 
     strategy: str = DEFAULT_STRATEGY
-    """How candidates are found, see `fleet.optimizer.strategies`."""
+    """Search strategy, see `fleet.optimizer.strategies`."""
 
     seed: int = 0
     shapes: Sequence[Shapes] = ()
@@ -95,13 +95,13 @@ class TuneOptions:
     """Builders that search and build; None: this machine does."""
 
     build_cache: BuildCache | None = None
-    """Where what this machine builds is looked for, and kept beyond the job."""
+    """Cache of this machine's builds, kept beyond the job."""
 
     build_timeout_sec: float = 30.0
     trial_timeout_sec: float = 10.0
     evaluator: Evaluator = TRIAL_EVALUATOR
     deadline: datetime | None = None
-    """No search begins after this; what was found by then is compared and kept. Aware."""
+    """No search begins after this; the results by then are compared and kept. Aware."""
 
     minutes: float | None = None
     """The same, so long after the job began or went on; > 0."""
@@ -119,12 +119,12 @@ class TuneOptions:
 
     @property
     def selectors(self) -> tuple[str, ...]:
-        """Return what each board is chosen by, one for each kind."""
+        """Return the selectors of the boards, one for each kind."""
         return self.selector, *self.also_on
 
     @property
     def title(self) -> str:
-        """Return what the job is called: as its model is named to `fleet tune` where it lies."""
+        """Return the job's name: its model as named to `fleet tune` on its machine."""
         name = Path(self.program or self.model).name
         return f"{PREFIX}{name.removeprefix(PREFIX)}" if is_of_transformers(self.model) else name
 

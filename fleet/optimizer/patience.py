@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PATIENCE_SEC = 120.0
-"""How long a library that is away is asked again: a database's server is started anew in less."""
+"""Time of retries with an absent library: a database's server restarts in less."""
 
 _AGAIN_SEC = 0.2
 

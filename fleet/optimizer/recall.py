@@ -1,4 +1,4 @@
-"""What the library already knows about a job's workloads, and which interrupted job a new one continues."""
+"""Reads records of a job's workloads from the library, and finds the interrupted job that a new one continues."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fleet.optimizer.patience import patiently
 from fleet.optimizer.seeds import seeds_for
 
 _RECALLED_FEATURES = 256
-"""How many of a workload's newest candidates without stored features a job computes them for before it starts."""
+"""Number of a workload's newest candidates without stored features for which a job computes them before it starts."""
 
 _REPLAYED = 1_000
-"""How many of a workload's fastest schedules are tried again elsewhere, at most."""
+"""Maximum number of a workload's fastest schedules that are tried elsewhere."""
 
 _ALL = 2**31 - 1
 

@@ -24,7 +24,7 @@ _NOTHING: tuple[Proposed, ...] = ()
 
 
 class Recorder:
-    """Writes the records of one job. A library that is away for a while is waited for; what was measured is worth it.
+    """Writes the records of one job. An absent library is waited for; measurements are worth it.
 
     Raises LibraryError or DiskFull if a result cannot be stored; the job must stop.
     """
@@ -34,7 +34,7 @@ class Recorder:
         self._conditions = conditions
 
     async def claim(self, effect: Claim) -> AsyncGenerator[Proposed, None]:
-        """Keep what no other job measures, or has measured."""
+        """Keep candidates that no other job measures or has measured."""
         conditions, traces = self._conditions, {one.digest: one.trace_json for one in effect.proposals}
         take = self._library.claims.take
         ours = await patiently(partial(take, conditions.job_name, effect.workload, conditions.scope, traces))
@@ -77,13 +77,13 @@ class Recorder:
             kind=_kind(effect),
             provenance=_provenance(measurement) | (effect.origin.provenance if effect.origin is not None else {}),
             checked=effect.is_checked,
-            uid=uuid.uuid4().hex,  # chosen here: what is stored again because no answer came is there once
+            uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is there once
             program=_program(effect),
         )
 
 
 def _program(effect: Store) -> RecordProgram | None:
-    """Return what can be learnt from later. A record is worth keeping without it."""
+    """Return the features for later training. A record is worth keeping without it."""
     if effect.features is None:
         return None
     try:
@@ -94,7 +94,7 @@ def _program(effect: Store) -> RecordProgram | None:
 
 
 def _provenance(measurement: Measurement) -> dict[str, object]:
-    """Return the state of the device, what the candidate cost it, and why it was timed no longer."""
+    """Return the state of the device, the candidate's cost, and the reason why timing stopped."""
     stopped = {"stopped": measurement.stopped.value} if measurement.stopped else {}
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {**measurement.provenance, "device_sec": round(device_sec, 6), **stopped}

@@ -1,4 +1,4 @@
-"""What a tuning run is asked for, and what it reports."""
+"""Options and report of a tuning run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OptionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedReport:
-    """One workload whose best few schedules were compared in the model."""
+    """One workload with best schedules that were compared in the model."""
 
     name: str
     operator: str
@@ -150,10 +150,10 @@ class ModelReport:
     """ "float64" if that error is known, else "sums"."""
 
     roundings: int = 0
-    """How often a number is rounded to a code of 8 bits on its way to an output; 0: the model is not quantized."""
+    """Number of roundings to 8-bit codes on the way to an output; 0: the model is not quantized."""
 
     reference: str = ""
-    """What computed the reference: "onnxruntime", "torch", "ai_edge_litert" or "untuned"."""
+    """Engine of the reference:  "onnxruntime", "torch", "ai_edge_litert" or "untuned"."""
 
     weakness: Weakness | None = None
     """Why agreement with the reference says little; None: it says enough."""
@@ -165,21 +165,21 @@ class ModelReport:
     """The tuned model's answers agree with the reference, by the same rule as in `fleet serve-check`."""
 
     message: str = ""
-    """How its answers differ from the reference's, and why; empty: they agree."""
+    """Difference of its answers from the reference's, and the reason; empty: they agree."""
 
     loop_nests: tuple[str, ...] = ()
-    """What of the tuned model nothing can schedule: functions, blocks of them, operators."""
+    """Parts of the tuned model that nothing can schedule: functions, blocks of them, operators."""
 
     in_place: tuple[PlacedReport, ...] = ()
-    """Workloads whose best few schedules were compared in the model, the costliest first."""
+    """Workloads with best schedules that were compared in the model, the costliest first."""
 
     in_place_sec: float = 0.0
-    """What that took [s]."""
+    """Time of that [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneReport:
-    """What `fleet tune` ends with."""
+    """Final report of `fleet tune`."""
 
     job: str
     title: str
@@ -227,10 +227,10 @@ class DecisionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport:
-    """How far a job is, as anybody sees it who looks into the library."""
+    """Progress of a job, as stored in the library."""
 
     selector: str = ""
-    """Which kind of board this is about."""
+    """Kind of board."""
 
     activity: str = ""
     device: str = ""
@@ -262,7 +262,7 @@ class ProgressReport:
 
     @property
     def share(self) -> float:
-        """How far the search is, from 0 to 1: by its trials or by its time, whichever is further."""
+        """Progress of the search, from 0 to 1: the larger of the shares of trials and time."""
         return share_done(self.trials_done, self.trials_total, elapsed_sec=self.elapsed_sec, search_sec=self.search_sec)
 
 
@@ -321,7 +321,7 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
 
 
 def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
-    """Sum up one comparison in the model; unless it was confirmed, what is fastest alone is what the model has."""
+    """Sum up one comparison in the model; unless it was confirmed, the model has the schedule that is fastest alone."""
     chosen = item.chosen if is_confirmed else item.contest.options[0]
     secs = [(option, item.median_sec(option)) for option in item.contest.options]
     return PlacedReport(

@@ -1,7 +1,6 @@
-"""Whose keys were revoked, as the tracker says: an optimizer's port is shut to them, and what they read there ends.
+"""Revoked keys, from the tracker: an optimizer refuses them, and ends their streams.
 
-The tracker is asked again and again. While it is away, what it said last counts; before it has said anything, nobody is
-served.
+The tracker is asked again and again. While it is away, its last list counts; before the first, all callers are refused.
 """
 
 from __future__ import annotations

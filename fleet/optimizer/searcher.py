@@ -58,7 +58,7 @@ class Searcher:
         self._cache = cache
         self._snapshot: bytes | None = None
         self.shared: bytes | None = None
-        """Snapshot of what all workloads of the library know, once there is one."""
+        """Snapshot of the library's cost model, once there is one."""
 
     async def learn(self, effect: Learn) -> AsyncGenerator[Learnt | LearningFailed, None]:
         """Fit trees to the job's own records for the next search."""

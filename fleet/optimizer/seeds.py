@@ -1,4 +1,4 @@
-"""Which schedules of the library are worth a try on a workload that has no record yet."""
+"""Chooses schedules of the library to try on a workload that has no record yet."""
 
 from __future__ import annotations
 

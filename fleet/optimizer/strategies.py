@@ -14,12 +14,12 @@ DEFAULT = "evolutionary"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How a job searches."""
+    """Search strategy of a job."""
 
     name: str
     search: Search
     uses_model: bool
-    """Whether the cost model chooses among what the search finds; False: it comes as the search has it."""
+    """Whether the cost model chooses among found candidates; False: the search's order counts."""
 
     summary: str
 
@@ -69,14 +69,14 @@ _INSTEAD = {
     "replay-trace": "random",
     "replay-func": "random",
 }
-"""Names that users of AutoTVM and MetaSchedule know, and what does the same here."""
+"""Names known from AutoTVM and MetaSchedule, with their equivalents here."""
 
 
 def strategy_of(name: str) -> Strategy:
     """Return the strategy of a name.
 
     Raises:
-        InvalidRequest: there is none; the text says what to use instead.
+        InvalidRequest: there is none; the text names the alternatives.
     """
     if name in STRATEGIES:
         return STRATEGIES[name]

@@ -1,6 +1,6 @@
 """Keeps the shared cost model up to date: trains it when there is enough new, hears of it when another process did.
 
-Every process that runs jobs trains, and each of its jobs hears of snapshots. Who trains is elected for one training:
+Every process that runs jobs trains, and each of its jobs hears of snapshots. The trainer is elected for one training:
 see `fleet.library.election`.
 """
 
@@ -37,7 +37,7 @@ _SHARE_NEW = 0.1
 _MOST_SAMPLES = 50_000
 _TRAINING_TIMEOUT_SEC = 300.0
 _LISTEN_SEC = 0.25
-"""How long the end of a job waits for its listener."""
+"""Wait of a job's end for its listener."""
 
 _AGAIN_SEC = 1.0
 """Between two attempts to reach a library that went away."""
@@ -50,7 +50,7 @@ Runs in a worker: a module's function.
 
 @dataclass(kw_only=True)
 class Trainer:
-    """Trains on what a library has."""
+    """Trains on a library's records."""
 
     memory: Memory
     pool: Pool
@@ -107,7 +107,7 @@ class Trainer:
             renewing.cancel()
         stored = None
         if trained is not None:
-            # What was left out is known by now, too, as times of emulated boards: nobody trains for it again.
+            # Left-out records count as seen, too, such as times of emulated boards: they cause no further training.
             snapshot = replace(trained.snapshot, last_record_id=newest)
             stored = await asyncio.to_thread(lambda: term.publish(snapshot, publishes=trained.is_not_worse))
         self._looked_at = count

@@ -59,7 +59,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         started_at: time.monotonic() at the start of the process; reported times count from here.
 
     Raises:
-        LibraryReadOnly: what it finds could not be kept; nothing was started.
+        LibraryReadOnly: results could not be stored; nothing was started.
         FleetError: the job failed; all finished trials are in the library.
         asyncio.CancelledError: the same, and the job is INTERRUPTED.
     """
@@ -72,7 +72,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         artifact_dir = stack.enter_context(scratch_dir("artifacts"))
         wanted = options.target or target_hint(parse_selector(options.selector).kind)
         pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target=wanted, modules=MODULES)
-        # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
+        # Do not wait: tasks that still run at the end are not needed, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()
         builders = await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec)
@@ -107,35 +107,36 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """What the jobs of one process share."""
+    """Resources shared by the jobs of one process."""
 
     library: Library
     pool: BuildPool
-    """For what needs files of this machine, or makes them here."""
+    """For tasks that need files of this machine, or make them here."""
 
     builders: Builders
     """For plain data, on this machine (the same pool) or on others."""
 
     artifact_dir: Path
     cores: Cores
-    """Of this machine, for what builds and measures on it."""
+    """Of this machine, for its builds and measurements."""
 
     cache: BuildCache | None = None
-    """Where built libraries are looked for, and kept."""
+    """Cache of built libraries."""
 
     client: Fleet | None = None
     """None: connect to the tracker that the job names, or start a fleet for this machine."""
 
     @property
     def courier(self) -> ClusterCourier | None:
-        """What brings artifacts that builders have; None: they are made here."""
+        """Courier of the builders' artifacts; None: they are made here."""
         return ClusterCourier(self.builders) if isinstance(self.builders, DaskPool) else None
 
 
 async def open_builders(
     stack: AsyncExitStack, pool: BuildPool, cluster: ClusterAddress | None, *, build_timeout_sec: float
 ) -> Builders:
-    """Return what searches and builds: the cluster's builders, open until the stack is closed, or this machine's pool.
+    """Return the pool for searches and builds: the cluster's builders, open until the stack is closed, or this
+    machine's pool.
 
     Raises:
         ConfigError, BuildersUnavailable: see `DaskPool.open`.
@@ -158,7 +159,7 @@ class OpenJob:
     entry: JobEntry
     started_at: float
     notices: Sequence[str] = ()
-    """What the user was told so far."""
+    """Messages shown to the user so far."""
 
     async def run(self) -> TuneReport:
         """Open everything, and run the job.
@@ -270,7 +271,7 @@ class OpenJob:
         )
 
     async def _import(self) -> tuple[Model, list[Workload] | None]:
-        """Import the model; find its workloads, too, where no device has to say first what it is compiled for."""
+        """Import the model; find its workloads, too, if no device has to report its target first."""
         model, target = await self._import_model(), self.options.target
         return model, None if target is None else await self._extract(model, target)
 

@@ -39,8 +39,8 @@ class RoundWanted:
 
 @dataclass(frozen=True, slots=True)
 class AheadWanted:
-    """There is room for a search while other things go on. Answered by Learn and Propose, or by nothing where all
-    workloads have what they need."""
+    """There is room for a search while other things go on. Answered by Learn and Propose, or by nothing if all
+    workloads have a full backlog."""
 
     now_sec: float = 0.0
     """On the clock of the job's deadline."""
@@ -48,7 +48,7 @@ class AheadWanted:
 
 @dataclass(frozen=True, slots=True)
 class EndWanted:
-    """No more searches: what was found by now is compared and kept. Comes by itself at the job's deadline."""
+    """No more searches: the results so far are compared and kept. Comes by itself at the job's deadline."""
 
     reason: str
 
@@ -176,12 +176,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class MeasureEnded:
-    """A device is done with a Measure. Answered by Measure for what was disturbed, by Check, or nothing."""
+    """A device is done with a Measure. Answered by Measure for disturbed candidates, by Check, or nothing."""
 
     batch: int
     device_name: str
     wall_sec: float
-    """Time since its start, but for what it waited for a device that was lost [s]."""
+    """Time since its start, without waits for a lost device [s]."""
 
     is_suspected: bool = False
     """So many candidates in a row broke down that the rest was not sent: the device has to be probed first."""
@@ -231,7 +231,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate's numbers were compared. Answered by MarkChecked or MarkWrong, and by what comes next."""
+    """A candidate's numbers were compared. Answered by MarkChecked or MarkWrong, and by the next step."""
 
     workload: str
     digest: str
@@ -308,7 +308,7 @@ class Propose:
     """Only the schedule that the workload's space chooses without a trial is wanted."""
 
     seeds: tuple[Seed, ...] = ()
-    """What was best elsewhere."""
+    """Best schedules elsewhere."""
 
     ahead: int = 0
     """So many more are wanted for later, as far as the search looks at them anyway."""
@@ -316,7 +316,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """To the library: these are to be measured. Answered with Proposed, which leaves out what another job measures."""
+    """To the library: these are to be measured. Answered with Proposed, without candidates of other jobs."""
 
     workload: str
     proposals: tuple[Proposal, ...]

@@ -41,7 +41,7 @@ _HOPELESS = 3.0
 """A candidate this many times slower than the best stops after one run."""
 
 _BEHIND = 1.1
-"""A candidate whose fastest of four runs is this many times slower than the best stops there."""
+"""A candidate stops if the fastest of four runs is this many times slower than the best."""
 
 _NOT_BETTER = 1.03
 """A candidate this many times slower than the best in its first repeat stops there."""

@@ -25,7 +25,7 @@ _TRIAL_BUILDER_SEC = 0.5
 convolution. They count as one search and one build beside those that were measured."""
 
 _BELIEVED = 0.95
-"""A roofline is wrong for all once a workload takes less than this share of what it allows."""
+"""A roofline is wrong for all once a workload takes less than this share of its limit."""
 
 _FAR_BELOW = 8.0
 """Margin below the roofline: Winograd's algorithm needs only a quarter of a convolution's multiplications, and a peak
@@ -56,8 +56,8 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
 def has_ahead(item: WorkloadProgress, progress: JobProgress, conditions: Conditions) -> bool:
     """Tell whether a workload has candidates ahead that may be built now.
 
-    Where searches have the cores to themselves until the next batch is measured, only what the newest results brought
-    forth may. Where one goes on while a batch is built, it knows nothing of that; where device and builders share no
+    Where searches have the cores to themselves until the next batch is measured, only searches on the newest results
+    may run. Where one goes on while a batch is built, it knows nothing of that; where device and builders share no
     cores, nothing of the batch that is measured either.
     """
     beside_device, beside_builds = not conditions.shares_cores, searches_beside_builds(progress, conditions)
@@ -82,7 +82,7 @@ def is_alone(progress: JobProgress) -> bool:
 def least_sec(workload: Workload, roofline: Roofline) -> float:
     """Return the time that a workload takes at least [s]; 0 where no limit is known.
 
-    The peak of arithmetic was measured with float32: what computes with shorter numbers may be faster.
+    The peak of arithmetic was measured with float32: programs with shorter numbers may be faster.
     """
     is_float32 = all(spec.dtype == "float32" for spec in workload.args)
     size_bytes = sum(spec.size_bytes for spec in workload.args)
@@ -103,7 +103,7 @@ def floor_sec(workload: Workload, roofline: Roofline) -> float:
 
 
 def keep_outcome(item: WorkloadProgress) -> None:
-    """Remember what a batch that is over has gained, beside what was expected of it."""
+    """Store the gain of a finished batch, beside the expected one."""
     expected = item.forecasts.popleft() if item.forecasts else 0.0
     before_sec, item.judged_sec = item.judged_sec, item.current_sec
     if expected and math.isfinite(before_sec):
@@ -118,7 +118,7 @@ def note_vain_batch(item: WorkloadProgress) -> None:
 
 
 def forget_forecast(item: WorkloadProgress) -> None:
-    """Forget what was expected of the newest batch, which will never be measured."""
+    """Drop the expectation of the newest batch, which will never be measured."""
     if item.forecasts:
         item.forecasts.pop()
 
@@ -163,5 +163,5 @@ def _state_of(
 
 
 def _mean(total: float, count: int, usual: float) -> float:
-    """Return the mean of what was measured, and of what is usual as one more."""
+    """Return the mean of the measured values, with the usual one as one more."""
     return (total + usual) / (count + 1)

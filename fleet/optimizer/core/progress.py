@@ -50,7 +50,7 @@ class WorkloadProgress:
     """Something cast doubt on that time, so that any other counts instead."""
 
     least_sec: float = 0.0
-    """What the device can do at best [s]; 0: not known."""
+    """Limit of the device's roofline [s]; 0: unknown."""
 
     static_sec: float = math.inf
     """Time of the schedule that was chosen without a trial [s]."""
@@ -78,7 +78,7 @@ class WorkloadProgress:
     """Share of its time that each batch under way should gain; 0: not known."""
 
     outcomes: list[BatchOutcome] = field(default_factory=list)
-    """What its batches were expected to gain, and did."""
+    """Expected and actual gains of its batches."""
 
     judged_sec: float = math.inf
     """Its time after the last batch [s]."""
@@ -93,7 +93,7 @@ class WorkloadProgress:
     """Candidates of this and earlier jobs, the newest last; with features where these are known."""
 
     seeds: tuple[Seed, ...] = ()
-    """What was best elsewhere: its first batch begins with those that fit."""
+    """Best schedules elsewhere: its first batch begins with those that fit."""
 
     replayed: list[str] = field(default_factory=list)
     """Traces of other devices for a replay, the fastest first; empty for other searches."""
@@ -108,23 +108,23 @@ class WorkloadProgress:
     """Digests of the traces under which a device broke down in an earlier job."""
 
     backlog: Backlog = field(default_factory=Backlog)
-    """What was searched ahead."""
+    """Candidates searched ahead."""
 
     is_searched: bool = False
     """A search is under way."""
 
     search_began_at: int = 0
-    """How many trials it had had when its newest search began."""
+    """Number of its trials when its newest search began."""
 
     asked: int = 0
     """Candidates that are being claimed; 0: none are."""
 
     weakness: Weakness | None = None
-    """Why the check of its candidates' numbers says little; None: it says what it should, or nothing was checked."""
+    """Reason why the check of its candidates' numbers is weak; None: it is strong, or nothing was checked."""
 
     @property
     def best_trace(self) -> str | None:
-        """The fastest candidate whose numbers are right; None: there is none yet."""
+        """The fastest candidate with right numbers; None: there is none yet."""
         return min(self.right, key=self.right.__getitem__, default=None)
 
     @property
@@ -152,7 +152,7 @@ class WorkloadProgress:
 
     @property
     def current_sec(self) -> float:
-        """What the model would run now [s]: the best checked candidate, or the unscheduled program."""
+        """Current time in the model [s]: the best checked candidate, or the unscheduled program."""
         return min(self.best_sec, self.untuned_sec)
 
     @property
@@ -174,7 +174,7 @@ class WorkloadProgress:
 
 @dataclass(slots=True, kw_only=True)
 class BuilderCount:
-    """Processor time of search, what it learns from included, and of builds, as far as it was told [s]."""
+    """Processor time of search, including training, and of builds, as far as reported [s]."""
 
     searches: int = 0
     search_sec: float = 0.0
@@ -192,7 +192,7 @@ class RoundCount:
 
 @dataclass(slots=True, kw_only=True)
 class RepeatCount:
-    """Measurements repeated because something disturbed the first, and what they may cost."""
+    """Measurements repeated because something disturbed the first, and their budget."""
 
     count: int = 0
     device_sec: float = 0.0
@@ -232,10 +232,10 @@ class JobProgress:
 
     is_bound_by_time: bool = False
     search_sec: float = math.inf
-    """How long after its start its search ends whatever it has found [s]."""
+    """Time limit of its search from its start [s]."""
 
     bid: float = 0.0
-    """What a second of the device was worth when the newest batch was chosen, in the prioritizer's currency."""
+    """Value of a second of the device at the choice of the newest batch, in the prioritizer's currency."""
 
     workloads: list[WorkloadProgress] = field(default_factory=list)
     first_trial_sec: float | None = None
@@ -260,7 +260,7 @@ class JobProgress:
 
     @property
     def trials_asked(self) -> int:
-        """How many trials its user asked for; 0: as many as fit into its time."""
+        """Number of requested trials; 0: as many as fit into its time."""
         return 0 if self.is_bound_by_time else self.trials_total
 
     @property

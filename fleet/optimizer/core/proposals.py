@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from fleet.optimizer.prioritizer.values import ProposedBatch
 
 _LEARNT_FROM = 2_000
-"""How many of the newest measured candidates the cost model learns from."""
+"""Number of the newest measured candidates that the cost model learns from."""
 
 _BATCHES_AHEAD = {True: 1, False: 3}
 """Batches that are searched after the next one, where device and builders share cores or do not: to look further ahead
 costs device seconds in the first case, and saves them in the second (benchmarks/prioritizer)."""
 
 _KEPT_FEATURES = 64
-"""Number of the newest candidates of a workload whose features predict the next ones."""
+"""Number of a workload's newest candidates with features that predict the next ones."""
 
 
 class Proposals:
@@ -61,7 +61,7 @@ class Proposals:
                 return
 
     def search_ahead(self, event: ev.AheadWanted) -> None:
-        """Search for the most valuable workload whose backlog is empty or older than its newest results."""
+        """Search for the most valuable workload with an empty backlog or one older than its newest results."""
         for batch in self._plan(event.now_sec):
             item = self._job.workload(batch.workload)
             if not item.is_searched and (not item.backlog.candidates or item.backlog.age(item.trials)):
@@ -69,7 +69,7 @@ class Proposals:
                 return
 
     def _plan(self, now_sec: float) -> Sequence[ProposedBatch]:
-        """Return what is worth measuring next, the most valuable first, and close what is finished."""
+        """Return the batches worth measuring next, the most valuable first, and close finished workloads."""
         self._close_those_with_enough()
         left = self._trials_left()
         if left < 1:

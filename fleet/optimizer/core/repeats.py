@@ -1,7 +1,7 @@
-"""Decides what is measured again because it was disturbed: a few times, within a budget, and not for ever.
+"""Selects disturbed measurements to repeat: a few times, within a budget, and not for ever.
 
-The agent reports with every time what casts doubt on it. A disturbed time is stored like any other; then the candidate
-is measured again after a pause, and the newest time of a candidate is what counts, here as in the library. Two limits
+The agent reports the disturbances of every time. A disturbed time is stored like any other; then the candidate
+is measured again after a pause, and the newest time of a candidate counts, here as in the library. Two limits
 end this on a machine that stays busy: repeats get only a share of the job's device time, and after some batches in
 vain, times are kept as they are, marked, until a batch is calm.
 """
@@ -35,7 +35,7 @@ class Again:
     trials: tuple[Trial, ...]
     pause_sec: float
     reason: str
-    """What disturbed most of them, in words."""
+    """Most frequent disturbance, in words."""
 
 
 class Repeats:
@@ -49,7 +49,7 @@ class Repeats:
         """By device."""
 
     def note(self, measurement: Measurement, *, is_again: bool, trials_left: int) -> None:
-        """Record what a measurement cost.
+        """Record the cost of a measurement.
 
         Args:
             trials_left: trials of the job that have not been measured yet.
@@ -67,7 +67,7 @@ class Repeats:
     def choose(
         self, device_name: str, seen: Sequence[Measurement], trials: Sequence[Trial], *, made: int
     ) -> Again | None:
-        """Return what of a batch has to be measured again; None if nothing has to, or nothing may.
+        """Return the part of a batch to measure again, or None if nothing has to or may be.
 
         Args:
             seen: the latest measurement of each trial, in the order in which they were made.
@@ -111,7 +111,7 @@ class Repeats:
 
 
 def find_doubtful(measurements: Iterable[Measurement]) -> set[str]:
-    """Return the candidates whose times are doubtful, from measurements in the order in which they were made.
+    """Return the candidates with doubtful times, from measurements in their order.
 
     A drift of the reference kernel casts doubt on all that was measured since it last ran: nobody knows when it began.
     """

@@ -34,7 +34,7 @@ class Results:
     def __init__(self, job: Job) -> None:
         self._job = job
         self.unstored: dict[tuple[str, str], tuple[Purpose, Measurement]] = {}
-        """Results whose record is not in the library yet, by workload and digest."""
+        """Results without a record in the library yet, by workload and digest."""
 
         self.counted: set[tuple[str, str]] = set()
         """Candidates that count as trials of this job, by workload and digest."""
@@ -66,7 +66,7 @@ class Results:
         )
 
     def apply(self, stored: Stored) -> None:
-        """Apply a result whose record is in the library."""
+        """Apply a result with a stored record."""
         purpose, measurement = self.unstored.pop((stored.workload, stored.digest))
         self._job.progress.last_record_sec = stored.at_sec
         item = self._job.workload(stored.workload)

@@ -120,7 +120,7 @@ class JobCore:
             item.judged_sec = item.current_sec
 
     def note_stored(self, stored: ev.Stored) -> None:
-        """Apply a result whose record is in the library."""
+        """Apply a result with a stored record."""
         self.results.apply(stored)
 
     @property

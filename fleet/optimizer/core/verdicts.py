@@ -42,7 +42,7 @@ _UNMEASURED = (CandidateStage.PROPOSED, CandidateStage.BUILT)
 
 @dataclass(slots=True, kw_only=True)
 class Checking:
-    """Candidates of one workload whose numbers have to be compared, in this order."""
+    """Candidates of one workload with numbers to compare, in this order."""
 
     purpose: Purpose
     waiting: deque[Candidate]
@@ -81,7 +81,7 @@ class Verdicts:
         self._job.workload(event.workload).weakness = event.weakness
 
     def fail_reference(self, event: ev.ReferenceFailed) -> None:
-        """Close a workload whose candidates cannot be checked."""
+        """Close a workload with candidates that cannot be checked."""
         item, closing = self._job.workload(event.workload), News(topic=Topic.NOT_CHECKED, detail=event.message)
         item.close(closing)
         self._job.notify(News(topic=Topic.WORKLOAD_CLOSED, operator=item.workload.operator, closing=closing))

@@ -1,4 +1,4 @@
-"""When a workload gets no more trials, and why."""
+"""Ends a workload's trials, with the reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Times that the next candidates of a workload may have, drawn at random: from a model's predictions, or from records.
 
-Each row of a result is one possible future, so what candidates have in common (how wrong the model is about this
-workload, how heavy the tail of its times) is drawn once for a row. Only times below the best known one matter.
+Each row of a result is one possible future, so common factors of candidates (the model's error for this workload, the
+tail of its times) are drawn once for a row. Only times below the best known one matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAIL_SHARE = 0.25
 _MIN_TAIL = 2
 
 _BORROWED = 0.5
-"""How many records the usual spread of other workloads counts as."""
+"""Weight of other workloads' usual spread, in records."""
 
 USUAL_SPREAD = 0.15
 """Spread of the tail [natural logarithm of time] where no workload says anything else."""
@@ -36,7 +36,8 @@ _BEND = 0.2
 
 
 def from_predictions(log_secs: LogSecs, futures: int, rng: np.random.Generator) -> Futures:
-    """Draw what an ensemble expects: a common error for each row, and for each candidate how far members differ."""
+    """Draw from an ensemble's predictions: a common error for each row, and the members' differences for each
+    candidate."""
     shared = log_secs.mean(axis=1, keepdims=True) - log_secs.mean()
     own_error = (log_secs - shared).std(axis=0)
     members = rng.integers(len(log_secs), size=futures)

@@ -51,7 +51,7 @@ def prioritize(
 
     Args:
         workloads: those of all jobs that share the devices, also finished ones: a job's latency is that of all.
-        devices: those that can be had; a workload whose kind of device is missing gets no batch, and is not finished.
+        devices: the available ones; a workload with a missing kind of device gets no batch, and is not finished.
         now_sec: on the clock of the jobs' deadlines.
     """
     latencies = _latencies(workloads)
@@ -145,7 +145,7 @@ def _share_of_job(state: WorkloadState, latency_sec: float) -> float:
 
 
 def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, *, left_sec: float) -> ProposedBatch:
-    """Return a batch of a workload that nothing is known of: it has to find out what the workload is like, so it is as
+    """Return a batch of an unknown workload: it has to explore the workload, so it is as
     large as allowed, unless that would be measured after the deadline.
     """
     count = min(state.max_batch, state.trials_left)

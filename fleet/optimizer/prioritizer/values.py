@@ -1,4 +1,4 @@
-"""What the prioritizer is told, and what it answers: plain values, times in seconds.
+"""Inputs and outputs of the prioritizer: plain values, times in seconds.
 
 The currency is a job's relative gain, `weight x seconds saved / the job's current latency`, per second of a device.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LogSecs = NDArray[np.float64]
-"""Natural logarithms of times [s], shape [n_members, n_candidates]: what each member of a model's ensemble predicts of
-the candidates that would be measured next, in that order."""
+"""Natural logarithms of times [s], shape [n_members, n_candidates]: predictions of each member of a model's ensemble
+for the candidates to measure next, in that order."""
 
 Predictions = Mapping[str, LogSecs]
 """By the workload's name. One that has none is judged by its records alone."""
@@ -26,7 +26,7 @@ SMALLEST_BATCH = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
-    """What a job asks for."""
+    """Limits and goals of a job."""
 
     name: str = ""
     priority: float = 1.0
@@ -36,12 +36,12 @@ class JobTerms:
     """Weighted latency at which the job is done [s]; 0: none."""
 
     deadline_sec: float = math.inf
-    """When it has to be over, on the clock that `prioritize` is told."""
+    """Deadline, on the clock of `prioritize`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOutcome:
-    """What a batch was expected to gain, and what it gained, as shares of the workload's time before it."""
+    """Expected and actual gain of a batch, as shares of the workload's time before it."""
 
     expected: float
     gained: float
@@ -57,10 +57,10 @@ class WorkloadState:
     job: JobTerms = field(default_factory=JobTerms)
     device_model: str = ""
     weight: float = 1.0
-    """How often the model runs it, > 0."""
+    """Number of its calls in the model, > 0."""
 
     current_sec: float
-    """What the model would run now; infinite: not known."""
+    """Current time in the model; infinite: unknown."""
 
     least_sec: float = 0.0
     """The device's roofline for it; 0: not known."""
@@ -143,7 +143,7 @@ class Reason:
     weight: float
     priority: float
     trust: float
-    """Share of what the estimates promised that came true so far; `gain_sec` has it in."""
+    """Realised share of the estimated gains so far; `gain_sec` has it in."""
 
     worth: float
     """Share of the job's latency gained per device second, times priority: the bid."""
@@ -158,7 +158,7 @@ class ProposedBatch:
     device_model: str
     count: int
     expected_share: float
-    """Share of the workload's time that this batch is expected to gain, before trust: what an `Outcome` records. 0: not
+    """Share of the workload's time that this batch is expected to gain, before trust, as in `Outcome`. 0: not
     known."""
 
     reason: Reason
@@ -181,16 +181,16 @@ class Finish:
 
     done: Done
     expected_share: float = math.nan
-    """Of NOTHING_TO_GAIN: what the next `trials` trials would gain of its time."""
+    """Of NOTHING_TO_GAIN: gain of the next `trials` trials, as a share of its time."""
 
     trials: int = 0
     target_sec: float = math.nan
-    """Of TARGET: what was asked for [weighted s]."""
+    """Of TARGET: the requested time [weighted s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What should happen next."""
+    """Next step."""
 
     batches: tuple[ProposedBatch, ...]
     """The most valuable first, at most one for each workload."""

@@ -1,4 +1,4 @@
-"""What the next batches of one workload are worth."""
+"""Value of the next batches of one workload."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a batch takes."""
+    """Cost of a batch."""
 
     device_sec: float
     builder_sec: float
     total_sec: float
-    """Device seconds, and what those of the builders are worth."""
+    """Device seconds, plus the value of the builders' seconds."""
 
 
 def price_of(state: WorkloadState, device: DeviceState, count: int) -> Price:
-    """Return what a batch of so many trials takes."""
+    """Return the cost of a batch of so many trials."""
     device_sec = state.round_device_sec + count * state.trial_device_sec
     builder_sec = state.round_builder_sec + count * state.trial_builder_sec
     return Price(
@@ -85,7 +85,7 @@ def estimate(
     Args:
         state: with a known time and trials left.
         predicted: unless all of it is finite, it says nothing.
-        left_sec: until its job has to be over; what takes longer is not looked at, except the smallest batch.
+        left_sec: until its job's deadline; longer batches are not considered, except the smallest.
         enough_sec: with this time its job has all that it asked for, so nothing below it is a gain.
     """
     sizes = _sizes(state.least_batch, min(state.max_batch, state.trials_left))
@@ -135,7 +135,7 @@ def _kept(outcomes: Sequence[BatchOutcome], before: float) -> float:
 
 
 def _sizes(least: int, most: int) -> list[int]:
-    """Return the batch sizes to choose from: doubling up to what is allowed."""
+    """Return the batch sizes to choose from: doubling up to the limit."""
     sizes = [min(least, most)]
     while sizes[-1] < most:
         sizes.append(min(2 * sizes[-1], most))

@@ -16,7 +16,7 @@ from fleet.workloads.peak_programs import VECTOR_LANES
 
 _CPU_READ_BYTES = (256 * 1024, 4 * 1024**2, 64 * 1024**2)
 _GPU_READ_BYTES = (4 * 1024**2, 256 * 1024**2)
-"""About what caches of the second and third level hold, and what hardly any does."""
+"""Typical sizes of caches of the second and third level, and one beyond nearly all."""
 
 _EVALUATOR = Evaluator(repeat=30, min_repeat_ms=2, give_up_above_sec=0.2)
 """Many and short: the best of them counts, and one that nothing disturbed is among them even on a busy machine."""
@@ -64,7 +64,7 @@ def roofline_of(built: Sequence[BuiltPeak], measured: Sequence[Measurement]) -> 
         if measurement.run_secs
     ]
     rates = {program.read_bytes: program.read_bytes / sec for program, sec in best if program.read_bytes}
-    # What is smaller is read at least as fast: where it does not seem so, starting the threads took most of the time.
+    # Smaller buffers are read at least as fast: if it does not seem so, starting the threads took most of the time.
     memory = [
         MemoryRate(size_bytes=size, bytes_per_sec=max(rate for other, rate in rates.items() if other >= size))
         for size in sorted(rates)

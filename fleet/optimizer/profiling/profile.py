@@ -1,4 +1,4 @@
-"""What a profile says: the operators of a model, each in its place and alone, and the whole beside ONNX Runtime.
+"""Content of a profile: the operators of a model, each in its place and alone, and the whole beside ONNX Runtime.
 
 Pure: times and workloads in, values out. An operator that takes clearly longer in the model than alone comes first,
 the largest loss first: tuning it alone does not help, its weights are cold there or its neighbours have the caches.
@@ -23,7 +23,7 @@ SLOWER_IN_PLACE = 1.15
 """From this ratio on, an operator counts as slower in the model than alone: two timings of one differ by up to this."""
 
 CALL_SEC = 4e-6
-"""What a call costs in the VM whatever it does: 2.7 us, and the instrument on a processor."""
+"""Overhead of a call in the VM: 2.7 us, and the instrument on a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ class ProfiledOperator:
     """Of all arguments of all calls; 0: not known."""
 
     call_sec: float
-    """What all calls cost in the VM whatever they do [s]: a difference below it is no loss."""
+    """Overhead of all calls in the VM [s]: a difference below it is no loss."""
 
     least_sec: float | None
-    """What the device's roofline allows [s]."""
+    """Limit of the device's roofline [s]."""
 
     is_memory_bound: bool
 
@@ -70,7 +70,7 @@ class ProfiledOperator:
 
     @property
     def lost_sec(self) -> float:
-        """What a run would gain if it took as long as alone [s]; 0 where it is not clearly slower."""
+        """Gain of a run if it took as long as alone [s]; 0 where it is not clearly slower."""
         return self.in_place_min_sec - self.alone_min_sec if self.alone_min_sec and self.is_slower_in_place else 0.0
 
     @property
@@ -87,7 +87,7 @@ class ProfiledOperator:
 
     @property
     def roofline_share(self) -> float | None:
-        """Share of what the device can do at best that it reaches in place."""
+        """Share of the device's roofline that it reaches in place."""
         return share_of(self.least_sec, self.in_place_sec)
 
 
@@ -119,7 +119,7 @@ class ModelProfile:
     """ONNX Runtime, where the device is this machine."""
 
     notes: tuple[str, ...] = ()
-    """What a reader should know about the figures: disturbances, operators that could not be measured alone."""
+    """Notes on the figures: disturbances, operators that could not be measured alone."""
 
     @property
     def operators_sec(self) -> float:
@@ -128,7 +128,7 @@ class ModelProfile:
 
     @property
     def rest_sec(self) -> float:
-        """What is neither an operator nor a function of the VM: the VM's loop, and the error of the parts [s]."""
+        """Time outside of operators and functions of the VM: the VM's loop, and the error of the parts [s]."""
         return self.total_sec - self.operators_sec - self.vm_sec
 
     def to_json(self) -> dict[str, object]:
@@ -169,7 +169,7 @@ def join(
     Args:
         calls: all calls of a run; the VM's own are left out.
         alone: one call alone, by structural hash of the workload.
-        call_sec: what one call costs in the VM whatever it does.
+        call_sec: overhead of one call in the VM.
     """
     by_name = {workload.name: workload for workload in workloads}
     calls_by_name: dict[str, list[OperatorCall]] = {}

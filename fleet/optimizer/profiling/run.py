@@ -90,7 +90,7 @@ async def profile_model(
 
     Args:
         holding: gives the device; entered once the model is read, which may take minutes or fail.
-        say: called with what happens now.
+        say: called with the current activity.
 
     Raises:
         InvalidRequest: the device cannot time operators in their place.
@@ -212,7 +212,7 @@ class _Profiling:
         calls = measured.operators.calls
         own = [call for call in calls if call.function.startswith(VM_PREFIX)]
         instrumented_sec = statistics.median(measured.operators.run_secs)
-        # Where each call is waited for, as on GPUs, that is what most of the instrument's cost is.
+        # If each call is waited for, as on GPUs, that is most of the instrument's cost.
         instrument_sec = (min(measured.operators.run_secs) - min(measured.run_secs)) / max(1, len(calls))
         return ModelProfile(
             title=model.title,
@@ -238,7 +238,7 @@ class _Profiling:
             return without_static(library, workloads, scope) | schedules(library, workloads, scope)
 
     async def _build_alone(self, workloads: Sequence[Workload], traces: Mapping[str, str]) -> dict[str, Artifact]:
-        """Return what could be built, by structural hash."""
+        """Return the built programs, by structural hash."""
         tasks = [
             BuildTask(
                 mod_json=workload.mod_json,
@@ -276,7 +276,7 @@ class _Profiling:
     ) -> dict[str, OperatorCall]:
         """Return one call of each by structural hash, of those that ran.
 
-        As in the model, over as many single runs: an average over many would hold what disturbed some.
+        As in the model, over as many single runs: an average over many would include disturbances of some.
         """
         wanted = [workload for workload in workloads if workload.shash in built]
         trials = [

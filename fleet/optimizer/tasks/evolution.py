@@ -42,7 +42,7 @@ _SPARE = 2
 _LEAST_POPULATION = 16
 
 EXPLORED = 0.05
-"""Share of what is returned that is picked at random: TVM's own figure. It comes last."""
+"""Share of the result that is picked at random: TVM's own figure. It comes last."""
 
 _MAX_SEED = 2**31 - 2
 
@@ -65,7 +65,7 @@ class Evolution:
     """Traces of these rules that may be parents, with their times [s]; infinite for failures."""
 
     ranker: Ranker
-    """What scores; a blind one scores at random."""
+    """Cost model that scores; a blind one scores at random."""
 
     population: int
     generations: int

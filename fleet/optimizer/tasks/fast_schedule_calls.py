@@ -1,7 +1,7 @@
-"""Schedules without TVM's checks of their arguments, for code whose types were checked before it ran.
+"""Schedules without TVM's checks of their arguments, for type-checked code.
 
-Each step of a schedule compares its arguments with its annotations, in Python: a third of what a schedule takes to be
-applied (6 of 19 ms for a 3x3 convolution). What a step does and refuses stays the same.
+Each step of a schedule compares its arguments with its annotations, in Python: a third of the time to apply a schedule
+(6 of 19 ms for a 3x3 convolution). The steps' effects and errors stay the same.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from fleet.workloads.peak_programs import PeakProgram, arithmetic, reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakTask:
-    """Which program to build."""
+    """Program to build."""
 
     kind: Literal["arithmetic", "reading"]
     size: int

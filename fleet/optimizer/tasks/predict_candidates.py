@@ -1,4 +1,4 @@
-"""What to expect of candidates before they are built: their times as the members of the shared model see them."""
+"""Predicts times of candidates before they are built, by each member of the shared model."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def expected_of(
     device_model: str,
     instruction_set: str,
 ) -> list[LogSecs | None]:
-    """Return what is expected of each candidate, None where nothing is.
+    """Return predictions for each candidate, None for those without.
 
     Args:
         found: features of candidates.
-        known: what all workloads know.
-        observed: candidates of the workload on this device model, whose times are known.
+        known: the model of all workloads.
+        observed: candidates of the workload on this device model with known times.
         flop: operations of the workload.
     """
     has_features = [one is not None and len(one) > 0 for one in found]

@@ -50,7 +50,7 @@ _CHOSEN_FROM = 2
 which all schedules were measured, 2 found as good ones as 4, within 16 trials the best of all."""
 
 _FROM_ELSEWHERE = 1 / 4
-"""Share of a first batch that may be what was best for other workloads and on other devices."""
+"""Share of a first batch for the best schedules of other workloads and devices."""
 
 _BESIDE_OWN = 1 / 3
 """Share of the population that is searched beside an own space for half of a batch, less for less: the features of each
@@ -64,23 +64,23 @@ class ProposeTask:
     mod_json: str
     target: Target
     device_model: str = ""
-    """What the shared model knows of this very hardware counts."""
+    """Data of the shared model on this hardware counts."""
 
     records: tuple[Observation, ...] = ()
-    """Measured candidates of the workload, the newest last. Together with the shared model, those with features say
-    what to expect of proposals."""
+    """Measured candidates of the workload, the newest last. Together with the shared model, those with features predict
+    proposals."""
 
     model: bytes | None = None
-    """What `learn` made of the job's own records; None: there are too few, or what all workloads know scores."""
+    """Model from `learn` on the job's own records; None: there are too few, or the shared model scores."""
 
     is_guided: bool = False
-    """A model chooses among what is found, once there are records enough to choose by."""
+    """A model chooses among found candidates, once there are records enough to choose by."""
 
     shared: bytes | None = None
-    """Snapshot of what all workloads know; None: the one that comes with the package, where it fits the target."""
+    """Snapshot of the shared model; None: the one that comes with the package, where it fits the target."""
 
     seeds: tuple[Seed, ...] = ()
-    """What was best for its neighbours, or for it on other devices: a first batch begins with those that fit."""
+    """Best schedules of its neighbours, or its own on other devices: a first batch begins with those that fit."""
 
     is_warm: bool = True
     """False: only the job's own records count."""
@@ -119,7 +119,7 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     wanted, or none, when the design space has no more.
 
     Args:
-        state: what is known of the workload; None: what this process has kept of it.
+        state: candidates of the workload; None: those that this process has kept.
     """
     load_intrinsics(task.target)
     state = state or state_of(task.mod_json, task.target)
@@ -160,7 +160,8 @@ def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Proposa
 
 
 class _Fresh:
-    """Drops what was measured already, or is chosen. Two traces can make one program, so programs are compared."""
+    """Drops candidates that are measured already, or chosen. Two traces can make one program, so programs are
+    compared."""
 
     def __init__(self, *, programs: set[int | None], digests: frozenset[str]) -> None:
         self._programs = programs
@@ -175,7 +176,7 @@ class _Fresh:
 
 
 def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
-    """Return what was best elsewhere, as far as it fits, for the first batch."""
+    """Return the best schedules from elsewhere, as far as they fit, for the first batch."""
     if len(task.records) >= task.count:
         return []
     left_out: Counter[Misfit] = Counter()
@@ -236,7 +237,7 @@ def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
 
 
 def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -> list[Proposal]:
-    """Return proposals with what is expected of them; their scores are nan, unless a model chooses."""
+    """Return proposals with their predictions; their scores are nan, unless a model chooses."""
     if _is_guided(task):
         state.features_of(candidates, threads=task.threads)
     expected = expected_of(
@@ -264,19 +265,19 @@ def _best_first(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _chooses(task: ProposeTask) -> bool:
-    """Tell whether a model chooses from the own space, whose first batch is taken in its order."""
+    """Tell whether a model chooses from the own space; its first batch is taken in its order."""
     return _is_guided(task) and len(task.records) >= task.count
 
 
 def _is_guided(task: ProposeTask) -> bool:
-    """Tell whether a model chooses: the job's own, or what all workloads know together with enough of its records."""
+    """Tell whether a model chooses: the job's own, or the shared one together with enough of its records."""
     if task.model is not None:
         return True
     return task.is_guided and are_enough(task.records) and _shared(task) is not None
 
 
 def _shared(task: ProposeTask) -> Snapshot | None:
-    """Return what all workloads know."""
+    """Return the shared model."""
     if not task.is_warm:
         return None
     return prior_for(task.target) if task.shared is None else snapshot_of(task.shared)

@@ -1,4 +1,4 @@
-"""Computes again what libraries from before kept of no record: a stateless task for a worker of the build pool."""
+"""Recomputes features missing from older records: a stateless task for a worker of the build pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process knows of one workload's candidates: its own space as far as it was made, programs, features.
+"""State of one workload's search in a process: its own space as far as it was made, programs, features.
 
 All of it follows from the workload and the target alone, and is kept for the next round because it is costly: applying
 a schedule takes 10 ms, its features 7 ms (a 3x3 convolution). A process that has kept nothing makes it anew, and
@@ -37,7 +37,7 @@ _MOST_STATES = 64
 
 @dataclass(slots=True, kw_only=True)
 class Made:
-    """A candidate whose schedule was applied."""
+    """A candidate with its applied schedule."""
 
     trace_json: str
     digest: str
@@ -64,7 +64,7 @@ class SearchState:
         self._rest = _with_origins(space_of(module_of(mod_json), target))
 
     def own_space(self) -> Iterator[Made]:
-        """Yield the workload's own space in its order. What nobody has asked for is not made.
+        """Yield the workload's own space in its order. Only requested parts are made.
 
         Raises:
             InvalidRequest: a schedule has a step that is not on the allowlist, or an installed rule fails.
@@ -128,7 +128,7 @@ def _with_origins(space: Space | None) -> Iterator[tuple[Schedule, Origin]]:
 
 @functools.lru_cache(maxsize=_MOST_STATES)
 def state_of(mod_json: str, target: Target) -> SearchState:
-    """Return what this process knows of a workload."""
+    """Return this process's state of a workload."""
     return SearchState(mod_json, target)
 
 

@@ -1,4 +1,4 @@
-"""Searches besides the evolutionary one: all in their order, some at random, and what was found before."""
+"""Searches besides the evolutionary one: all in their order, some at random, and those found before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRAWN_FROM = 8
 
 
 class Fresh(Protocol):
-    """Drops what was measured already, or is chosen."""
+    """Drops candidates that are measured already, or chosen."""
 
     def of(self, candidates: Iterable[Made]) -> Iterator[Made]: ...
 

@@ -27,7 +27,7 @@ _LEAST_HELD_OUT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a training gave."""
+    """Result of a training."""
 
     snapshot: NewSnapshot
     is_not_worse: bool
@@ -38,8 +38,8 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
-    package is in use, for the targets that it is for. What that was trained on is learnt from, too, where the library
-    knows processors alone: what their times teach about GPUs has not been measured.
+    package is in use, for the targets that it is for. Its training data is used, too, if the library has processors
+    alone: its value for GPUs has not been measured.
     """
     usable = usable_of(samples)
     packaged = [sample for sample in _packaged(usable) if not is_held_out(sample.workload)]
@@ -83,7 +83,7 @@ def _is_not_worse(
         return False
     if not replaces_package:
         return before is None or is_not_worse(candidate, before, compared)
-    # The package's own model has seen some of what is compared on. Who has not learnt what it knows must rank no worse.
+    # The package's own model has seen some of the test data. A model without its data must rank no worse.
     sure = SURE if _are_of_processors(learnt) else 0.0
     return is_not_worse(candidate, train_snapshot(packaged), compared, sure=sure)
 
@@ -126,7 +126,7 @@ class Usable:
 
 
 def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
-    """Leave out what no model should learn from: one such record must not keep all others from being learnt."""
+    """Leave out records that no model should learn from: one such record must not keep all others from being learnt."""
     found: list[Usable] = []
     for stored in samples:
         target = _parsed(stored.target_key)
@@ -148,7 +148,7 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
 
 
 def _packaged(usable: Sequence[Usable]) -> list[Observation]:
-    """Return what the package's model was trained on, if the library has measured on what that is for."""
+    """Return the training data of the package's model, if the library has records of its targets."""
     if not any(_has_prior(key) for key in {one.target_key for one in usable}):
         return []
     samples = prior_samples()

@@ -1,8 +1,8 @@
-"""Fits schedules of other workloads to this one: what was best for a neighbour is a better start than a random one.
+"""Fits schedules of other workloads to this one: a neighbour's best is a better start than a random one.
 
 A schedule of one of our spaces is a choice of knobs: of this workload's own space, the choice most like it is taken. In
 one of MetaSchedule's the decisions are made anew: inner tiles stay, or become the nearest divisors, the outermost takes
-the rest, and what follows from the shapes (vectors, unrolling) is left to the target's post-processing. Anything else
+the rest, and consequences of the shapes (vectors, unrolling) are left to the target's post-processing. Anything else
 is replayed as it is.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import Instruction, LoopRV, Trace
 
 _MOST_GROWN = 2
-"""A tile becomes less than so many times as large: what fits the registers may not fit them then."""
+"""A tile becomes less than so many times as large: tiles that fit the registers may not fit them then."""
 
 
 class Misfit(enum.StrEnum):
@@ -65,10 +65,10 @@ def adapted(
 
 
 def fitted_tiles(extent: int, tiles: Sequence[int], most_innermost: int | None = None) -> list[int]:
-    """Return tiles, outermost first, whose product is the extent of a loop, like those of another loop.
+    """Return tiles, outermost first, with the extent of a loop as product, like those of another loop.
 
     Args:
-        most_innermost: what the last may be at most; None: anything.
+        most_innermost: limit of the last; None: none.
     """
     left, fitted, most = extent, [], most_innermost or extent
     for tile in reversed(tiles[1:]):
@@ -78,7 +78,7 @@ def fitted_tiles(extent: int, tiles: Sequence[int], most_innermost: int | None =
 
 
 def _nearest_divisor(number: int, wanted: int, most: int) -> int:
-    """Return the divisor with the least ratio to what is wanted, the smaller one of two."""
+    """Return the divisor with the least ratio to the wanted value, the smaller one of two."""
     divisors = [size for size in range(1, min(number, most, _MOST_GROWN * wanted - 1) + 1) if number % size == 0]
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
@@ -110,7 +110,7 @@ def _adapt(mod_json: str, target: Target, seed: Seed) -> tuple[Schedule, Origin]
 def _most_like(
     mod: IRModule, target: Target, origin: IRModule, made: Schedule, knobs: str
 ) -> tuple[Schedule, Origin] | None:
-    """Return the schedule of this workload's space whose knobs are most like another's; None where it has no knobs."""
+    """Return the schedule of this workload's space with knobs most like another's, or None without knobs."""
     there, here = space_of(origin, target), space_of(mod, target)
     if there is None or here is None:
         return None

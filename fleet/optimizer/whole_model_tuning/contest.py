@@ -59,7 +59,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A workload whose schedules ran in their place in the model."""
+    """A workload with schedules that ran in place in the model."""
 
     contest: Contest
     in_place_secs: Mapping[str, tuple[float, ...]]
@@ -104,10 +104,10 @@ def affordable(share_sec: float, compile_sec: float, measure_sec: float) -> int 
     """Return how many builds are worth compiling beside the decided and the static one.
 
     Args:
-        share_sec: what all of it may take [s].
-        compile_sec: what a build costs that is compiled beside others [s]. That of the winners is compiled alone, and
+        share_sec: time limit of all of it [s].
+        compile_sec: cost of a build that is compiled beside others [s]. That of the winners is compiled alone, and
             costs about two.
-        measure_sec: what measuring one build takes [s].
+        measure_sec: time of measuring one build [s].
 
     Returns:
         None: not even the builds that are there can be compared.
@@ -135,7 +135,7 @@ def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> C
 
 
 def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, float]) -> list[Contest]:
-    """Return those whose workloads take part of the model's time worth a choice, narrowed, the costliest first.
+    """Return those with workloads that take a relevant part of the model's time, narrowed, the costliest first.
 
     Args:
         secs_by_workload: mean time of a call in place [s].
@@ -182,7 +182,7 @@ def place(contest: Contest, rounds: Sequence[tuple[Lineup, Mapping[str, float]]]
     """Choose the schedule of a workload that is fastest in place.
 
     Args:
-        rounds: which schedules a build had, and what `secs_in_place` found in it, once per build and round.
+        rounds: schedules of a build, and the result of `secs_in_place` in it, once per build and round.
     """
     shash = contest.workload.shash
     static = next((option.trace_json for option in contest.options if option.is_static), "")

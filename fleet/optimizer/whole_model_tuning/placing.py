@@ -40,7 +40,7 @@ _SHARE = 0.15
 """Of the job's time so far."""
 
 _ROUNDS = 3
-"""Each build runs in turn, so many times: what disturbs one round does not decide."""
+"""Each build runs in turn, so many times: a disturbance of one round does not decide."""
 
 _ROUND_SEC = 0.5
 """About how long a build runs in one round."""
@@ -51,14 +51,14 @@ _RUN_TIMEOUT_SEC = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What the times in the model say."""
+    """Result of the times in the model."""
 
     placed: tuple[Placed, ...] = ()
     """The workloads that had a choice, the costliest first."""
 
     lineup: Lineup
     artifact: Artifact | None = None
-    """The model with this lineup; None: nothing is faster in place than what is fastest alone."""
+    """The model with this lineup; None: nothing is faster in place than the schedules fastest alone."""
 
     took_sec: float = 0.0
 
@@ -95,7 +95,7 @@ class Placing:
             decided: the schedules that are fastest alone.
             tuned: the model with them.
             static: the model with static schedules.
-            compile_sec: what compiling one more model beside others costs [s].
+            compile_sec: cost of compiling one more model beside others [s].
 
         Raises:
             BuildError: a model does not compile.
@@ -134,7 +134,7 @@ class Placing:
         """Note in the library which schedules the model has, for later builds of it.
 
         Args:
-            is_confirmed: the model of the winners is faster as a whole; else it has what is fastest alone.
+            is_confirmed: the model of the winners is faster as a whole; else it has the schedules fastest alone.
         """
         records = [self._record(item, is_confirmed=is_confirmed) for item in placement.placed]
         await self._store([record for record in records if record is not None])
@@ -223,5 +223,5 @@ class Placing:
             kind=RecordKind.IN_PLACE,
             provenance={"compared": compared},
             checked=True,
-            uid=uuid.uuid4().hex,  # chosen here: what is stored again because no answer came is there once
+            uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is there once
         )
