@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.tracker.run import parse_options, run_tracker
+from fleet.base.command_line import parse
+from fleet.tracker.options import TrackerOptions
+from fleet.tracker.run import run_tracker
 
 FIRST_TURNS = 10
 """In these the tracker starts; nobody is connected yet."""
@@ -56,7 +58,7 @@ def main(argv: list[str]) -> int:
     path, *options = argv
     policy = _Policy()
     asyncio.set_event_loop_policy(policy)
-    code = run_tracker(parse_options(options))
+    code = run_tracker(parse(TrackerOptions, options, command="metered_tracker"))
     Path(path).write_text(json.dumps(policy.loop.turns_ms[FIRST_TURNS:]))
     return code
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from device_agents.agent import Agent, Home
 from device_agents.config import AgentConfig, make_drivers, parse_config
 from device_agents.machine.heap import keep_heap_small
+from device_agents.options import AgentOptions
 from device_agents.serving.membership import Membership, has_joined
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
@@ -30,7 +31,7 @@ from fleet.base.network import address_of, check_address, listening_host, refuse
 from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready
 from fleet.base.signals import end_in, stop_on_signals
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity
 from fleet.identity.token_sources import STDIN, read_join_token, refuse_argument
@@ -51,47 +52,12 @@ _THREADS_SEC = 2.0
 """A thread may wait for a library or a lock for ever after everything else has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """Start options of an agent; the rest is in agent.yaml. None: the default."""
-
-    tracker: str | None = None
-    """ "host:port"; "-": the first line of stdin says it; default: agent.yaml's, else 127.0.0.1:9290."""
-
-    config_path: Path | None = None
-    """agent.yaml; default: serve all devices found here."""
-
-    drivers: tuple[str, ...] = ()
-    """Without `config_path`: serve the devices that these find."""
-
-    state_dir: Path | None = None
-    host: str | None = None
-    """Listening address; default: 127.0.0.1, or everywhere with `is_network_allowed`."""
-
-    port: int = 0
-    """0: a free one."""
-
-    is_network_allowed: bool = False
-    """Listen where other machines can connect."""
-
-    token_file: Path | None = None
-    """File with a join token, removed once read; it may be missing. The token is used unless the agent has joined that
-    fleet before. "-" reads stdin, unless the agent has joined any fleet before."""
-
-    refused_token: str | None = None
-    """Join token given on the command line or in the environment. Refused: other accounts can read it there."""
-
-    is_plain: bool = False
-    """Without TLS, on this machine alone, with a tracker of this account that runs without as well."""
-
-    log_level: str = "INFO"
-
-    is_json: bool = False
-    """Report readiness as JSON instead of these lines, see `fleet.base.readiness`."""
-
-
 def run_agent(options: AgentOptions) -> int:
-    """Serve until a signal; return the exit code."""
+    """Serve until a signal; return the exit code.
+
+    Raises:
+        FleetError: it cannot start, or the tracker refuses it.
+    """
     logs.setup(options.log_level)
     forbid_inspection()
     raise_file_limit()
@@ -100,9 +66,6 @@ def run_agent(options: AgentOptions) -> int:
         return asyncio.run(_serve(_told(options)))
     except KeyboardInterrupt:
         return 0
-    except FleetError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
 
 
 def _told(options: AgentOptions) -> AgentOptions:
@@ -118,7 +81,7 @@ def _told(options: AgentOptions) -> AgentOptions:
 async def _serve(options: AgentOptions) -> int:
     stopped = asyncio.Event()
     stop_on_signals(stopped, most_sec=_STOP_SEC)
-    where = str(options.config_path or "agent.yaml")
+    where = str(options.config or "agent.yaml")
     config = _config(options, where)
     if options.tracker is not None:
         check_address(options.tracker, "the tracker's address")
@@ -176,10 +139,10 @@ def _default_state_dir() -> Path:
 
 
 def _config(options: AgentOptions, where: str) -> AgentConfig:
-    if options.config_path and options.drivers:
+    if options.config and options.drivers:
         raise ConfigError("--driver is for agents without --config; name the driver in the file")
-    if options.config_path:
-        return parse_config(read_yaml(options.config_path), where=where)
+    if options.config:
+        return parse_config(read_yaml(options.config), where=where)
     return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None)
 
 

@@ -12,7 +12,8 @@ from collections import Counter
 from fleet.tracker.core.events import Effect, Granted
 from fleet.tracker.core.records import Changes
 from fleet.tracker.observers import Observer
-from fleet.tracker.server import Tracker, TrackerConfig
+from fleet.tracker.options import TrackerOptions
+from fleet.tracker.server import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class GrantCounter(Observer):
 async def main() -> None:
     """Serve until interrupted."""
     counter = GrantCounter()
-    async with Tracker(TrackerConfig(), observers=(counter,)):
+    async with Tracker(TrackerOptions(), observers=(counter,)):
         while True:
             await asyncio.sleep(60)
             logger.info("grants", extra={"by_device": dict(counter.grants)})

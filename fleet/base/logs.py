@@ -17,6 +17,8 @@ from fleet.base.text import sanitize
 context: ContextVar[Mapping[str, str]] = ContextVar("fleet_log_context", default=MappingProxyType({}))
 """Fields added to every record of the current task: device, lease, job, peer."""
 
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
 _THROTTLE_SEC = 10.0
 _MOST_IN_A_WINDOW = 20
 """Warnings of one text in that time."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from device_agents.options import AgentOptions
 from fleet.base.network import host_of, is_loopback
 from fleet.base.settings import Source
-from fleet.cli import joined, options
+from fleet.cli import joined, options, process_options
 from fleet.cli.bundle import bundle
 from fleet.cli.deploy import deploy
 
@@ -26,38 +28,8 @@ app.command()(deploy)
 
 
 @app.command()
-def serve(
-    ctx: typer.Context,
-    tracker: options.TrackerOption = None,
-    config: Annotated[
-        Path | None, typer.Option(help="What to serve, a YAML file. Default: what is found here.")
-    ] = None,
-    driver: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Without --config: serve what this driver finds. May be repeated."),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(help="Address to listen on. Default: 127.0.0.1, with --allow-network all."),
-    ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the data path; 0: a free one.")] = 0,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Where the artifact cache and the agent's id are kept.")
-    ] = None,
-    allow_network: Annotated[bool, typer.Option("--allow-network", help="Listen beyond this machine.")] = False,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Join the tracker's fleet with the token in this file, unless joined already; the file is removed. "
-            "-: prompt, or read stdin.",
-        ),
-    ] = None,
-    token: Annotated[str | None, typer.Option(envvar="FLEET_JOIN_TOKEN", hidden=True)] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="No TLS, with a tracker of this account that has none either.")
-    ] = False,
-) -> None:
+@process_options.takes(AgentOptions)
+def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOption = None) -> None:
     """Serve this machine's devices until Ctrl-C. If the tracker is not there yet, wait for it, for ever.
 
     It joins the fleet of a tracker of this account by itself; for others see 'fleet agent join'.
@@ -67,27 +39,15 @@ def serve(
 
     Example: fleet agent serve --tracker 10.0.0.5:9290 --config agent.yaml
     """
-    from device_agents.run import AgentOptions, run_agent
+    from device_agents.run import run_agent
 
     setting = options.tracker_setting(ctx, tracker)
     # What agent.yaml says of its tracker goes before what this account's clients use.
-    address = None if config is not None and setting.source is Source.FILE else setting.asked
-    if address is None and config is None:
+    address = None if serving.config is not None and setting.source is Source.FILE else setting.asked
+    if address is None and serving.config is None:
         address = _discovered()
-    agent_options = AgentOptions(
-        tracker=address,
-        config_path=config,
-        drivers=tuple(driver or ()),
-        state_dir=state_dir,
-        host=host,
-        port=port,
-        is_network_allowed=allow_network,
-        token_file=token_file,
-        refused_token=token,
-        is_plain=plain,
-        log_level=(options.settings(ctx).log_level or "info").upper(),
-    )
-    raise typer.Exit(run_agent(agent_options))
+    level = (options.settings(ctx).log_level or "info").upper()
+    raise typer.Exit(run_agent(replace(serving, tracker=address, log_level=level)))
 
 
 @app.command()

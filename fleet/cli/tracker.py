@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from fleet.base.config import TRACKER_PORT, at_home
-from fleet.base.network import listening_host
-from fleet.cli import join_token, members, options
+from fleet.base.command_line import parse, to_argv
+from fleet.base.config import at_home
+from fleet.cli import join_token, members, options, process_options
 from fleet.errors import ConfigError
+from fleet.tracker.options import TrackerOptions
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -28,43 +29,16 @@ app.command()(members.revoke)
 
 
 @app.command()
-def serve(
-    ctx: typer.Context,
-    host: Annotated[
-        str | None,
-        typer.Option(help="Address to listen on. Default: 127.0.0.1, with --allow-network all."),
-    ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = TRACKER_PORT,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Where leases, the queue and the signing key survive restarts.")
-    ] = None,
-    allow_network: Annotated[
-        bool,
-        typer.Option("--allow-network", help="Listen beyond this machine. Who connects needs a certificate."),
-    ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="No TLS: for this account on this machine alone.")] = False,
-    no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Do not announce it by zeroconf.")] = False,
-    devices_per_agent: Annotated[
-        int, typer.Option(min=1, help="Quota of device names per agent key; a key keeps its names.")
-    ] = 64,
-) -> None:
+@process_options.takes(TrackerOptions)
+def serve(ctx: typer.Context, serving: TrackerOptions) -> None:
     """Serve a tracker until Ctrl-C.
 
     Example: fleet tracker serve --allow-network --state-dir /var/lib/tvm-fleet
     """
-    from fleet.tracker.run import TrackerOptions, run_tracker
+    from fleet.tracker.run import run_tracker
 
-    tracker_options = TrackerOptions(
-        host=listening_host(host, is_network_allowed=allow_network),
-        port=port,
-        state_dir=state_dir,
-        is_network_allowed=allow_network,
-        is_plain=plain,
-        is_discoverable=not no_discovery,
-        devices_per_agent=devices_per_agent,
-        log_level=(options.settings(ctx).log_level or "info").upper(),
-    )
-    raise typer.Exit(run_tracker(tracker_options))
+    level = (options.settings(ctx).log_level or "info").upper()
+    raise typer.Exit(run_tracker(replace(serving, log_level=level)))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -77,15 +51,14 @@ def unit(
 
     Example: fleet tracker unit -- --port 9290 > ~/.config/systemd/user/fleet-tracker.service
     """
-    from fleet.tracker.run import parse_options
     from fleet.tracker.unit import NAME, unit_text
 
     # Validate now: the tracker would only refuse these options when the service starts.
-    asked = parse_options(serve_options or [], command="fleet tracker serve")
+    asked = parse(TrackerOptions, serve_options or [], command="fleet tracker serve")
     if asked.state_dir is not None:
         asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it elsewhere
     try:
-        text = unit_text([sys.executable, "-m", "fleet.tracker", *asked.to_argv()])
+        text = unit_text([sys.executable, "-m", "fleet.tracker", *to_argv(asked)])
     except ValueError as error:
         raise ConfigError(str(error)) from error
     print(text, end="")
@@ -116,11 +89,10 @@ def fsck(
     Example: fleet tracker fsck --restore
     """
     from fleet.tracker import fsck
-    from fleet.tracker.run import default_state_dir
 
     if restore and empty:
         raise typer.BadParameter("choose one of --restore and --empty")
-    directory = state_dir or default_state_dir()
+    directory = TrackerOptions(state_dir=state_dir).directory
     if restore or empty:
         options.stderr().print(fsck.restore(directory) if restore else fsck.start_empty(directory))
         if not options.wants_json(ctx, json_output):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from fleet.base.command_line import to_argv
 from fleet.base.scratch import scratch_dir
 from fleet.base.tasks import together
 from fleet.client.tracker_calls import TrackerCalls
@@ -22,7 +23,7 @@ from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError, TrackerUnavailable
 from fleet.identity.store import CredentialStore
 from fleet.local.children import Child, ChildSpec, keep_running
-from fleet.tracker.run import TrackerOptions
+from fleet.tracker.options import TrackerOptions
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class LocalFleet:
         options = TrackerOptions(port=port, state_dir=self.state_dir / "tracker", is_json=True)
         return ChildSpec(
             name="tracker",
-            command=(sys.executable, "-m", "fleet.tracker", *options.to_argv()),
+            command=(sys.executable, "-m", "fleet.tracker", *to_argv(options)),
             log_path=self.state_dir / "log" / "tracker.log",
             ready_timeout_sec=self._ready_timeout_sec,
         )

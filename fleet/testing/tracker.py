@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,17 @@ from fleet.testing.identity import use_authority
 from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.lease_service import MAX_UNSENT
 from fleet.tracker.observers import Observer
-from fleet.tracker.server import Tracker, TrackerConfig
+from fleet.tracker.options import TrackerOptions
+from fleet.tracker.server import Tracker
 
 
 class ServedTracker:
     """A tracker that can be stopped and started again on the same port and journal."""
 
-    def __init__(self, settings: TrackerConfig, clock: Clock | None, observers: Iterable[Observer] = ()) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._observers = tuple(observers)
-        self.tracker = Tracker(settings, clock, observers=self._observers)
+    def __init__(self, options: TrackerOptions, make: Callable[[TrackerOptions], Tracker]) -> None:
+        self._options = options
+        self._make = make
+        self.tracker = make(options)
 
     @property
     def address(self) -> str:
@@ -32,8 +33,8 @@ class ServedTracker:
 
     async def start(self) -> None:
         """Listen."""
-        port = int(self.tracker.address.rpartition(":")[2] or self._settings.port)
-        self.tracker = Tracker(replace(self._settings, port=port), self._clock, observers=self._observers)
+        port = int(self.tracker.address.rpartition(":")[2] or self._options.port)
+        self.tracker = self._make(replace(self._options, port=port))
         await self.tracker.open()
 
     async def stop(self) -> None:
@@ -58,16 +59,17 @@ async def serve_tracker(
 ) -> AsyncIterator[ServedTracker]:
     """Serve a tracker on a free port of the loopback. Its journal is removed at the end unless `state_dir` is given."""
     with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
-        settings = TrackerConfig(
-            port=0,
-            state_dir=state_dir or Path(temporary),
-            is_discoverable=False,
+        directory = state_dir or Path(temporary)
+        use_authority(directory)
+        make = functools.partial(
+            Tracker,
+            clock=clock,
             limits=limits or TrackerLimits(max_names_per_agent=20_000),  # simulated agents in one process share a key
             max_unsent=max_unsent,
-            is_plain=is_plain,
+            observers=tuple(observers),
         )
-        use_authority(settings.state_dir)
-        served = ServedTracker(settings, clock, observers)
+        options = TrackerOptions(port=0, state_dir=directory, is_discoverable=False, is_plain=is_plain)
+        served = ServedTracker(options, make)
         await served.start()
         try:
             yield served

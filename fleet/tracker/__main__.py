@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from fleet.errors import FleetError
-from fleet.tracker.run import parse_options, run_tracker
+from fleet.base import command_line
+from fleet.tracker.options import TrackerOptions
+from fleet.tracker.run import run_tracker
 
 if __name__ == "__main__":
-    try:
-        sys.exit(run_tracker(parse_options(sys.argv[1:])))
-    except FleetError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(error.exit_code)
+    sys.exit(command_line.run(TrackerOptions, run_tracker, command="python -m fleet.tracker"))

@@ -10,13 +10,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 import grpc.aio
 
-from fleet.base import config
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.network import address_of, refuse_network, refuse_plain_network
 from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
@@ -40,6 +38,7 @@ from fleet.tracker.lease_audit import LeaseAudit
 from fleet.tracker.lease_service import MAX_UNSENT, LeaseServicer
 from fleet.tracker.members import Members
 from fleet.tracker.observers import Observer, Observers
+from fleet.tracker.options import TrackerOptions
 from fleet.tracker.pace import Pace
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
@@ -54,34 +53,25 @@ _MEMBERS_SEC = 60.0
 """Interval of writing new members down, and of checks for streams that outlive their callers' certificates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackerConfig:
-    """Options of a tracker."""
-
-    host: str = "127.0.0.1"
-    port: int = config.TRACKER_PORT
-    """0: any free one."""
-    state_dir: Path = field(default_factory=lambda: config.data_dir() / "tracker")
-    is_network_allowed: bool = False
-    """Whether it may listen on an address that other machines can reach."""
-    is_plain: bool = False
-    """Without TLS: on this machine alone, for this account alone."""
-    is_discoverable: bool = True
-    limits: TrackerLimits = field(default_factory=TrackerLimits)
-    max_unsent: int = MAX_UNSENT
-    """Events that may wait for one client before it loses its stream."""
-
-
 class Tracker:
-    """A tracker in this process: `async with Tracker(config) as tracker: tracker.address`."""
+    """A tracker in this process: `async with Tracker(options) as tracker: tracker.address`."""
 
     def __init__(
-        self, settings: TrackerConfig, clock: Clock | None = None, *, observers: Iterable[Observer] = ()
+        self,
+        options: TrackerOptions,
+        clock: Clock | None = None,
+        *,
+        limits: TrackerLimits | None = None,
+        max_unsent: int = MAX_UNSENT,
+        observers: Iterable[Observer] = (),
     ) -> None:
         """Args:
+        max_unsent: events that may wait for one client before it loses its stream.
         observers: called after the tracker's own.
         """
-        self.settings = settings
+        self.options = options
+        self._limits = limits or TrackerLimits()
+        self._max_unsent = max_unsent
         self._added_observers = tuple(observers)
         self.address = ""
         """ "host:port" once it is open."""
@@ -100,7 +90,7 @@ class Tracker:
         """
         self._check_network()
         try:
-            self._lock = lock_directory(self.settings.state_dir)
+            self._lock = lock_directory(self.options.directory)
             self._open_state()
             await self._listen()
         except BaseException:
@@ -138,26 +128,26 @@ class Tracker:
         await self.close()
 
     def _check_network(self) -> None:
-        if self.settings.is_plain:
-            refuse_plain_network(self.settings.host)
-        elif not self.settings.is_network_allowed:
-            refuse_network(self.settings.host)
+        if self.options.is_plain:
+            refuse_plain_network(self.options.listening_host)
+        elif not self.options.is_network_allowed:
+            refuse_network(self.options.listening_host)
 
     def _open_state(self) -> None:
-        directory = self.settings.state_dir
+        directory = self.options.directory
         self.journal = Journal(directory / "journal.sqlite")
         durable = self.journal.open(self._clock.now_sec())
         signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
         self.authority = open_authority(directory)
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
-        # The clients' grace period begins now: it excludes the time of a slow disk to open.
-        self.state = TrackerState.restore(durable, self._clock.now_sec(), self.settings.limits, nonce=new_nonce())
+        # The clients' time of grace begins now: what a slow disk took to open is none of it.
+        self.state = TrackerState.restore(durable, self._clock.now_sec(), self._limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
         self.view = FleetView(self.engine.queries, self._clock, self.pace)
         self.lease_servicer = LeaseServicer(
-            self.engine, self.view, self.members, signer, self.pace, max_unsent=self.settings.max_unsent
+            self.engine, self.view, self.members, signer, self.pace, max_unsent=self._max_unsent
         )
         self.agent_servicer = AgentServicer(self.engine, self.members, signer.public_key, self.pace)
         history = History()
@@ -172,14 +162,14 @@ class Tracker:
 
     async def _listen(self) -> None:
         server = rpc.make_server(rpc.MAX_REQUEST_BYTES)
-        is_plain, guard = self.settings.is_plain, self.guard
+        is_plain, guard = self.options.is_plain, self.guard
         security = None if is_plain else server_security(self.authority.shown, admits_strangers=True)
         stubs.add_lease_service(server, self.lease_servicer, guard)
         stubs.add_agent_service(server, self.agent_servicer, guard)
         stubs.add_fleet_service(server, self.fleet_servicer, guard)
         stubs.add_identity_service(server, self.identity_servicer, guard)
-        host = self.settings.host
-        port = rpc.bind(server, host, self.settings.port, security, what="the tracker")
+        host = self.options.listening_host
+        port = rpc.bind(server, host, self.options.port, security, what="the tracker")
         self.address = address_of(host, port)
         self._serve_account()
         self._tasks.append(guard.connections.watch(port))
@@ -189,7 +179,7 @@ class Tracker:
         self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
         self._tasks.append(asyncio.create_task(self._mind_members(), name="mind members"))
-        if self.settings.is_discoverable:
+        if self.options.is_discoverable:
             self._advertisement = Advertisement(host, port)
             self._advertisement.start()
         logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
@@ -212,12 +202,12 @@ class Tracker:
             self.guard.streams.end_expired(time.time())  # certificates live by the machine's clock, as TLS does
 
     def _make_guard(self) -> Guard:
-        secret = self._secret = PlainSecret(secret=secrets.token_bytes(32)) if self.settings.is_plain else None
+        secret = self._secret = PlainSecret(secret=secrets.token_bytes(32)) if self.options.is_plain else None
         return Guard(
             secret=(lambda: secret) if secret is not None else None,
             audit=auditor(self.audit, self._clock, self.members.name_of),
             check_member=lambda caller: self.members.check(caller, self._clock.now_sec()),
-            request_sec=self.settings.limits.hello_sec,
+            request_sec=self._limits.hello_sec,
         )
 
     def _serve_account(self) -> None:
@@ -226,7 +216,7 @@ class Tracker:
         Raises:
             ConfigError: it cannot be written, so that nobody could be this tracker's admin.
         """
-        store, home = CredentialStore(), self.settings.state_dir
+        store, home = CredentialStore(), self.options.directory
         try:
             store.prune()
             if self._secret is not None:

@@ -21,7 +21,8 @@ from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.errors import ArtifactRefused, LeaseRevoked
 from fleet.testing import ServedTracker, eventually, serve_tracker
-from fleet.tracker.server import Tracker, TrackerConfig
+from fleet.tracker.options import TrackerOptions
+from fleet.tracker.server import Tracker
 from tests.programs import is_alive
 
 pytestmark = pytest.mark.slow
@@ -61,7 +62,9 @@ async def test_tracker_and_agent_are_reached_over_ipv6(tmp_path: Path) -> None:
         except OSError:
             pytest.skip("this machine has no loopback of IPv6")
     config = parse_config(CONFIG)
-    async with Tracker(TrackerConfig(host="::1", port=0, state_dir=tmp_path / "tracker", is_discoverable=False)) as one:
+    async with Tracker(
+        TrackerOptions(host="::1", port=0, state_dir=tmp_path / "tracker", is_discoverable=False)
+    ) as one:
         home = Home(tracker=one.address, state_dir=tmp_path / "agent", host="::1")
         async with Agent(config, make_drivers(config), home) as agent, fleet.aio.connect(one.address) as client:
             assert await agent.wait_attached(60.0)

@@ -7,8 +7,10 @@ import signal
 import sys
 from typing import NoReturn
 
+from fleet.base import command_line
 from fleet.tracker.fleet_service import FleetServicer
-from fleet.tracker.run import parse_options, run_tracker
+from fleet.tracker.options import TrackerOptions
+from fleet.tracker.run import run_tracker
 from fleet.v1 import fleet_service_pb2
 
 
@@ -19,4 +21,4 @@ async def _die(self: FleetServicer, request: fleet_service_pb2.CheckSelectorRequ
 
 if __name__ == "__main__":
     FleetServicer.check_selector = _die  # type: ignore[method-assign, assignment]
-    sys.exit(run_tracker(parse_options(sys.argv[1:])))
+    sys.exit(command_line.run(TrackerOptions, run_tracker, command="dying_tracker"))

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from fleet.base.command_line import parse, to_argv
 from fleet.errors import ConfigError
-from fleet.tracker.run import TrackerOptions, parse_options
+from fleet.tracker.options import TrackerOptions
+
+
+def parse_options(*words: str) -> TrackerOptions:
+    return parse(TrackerOptions, words, command="fleet tracker serve")
 
 
 @pytest.mark.parametrize(
@@ -28,18 +33,18 @@ from fleet.tracker.run import TrackerOptions, parse_options
 )
 def test_a_child_process_gets_the_options_that_were_meant(options: TrackerOptions) -> None:
     """Written as words and read again they are the same."""
-    assert parse_options(options.to_argv()) == options
+    assert parse_options(*to_argv(options)) == options
 
 
 def test_who_allows_the_network_is_reached_on_every_address() -> None:
     """Unless another is named: a tracker that listens on the loopback alone serves no other machine."""
-    assert parse_options(["--allow-network"]).host == "0.0.0.0"
-    assert parse_options(["--allow-network", "--host", "10.0.0.5"]).host == "10.0.0.5"
+    assert parse_options("--allow-network").listening_host == "0.0.0.0"
+    assert parse_options("--allow-network", "--host", "10.0.0.5").listening_host == "10.0.0.5"
 
 
 def test_without_words_a_tracker_keeps_to_this_machine() -> None:
     """The defaults of the command line are those of the value."""
-    assert parse_options([]) == TrackerOptions()
+    assert parse_options() == TrackerOptions()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,7 @@ def test_without_words_a_tracker_keeps_to_this_machine() -> None:
     [
         (["--nope"], "unrecognized arguments: --nope; see: fleet tracker serve -h"),
         (["--port", "x"], "argument --port: invalid int value: 'x'; see: fleet tracker serve -h"),
+        (["--port", "70000"], "argument --port: 70000 is not in the range 0 to 65535; see: fleet tracker serve -h"),
     ],
 )
 def test_unknown_options_are_refused_in_the_words_of_the_command(
@@ -54,7 +60,7 @@ def test_unknown_options_are_refused_in_the_words_of_the_command(
 ) -> None:
     """Before, `fleet tracker unit -- --nope` printed the usage of another program, python -m fleet.tracker."""
     with pytest.raises(ConfigError) as caught:
-        parse_options(words, command="fleet tracker serve")
+        parse_options(*words)
 
     assert str(caught.value) == complaint
     assert capsys.readouterr() == ("", "")
