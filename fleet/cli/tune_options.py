@@ -39,7 +39,7 @@ from fleet.export.targets import target_of
 from fleet.models.model import check_exists, is_of_transformers
 from fleet.optimizer.job_spec import check_options
 from fleet.optimizer.options import TuneOptions, trial_evaluator
-from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
+from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 _HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
 """Options about where this process searches and builds: a job that an optimizer runs does not take them along."""
@@ -127,8 +127,8 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str,
             typer.Option(
                 metavar="NAME",
-                help="How candidates are found: evolutionary, random, replay (of the library's schedules), or "
-                "AutoTVM's xgb, ga, random, gridsearch.",
+                help="How candidates are found: evolutionary, random, replay (of the library's schedules), "
+                "AutoTVM's xgb, ga, random, gridsearch, or one of an installed package.",
             ),
         ] = DEFAULT_STRATEGY,
         seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same proposals.")] = 0,

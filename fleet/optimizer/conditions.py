@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
-from fleet.optimizer.search_terms import Search
+from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Conditions:
     enough: int
     """A workload with this many trials, over all jobs, is left alone."""
 
-    search: Search = Search.EVOLUTIONARY
+    strategy: str = DEFAULT_STRATEGY
     uses_model: bool = True
     """Whether the cost model chooses among found candidates."""
 

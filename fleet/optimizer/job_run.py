@@ -49,7 +49,6 @@ from fleet.optimizer.patience import patiently
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
 from fleet.optimizer.report import ModelReport, TuneReport, report_decisions, report_progress, report_workloads
-from fleet.optimizer.search_terms import Search
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
@@ -112,7 +111,7 @@ class JobRun:
         """
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
         items = await patiently(partial(recall, self.library, chosen, self._scope))
-        if strategy_of(self.options.strategy).search is Search.REPLAY:
+        if strategy_of(self.options.strategy).replays:
             for item in items:
                 item.replayed = await patiently(partial(traces_of, self.library, item.workload))
         begun = await self.entry.begin(self._beginning(items))
@@ -288,7 +287,7 @@ class JobRun:
             search_threads=options.workers or os.cpu_count() or 1,
             shares_cores=self._shares_cores,
             enough=options.enough,
-            search=strategy_of(options.strategy).search,
+            strategy=options.strategy,
             uses_model=strategy_of(options.strategy).uses_model,
             has_prior=has_prior(self.target),
             target_sec=None if options.target_ms is None else options.target_ms / 1e3,

@@ -15,7 +15,7 @@ from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.transformers_model import PREFIX
 from fleet.models.model import is_of_transformers
-from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
+from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5, max_repeat=6, spread_target=0.05, look_runs=3)
 """A slower candidate stops after one run, four, or a repeat (decision 27); a close one repeats until times agree."""

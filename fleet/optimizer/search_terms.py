@@ -1,20 +1,12 @@
-"""Terms of a search: the kind of search, and schedules that it begins with."""
+"""Terms of a search: its default strategy, and the schedules that it begins with."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from fleet.domain.origin import Origin
 
-
-class Search(enum.StrEnum):
-    """Ways to find candidates."""
-
-    EVOLUTIONARY = "evolutionary"
-    RANDOM = "random"
-    GRID = "grid"
-    REPLAY = "replay"
+DEFAULT_STRATEGY = "evolutionary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

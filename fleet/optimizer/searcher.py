@@ -88,7 +88,7 @@ class Searcher:
             seeds=effect.seeds,
             threads=self._conditions.search_threads,
             is_static=effect.is_static,
-            search=self._conditions.search,
+            strategy=self._conditions.strategy,
             replayed=effect.replayed,
         )
         try:

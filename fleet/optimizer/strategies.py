@@ -1,60 +1,91 @@
-"""Search strategies by name: how candidates are proposed, and whether the cost model has a say."""
+"""Search strategies by name: the ways in which candidates are found.
+
+A package brings strategies of its own by entry points of the group "fleet.strategies", each the name of a `Strategy`:
+
+    [project.entry-points."fleet.strategies"]
+    spread = "spread_search:SPREAD"
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from fleet.base.config import did_you_mean
 from fleet.errors import InvalidRequest
-from fleet.optimizer.search_terms import Search
+from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
-DEFAULT = "evolutionary"
+if TYPE_CHECKING:
+    from fleet.optimizer.core.candidates import Proposal
+    from fleet.optimizer.tasks.propose import ProposeTask
+    from fleet.optimizer.tasks.search_round import SearchRound
+
+GROUP = "fleet.strategies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """Search strategy of a job."""
+    """A way to find candidates. It follows from its arguments alone, so that an interrupted job goes on as it began."""
 
-    name: str
-    search: Search
-    uses_model: bool
-    """Whether the cost model chooses among found candidates; False: the search's order counts."""
+    propose: Callable[[ProposeTask, SearchRound], list[Proposal]]
+    """Returns up to `count` new candidates, the most promising first, and after them up to `ahead` for later."""
 
     summary: str
 
+    uses_model: bool = False
+    """The cost model scores candidates in `SearchRound.describe`."""
 
-_STRATEGIES = [
-    Strategy(
-        name=DEFAULT,
-        search=Search.EVOLUTIONARY,
-        uses_model=True,
-        summary="own spaces, then MetaSchedule's rules with its evolutionary search, ranked by the cost model",
-    ),
-    Strategy(name="random", search=Search.RANDOM, uses_model=False, summary="schedules picked at random"),
-    Strategy(
-        name="replay",
-        search=Search.REPLAY,
-        uses_model=False,
+    replays: bool = False
+    """The task's `replayed` has the library's traces of the workload."""
+
+
+def _evolve(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+    from fleet.optimizer.tasks.propose import evolve
+
+    return evolve(task, state)
+
+
+def _search_grid(_: ProposeTask, state: SearchRound) -> list[Proposal]:
+    from fleet.optimizer.tasks.searches import search_grid
+
+    return state.describe(search_grid(state.workload, state, state.count))
+
+
+def _search_randomly(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+    from fleet.optimizer.tasks.propose import blind_rules
+    from fleet.optimizer.tasks.searches import search_randomly
+
+    return state.describe(search_randomly(state.workload, state, state.count, blind_rules(task)))
+
+
+def _replay(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+    from fleet.optimizer.tasks.searches import replay_traces
+
+    return state.describe(replay_traces(task.mod_json, task.replayed, state.workload, state, state.count))
+
+
+_EVOLUTIONARY = Strategy(
+    propose=_evolve,
+    uses_model=True,
+    summary="own spaces, then MetaSchedule's rules with its evolutionary search, ranked by the cost model",
+)
+BUILT_IN: Mapping[str, Strategy] = {
+    DEFAULT_STRATEGY: _EVOLUTIONARY,
+    "random": Strategy(propose=_search_randomly, summary="schedules picked at random"),
+    "replay": Strategy(
+        propose=_replay,
+        replays=True,
         summary="the schedules that the library has of the same workloads, from any device",
     ),
-    Strategy(
-        name="xgb", search=Search.EVOLUTIONARY, uses_model=True, summary="AutoTVM's XGBTuner: the same as evolutionary"
-    ),
-    Strategy(
-        name="ga",
-        search=Search.EVOLUTIONARY,
-        uses_model=False,
-        summary="AutoTVM's GATuner: evolutionary, without model",
-    ),
-    Strategy(
-        name="gridsearch",
-        search=Search.GRID,
-        uses_model=False,
+    "xgb": replace(_EVOLUTIONARY, summary="AutoTVM's XGBTuner: the same as evolutionary"),
+    "ga": replace(_EVOLUTIONARY, uses_model=False, summary="AutoTVM's GATuner: evolutionary, without model"),
+    "gridsearch": Strategy(
+        propose=_search_grid,
         summary="AutoTVM's GridSearchTuner: all schedules in their order, of spaces with fewer than 10,000",
     ),
-]
-STRATEGIES: Mapping[str, Strategy] = {strategy.name: strategy for strategy in _STRATEGIES}
+}
 
 _INSTEAD = {
     "xgb_knob": "xgb",
@@ -73,15 +104,50 @@ _INSTEAD = {
 
 
 def strategy_of(name: str) -> Strategy:
-    """Return the strategy of a name.
+    """Return the strategy of a name. Ours come first, so that no package can replace them.
 
     Raises:
-        InvalidRequest: there is none; the text names the alternatives.
+        InvalidRequest: there is none, with the name to use instead, or an installed one cannot be loaded.
     """
-    if name in STRATEGIES:
-        return STRATEGIES[name]
+    if name in BUILT_IN:
+        return BUILT_IN[name]
     if name in _INSTEAD:
         raise InvalidRequest(
-            f"there is no strategy {name!r}; use {_INSTEAD[name]!r}: {STRATEGIES[_INSTEAD[name]].summary}"
+            f"there is no strategy {name!r}; use {_INSTEAD[name]!r}: {BUILT_IN[_INSTEAD[name]].summary}"
         )
-    raise InvalidRequest(f"there is no strategy {name!r}{did_you_mean(name, STRATEGIES)}")
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in installed:
+        raise InvalidRequest(f"there is no strategy {name!r}{did_you_mean(name, [*BUILT_IN, *installed])}")
+    try:
+        strategy = installed[name].load()
+    except Exception as error:
+        raise _failed(name, error) from error
+    if not isinstance(strategy, Strategy):
+        raise InvalidRequest(
+            f"the strategy {name!r} is {installed[name].value}, no fleet.optimizer.strategies.Strategy"
+        )
+    return replace(strategy, propose=_named(name, strategy))
+
+
+def _named(name: str, strategy: Strategy) -> Callable[[ProposeTask, SearchRound], list[Proposal]]:
+    """Return the search of an installed strategy, with its name in errors and its proposals checked."""
+
+    def propose(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+        from fleet.domain.trace_check import check_trace
+
+        try:
+            found = strategy.propose(task, state)[: task.count + task.ahead]
+        except Exception as error:
+            raise _failed(name, error) from error
+        for proposal in found:
+            check_trace(proposal.trace_json)
+        return found
+
+    return propose
+
+
+def _failed(name: str, error: Exception) -> InvalidRequest:
+    return InvalidRequest(
+        f"the strategy {name!r} of the entry points {GROUP!r} failed: {type(error).__name__}: {error}; "
+        f"correct it, or use {DEFAULT_STRATEGY!r}"
+    )

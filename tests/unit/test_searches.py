@@ -13,7 +13,6 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
-from fleet.optimizer.search_terms import Search
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.optimizer.tasks.searches import GRID_MOST
@@ -39,8 +38,8 @@ def own(state: SearchState) -> list[Made]:
     return list(itertools.islice(state.own_space(), 3 * COUNT))
 
 
-def task_of(workload: Workload, search: Search, **facts: object) -> ProposeTask:
-    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, search=search, population=16)
+def task_of(workload: Workload, strategy: str, **facts: object) -> ProposeTask:
+    task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, strategy=strategy, population=16)
     return replace(task, **facts)  # type: ignore[arg-type]
 
 
@@ -53,8 +52,8 @@ def records_of(candidates: list[Made]) -> tuple[Observation, ...]:
 @pytest.mark.slow
 def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, own: list[Made]) -> None:
     """Batch after batch, whatever was measured of it."""
-    first = propose(task_of(product, Search.GRID), state)
-    second = propose(task_of(product, Search.GRID, records=records_of(own[:COUNT])), state)
+    first = propose(task_of(product, "gridsearch"), state)
+    second = propose(task_of(product, "gridsearch", records=records_of(own[:COUNT])), state)
 
     assert [one.digest for one in (*first, *second)] == [one.digest for one in own[: 2 * COUNT]]
 
@@ -75,14 +74,14 @@ def test_a_space_of_ten_thousand_schedules_is_too_large_for_a_grid(product: Work
     """One that is smaller by a single schedule is not. A workload without a space of its own has no order at all."""
     wide = Wide(product.mod_json, TARGET)
     with pytest.raises(InvalidRequest, match="has no order; use 'evolutionary'"):
-        propose(task_of(product, Search.GRID), wide)
+        propose(task_of(product, "gridsearch"), wide)
 
     wide.size = GRID_MOST - 1
-    assert [one.digest for one in propose(task_of(product, Search.GRID), wide)] == ["one"]
+    assert [one.digest for one in propose(task_of(product, "gridsearch"), wide)] == ["one"]
 
     wide.size = GRID_MOST
     with pytest.raises(InvalidRequest, match="10,000 schedules or more; use 'evolutionary' or 'random'"):
-        propose(task_of(product, Search.GRID), wide)
+        propose(task_of(product, "gridsearch"), wide)
 
 
 @pytest.mark.slow
@@ -91,7 +90,7 @@ def test_a_replay_proposes_what_was_found_in_its_order(product: Workload, state:
     foreign = '[[["GetSBlock",[],["nobody","main"],["b0"]]],[]]'
     traces = (own[5].trace_json, foreign, own[1].trace_json, own[3].trace_json)
 
-    found = propose(task_of(product, Search.REPLAY, replayed=traces, records=records_of([own[1]])), state)
+    found = propose(task_of(product, "replay", replayed=traces, records=records_of([own[1]])), state)
 
     assert [one.trace_json for one in found] == [own[5].trace_json, own[3].trace_json]
 
@@ -99,7 +98,7 @@ def test_a_replay_proposes_what_was_found_in_its_order(product: Workload, state:
 @pytest.mark.slow
 def test_a_random_search_draws_from_the_own_space_and_from_the_rules(product: Workload, state: SearchState) -> None:
     """Half of each; a seed repeats itself, and another one is another draw."""
-    first, again, other = (propose(task_of(product, Search.RANDOM, seed=seed), state) for seed in (1, 1, 2))
+    first, again, other = (propose(task_of(product, "random", seed=seed), state) for seed in (1, 1, 2))
 
     assert [one.digest for one in first] == [one.digest for one in again]
     assert {one.digest for one in first} != {one.digest for one in other}

@@ -9,12 +9,13 @@ A worker that had the workload before has most of the work done (`SearchState`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cross.targets.intrinsics import load_intrinsics
@@ -25,11 +26,12 @@ from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.optimizer.core.candidates import Proposal
-from fleet.optimizer.search_terms import Search, Seed
+from fleet.optimizer.search_terms import DEFAULT_STRATEGY, Seed
+from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population
 from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
+from fleet.optimizer.tasks.search_round import SearchRound
 from fleet.optimizer.tasks.search_state import Made, SearchState, state_of
-from fleet.optimizer.tasks.searches import replay_traces, search_grid, search_randomly
 from fleet.optimizer.tasks.transfer import Misfit, adapted
 
 logger = logging.getLogger(__name__)
@@ -103,7 +105,7 @@ class ProposeTask:
     """64 programs over 2 generations cost a fifteenth of the stock 512 over 4 (0.7 s a round instead of 6-16 s), and
     in 64 trials found as good a matrix product and a better 1x1 convolution."""
 
-    search: Search = Search.EVOLUTIONARY
+    strategy: str = DEFAULT_STRATEGY
     replayed: tuple[str, ...] = ()
     """Traces that a replay proposes, in this order."""
 
@@ -120,6 +122,9 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
 
     Args:
         state: candidates of the workload; None: those that this process has kept.
+
+    Raises:
+        InvalidRequest: the strategy is not installed here, or fails.
     """
     load_intrinsics(task.target)
     state = state or state_of(task.mod_json, task.target)
@@ -131,26 +136,26 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     }
     # Skip traces that do not replay, such as those imported for another program: the search can do without.
     task = replace(task, records=tuple(r for r in task.records if programs[r.trace_json] is not None))
-    return _found(task, state, _Fresh(programs=set(programs.values()), digests=task.known))
+    round_of_search = SearchRound(
+        state,
+        count=task.count,
+        programs=set(programs.values()),
+        digests=task.known,
+        describe=functools.partial(_described, task, state),
+    )
+    return strategy_of(task.strategy).propose(task, round_of_search)
 
 
-def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Proposal]:
-    """Return the next candidates, and then those for later."""
-    match task.search:
-        case Search.GRID:
-            return _described(task, state, search_grid(state, fresh, task.count))
-        case Search.REPLAY:
-            return _described(task, state, replay_traces(task.mod_json, task.replayed, state, fresh, task.count))
-        case Search.RANDOM:
-            rules = replace(_rules(task, task.count, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
-            return _described(task, state, search_randomly(state, fresh, task.count, rules))
+def evolve(task: ProposeTask, fresh: SearchRound) -> list[Proposal]:
+    """Return the next candidates of the own space and of MetaSchedule's evolution, and then those for later."""
+    state = fresh.workload
     elsewhere = _from_elsewhere(task, state, fresh)
     own = _from_own_space(task, state, fresh)
     of_own = min(len(own), task.count - max(len(elsewhere), _share_of_rules(task)))
     of_rules = task.count - len(elsewhere) - of_own
     searched = _searched(task, state, fresh, of_rules) if of_rules > 0 else []
     # All at once: each time that a model is asked, it learns from the records anew.
-    described = _described(task, state, [*elsewhere, *own, *searched])
+    described = fresh.describe([*elsewhere, *own, *searched])
     first, rest = described[: len(elsewhere)], described[len(elsewhere) :]
     own_ones, searched_ones = rest[: len(own)], rest[len(own) :]
     own_ones = _best_first(own_ones) if _chooses(task) else own_ones
@@ -159,23 +164,12 @@ def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Proposa
     return _best_first(first) + _best_first(later[: task.ahead])
 
 
-class _Fresh:
-    """Drops candidates that are measured already, or chosen. Two traces can make one program, so programs are
-    compared."""
-
-    def __init__(self, *, programs: set[int | None], digests: frozenset[str]) -> None:
-        self._programs = programs
-        self._digests = digests
-
-    def of(self, candidates: Iterable[Made]) -> Iterator[Made]:
-        """Yield each candidate that is new."""
-        for candidate in candidates:
-            if candidate.program not in self._programs and candidate.digest not in self._digests:
-                self._programs.add(candidate.program)
-                yield candidate
+def blind_rules(task: ProposeTask) -> Evolution:
+    """Return MetaSchedule's search without records and scores."""
+    return replace(_rules(task, task.count, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
 
 
-def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
+def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
     """Return the best schedules from elsewhere, as far as they fit, for the first batch."""
     if len(task.records) >= task.count:
         return []
@@ -189,7 +183,7 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
     return found
 
 
-def _from_own_space(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
+def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
     """Return untried schedules of the workload's own space, in its order: more than wanted where a model chooses."""
     pool = max(_CHOSEN_FROM * task.count, task.count + task.ahead)
     return list(itertools.islice(fresh.of(state.own_space()), pool if _chooses(task) else task.count))
@@ -207,7 +201,7 @@ def _share_of_rules(task: ProposeTask) -> int:
     return math.ceil(task.count / _RULES_PART) if is_their_turn else 0
 
 
-def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) -> list[Made]:
+def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: int) -> list[Made]:
     """Return new candidates of MetaSchedule's search, now and then a random one among them, and after them more."""
     found = _rules(task, count, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
