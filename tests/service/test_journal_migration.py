@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -183,13 +184,12 @@ def test_a_migration_that_is_killed_loses_nothing(tmp_path: Path, step: str) -> 
     path = tmp_path / "journal.sqlite"
     values = ["bob@lab", "kind=cpu", 0, 30.0, 86400.0, None, NOW, "x" * 100, NOW]
     write_version_2(path, ((f'request ["c","{n}"]', json.dumps([*values, n])) for n in range(MANY)))
-    child = os.fork()
-    if not child:
-        setattr(Journal, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        with contextlib.suppress(BaseException):
-            Journal(path).open(NOW)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    code = (
+        "import os, signal\nfrom pathlib import Path\nfrom fleet.tracker.journal.file import Journal\n"
+        f"Journal.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nJournal(Path({str(path)!r})).open({NOW})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     log_bytes = path.with_name(f"{path.name}-wal").stat().st_size
     assert log_bytes > 1_000_000, "rows were written before the kill"
     assert version_of(path) == (2 if step == "_write_chain" else SCHEMA_VERSION)

@@ -6,11 +6,14 @@ They run with today's dependencies: only the protocol between them is compared.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,9 @@ from typing import Any
 import pytest
 
 from fleet.testing import eventually_sync
+from fleet.tracker.journal.migrations import SCHEMA_VERSION
 from tests.programs import environment
-from tests.system.fleet_processes import Fleet, Server
+from tests.system.fleet_processes import Fleet, Server, connect
 
 pytestmark = pytest.mark.slow
 
@@ -164,3 +168,29 @@ def test_agents_come_back_after_their_trackers_death(bench: Bench) -> None:
     eventually_sync(lambda: _available(bench.fleet) == {"devices/older", "devices/newer"}, 30.0)
 
     assert bench.client("name=older", is_older=True)["errors"] == []
+
+
+def test_an_upgraded_tracker_keeps_leases_and_the_queue(bench: Bench) -> None:
+    """The tracker is killed and today's is started on its state: a lease lives on, and the request behind it is served.
+
+    Last in this module: the tracker is today's from here on.
+    """
+    tracker = bench.fleet.tracker
+    with connect(tracker.address) as holder, connect(tracker.address) as waiter, ThreadPoolExecutor(1) as thread:
+        with holder.acquire("name=older", ttl_sec=60.0) as device:
+            waiting = thread.submit(waiter.acquire_device, "name=older")
+            eventually_sync(lambda: bench.fleet.snapshot()["requests"])
+            before: Any = bench.fleet.snapshot()
+            tracker.kill()
+            state_dir = tracker.command[tracker.command.index("--state-dir") + 1]
+            tracker.command, tracker.around = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", state_dir], ()
+            tracker.start()
+            after: Any = bench.fleet.snapshot()
+        served = waiting.result(timeout=60)
+        served.release()
+
+    assert [lease["epoch"] for lease in after["leases"]] == [lease["epoch"] for lease in before["leases"]]
+    assert after["leases"][0]["name"] == device.lease.name
+    assert served.lease.epoch > device.lease.epoch
+    with contextlib.closing(sqlite3.connect(Path(state_dir) / "journal.sqlite")) as journal:
+        assert journal.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

@@ -137,13 +137,13 @@ def _lease(device_name: str, content: str) -> tuple[int, LeaseEntry | None]:
 
 
 def _request_content(request: RequestEntry) -> str:
-    others = {
-        "holder": request.holder,
-        "deadline_sec": request.deadline_sec,
-        "asked_at_sec": request.asked_at_sec,
-        "order": request.order,
-    }
-    return f'{_encode(others)[:-1]},"terms":{_terms_content(request.terms)}}}'
+    """Return a request, formatted by hand as leases are."""
+    due_sec, arrival = request.order
+    deadline = "null" if request.deadline_sec is None else repr(request.deadline_sec)
+    return (
+        f'{{"holder":{_quote(request.holder)},"terms":{_terms_content(request.terms)},"deadline_sec":{deadline},'
+        f'"asked_at_sec":{request.asked_at_sec!r},"order":[{due_sec!r},{arrival}]}}'
+    )
 
 
 def _request(key: str, content: str) -> RequestEntry:
