@@ -3,7 +3,7 @@
     FleetError                     base; class attributes: is_retryable, exit_code
       ConfigError                  bad file, flag or environment; exit code 2
         JournalDamaged             a tracker's memory that lost something; 'fleet tracker fsck' restores it
-        DeviceMissing              hardware that was asked for is not here, or lacks what it runs with
+        DeviceMissing hardware that was asked for is not here, or lacks what it runs with
       InvalidRequest               the caller's mistake; exit code 2
         Unauthenticated            no token, or one that is forged or for another device
           NotJoined                no credentials for this tracker; join it first

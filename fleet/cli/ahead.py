@@ -1,4 +1,4 @@
-"""What a command starts before the rest of it is imported, so that both take their half second at the same time."""
+"""Starts pools before the rest of a command is imported, so that both take their half second at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _HELP = ("-h", "--help")
 _ELSEWHERE = ("--tracker", "--dask")
-"""Who names these may want nothing built here."""
+"""With these options nothing may be built here."""
 
 _SLOW = ("cuda", "rocm")
 """Their tensor intrinsics take seconds: the pool, which knows the target, has them loaded once for all workers."""
@@ -22,7 +22,7 @@ _ARCHITECTURE = '{"kind": "llvm"}'
 
 
 def start_ahead(arguments: Sequence[str]) -> None:
-    """Start what the command line is sure to need; what it may need is left to the command."""
+    """Start the pools that the command line is sure to need; others are left to the command."""
     if list(arguments[:1]) != ["tune"]:
         return
     from fleet.base.settings import look_up
@@ -45,7 +45,7 @@ def start_ahead(arguments: Sequence[str]) -> None:
 
 
 def likely_target(arguments: Sequence[str]) -> Target:
-    """Return a target whose tensor intrinsics workers will want: this machine's, unless another is named."""
+    """Return a target with the tensor intrinsics that workers will need: this machine's, unless another is named."""
     from cross.targets.target import host_target, parse_target
 
     return parse_target(_ARCHITECTURE) if any(word.startswith(_NAMED) for word in arguments) else host_target()

@@ -1,4 +1,4 @@
-"""`fleet audit`: who did what in the fleet."""
+"""`fleet audit`: actions of members in the fleet."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def deed_text(deed: AuditEntry) -> str:
 
 
 def _plain(subject: str) -> str:
-    """Return what something was done to, without JSON's brackets; as it is where the log has cut it off."""
+    """Return an action's object without JSON's brackets; as it is if the log has truncated it."""
     try:
         return " ".join(f"{name}={value}" for name, value in json.loads(subject or "{}").items())
     except ValueError:

@@ -43,7 +43,7 @@ Schedule = Literal["library", "default", "static"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOrder:
-    """What to build, for what, and where to put it."""
+    """Program, target and path of a build."""
 
     workload: str
     target: Target
@@ -61,12 +61,12 @@ class BuildOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltArtifact:
-    """What was built."""
+    """Result of a build."""
 
     artifact: Artifact
     workload: str
     schedule: Schedule
-    """Where the schedule came from: the library, TVM's default rules (on GPUs), or our choice without a trial."""
+    """Source of the schedule: the library, TVM's default rules (on GPUs), or our choice without a trial."""
 
     unchecked: int = 0
     """Number of schedules with unchecked output."""
@@ -152,7 +152,7 @@ def run_build(order: BuildOrder, say: Say = lambda _: None) -> BuiltArtifact:
 
 
 def built_data(built: BuiltArtifact) -> dict[str, object]:
-    """Return what was built as JSON data."""
+    """Return the result of a build as JSON data."""
     facts = {key: value for key, value in asdict(built.artifact).items() if key != "path"}
     facts["module_kind"] = built.artifact.module_kind.value
     size_bytes = built.artifact.path.stat().st_size
@@ -326,7 +326,7 @@ def _warn(text: str) -> None:
 
 
 def _within(order: BuildOrder) -> ScopeFilter:
-    """Return whose records count: a trace means something to the TVM that wrote it only."""
+    """Return the scope of usable records: a trace is valid only for the TVM that wrote it."""
     return ScopeFilter(
         target_json=None if order.device_model else order.target.json,
         device_model=order.device_model,

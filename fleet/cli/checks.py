@@ -1,4 +1,4 @@
-"""What `fleet doctor` looks at. Each check returns findings, whatever goes wrong in it."""
+"""Checks of `fleet doctor`. Each check returns findings, whatever goes wrong in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OPTIONAL_PACKAGES = {
     ("xgboost", "xgboost-cpu"): "the cost model: pip install 'tvm-fleet[tune]'",
     ("onnxruntime",): "comparing with ONNX Runtime: pip install 'tvm-fleet[compare]'",
 }
-"""What a module's distribution may be called, the module's own name first."""
+"""Possible names of a module's distribution, the module's own name first."""
 
 
 def run_checks(
@@ -111,7 +111,7 @@ def packages() -> list[Finding]:
 
 
 def building() -> list[Finding]:
-    """Check what this machine can build for."""
+    """Check the targets that this machine can build for."""
     from cross.build.diagnosis import diagnose
 
     return diagnose()
@@ -125,14 +125,14 @@ def opencl() -> list[Finding]:
 
 
 def drivers() -> list[Finding]:
-    """Check which drivers there are and what hardware the cpu driver finds."""
+    """Check the drivers, and the hardware that the cpu driver finds."""
     from device_agents.registry import diagnose, diagnose_driver
 
     return [*diagnose(), *diagnose_driver("cpu")]
 
 
 def jail() -> list[Finding]:
-    """Check what keeps candidates from this machine."""
+    """Check the jail of candidates on this machine."""
     from device_agents.jail.diagnosis import diagnose
 
     return diagnose()

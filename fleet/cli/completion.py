@@ -1,4 +1,4 @@
-"""`fleet completion SHELL`: prints what makes a shell complete our commands.
+"""`fleet completion SHELL`: prints a script that makes a shell complete our commands.
 
 The shell asks this program: flags and commands are those of the installed version, names those of the fleet that is
 configured. See `fleet.cli.completion_values`.
@@ -17,10 +17,10 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 from fleet.cli import completion_values
 
 VARIABLE = "_FLEET_COMPLETE"
-"""What a shell sets when it asks; made of the program's name, by typer."""
+"""Variable that a shell sets for completion; made of the program's name, by typer."""
 
-# typer's own breaks at the = of a selector, as bash does with words. Ours hands over the line, and gives back of each
-# answer what stands behind the last break.
+# typer's own breaks at the = of a selector, as bash does with words. Ours hands over the line, and returns the part of
+# each answer after the last break.
 _BASH = f"""\
 _fleet_completion() {{
     local line=${{COMP_LINE:0:COMP_POINT}} current=${{COMP_WORDS[COMP_CWORD]}} IFS=$'\\n' word before answer
@@ -43,7 +43,7 @@ complete -o default -F _fleet_completion fleet
 
 
 OF_JOBS = frozenset({"jobs show", "jobs watch", "jobs cancel", "jobs resume", "jobs revert", "report"})
-"""Commands whose word is a job."""
+"""Commands with a job as their argument."""
 
 
 class Shell(StrEnum):
@@ -71,7 +71,8 @@ def completion(
 
 
 def answer_shell() -> NoReturn:
-    """Print what a shell asked for: without a word on stderr, and without waiting for what still asks others."""
+    """Print completions for a shell: without messages on stderr, and without waiting for threads that still query
+    others."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     code = 1
     try:

@@ -1,4 +1,4 @@
-"""What a shell offers where a command takes a name: the devices, jobs, leases and boards that there are at this moment.
+"""Completion values of names: current devices, jobs, leases and boards.
 
 A person waits for it with a finger on a key. Whatever goes wrong, nothing is offered, and nothing is said.
 """
@@ -18,7 +18,7 @@ from fleet.domain.selectors import labels_of
 from fleet.domain.snapshot import Snapshot
 
 Offers = list[tuple[str, str]]
-"""Each word, with what the shell may show beside it."""
+"""Each word, with a description for the shell."""
 
 _LONGEST_SEC = 1.0
 """An answer takes a hundredth of that."""

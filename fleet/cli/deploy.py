@@ -21,7 +21,7 @@ _JOIN_SEC = 900.0
 """Longer than a slow board takes to unpack and start."""
 
 _SHOWN_SEC = 30.0
-"""How long the tracker may take to show a device once its agent is listening."""
+"""Time for the tracker to show a device once its agent is listening."""
 
 
 def deploy(
@@ -139,7 +139,7 @@ def _agent_options(seen: Seen, tracker: str | None, config: Path | None, allow_n
 
 
 def _join_token(tracker: str | None, host: str) -> str:
-    """Return what the board joins the fleet with.
+    """Return the join token for the board.
 
     Raises:
         FleetError: this account has no credentials for the tracker, or they are no admin's.

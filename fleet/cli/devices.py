@@ -1,4 +1,4 @@
-"""`fleet devices`: what hardware there is."""
+"""`fleet devices`: hardware of the fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet doctor`: what works on this machine, and what to do about the rest."""
+"""`fleet doctor`: working parts of this machine, and remedies for the rest."""
 
 from __future__ import annotations
 

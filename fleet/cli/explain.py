@@ -1,4 +1,4 @@
-"""`fleet explain MODEL --target T`: what becomes of a model before it is tuned."""
+"""`fleet explain MODEL --target T`: the lowering of a model before it is tuned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders what became of a model: passes and programs as tables. Pure functions of the explanation."""
+"""Renders the lowering of a model: passes and programs as tables. Pure functions of the explanation."""
 
 from __future__ import annotations
 

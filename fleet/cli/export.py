@@ -88,7 +88,7 @@ def export(
 
 
 def result(exported: Exported) -> dict[str, object]:
-    """Return what was exported, JSON-ready."""
+    """Return the result of an export, JSON-ready."""
     return {
         "file": str(exported.path),
         "digest": exported.digest,
@@ -106,7 +106,7 @@ def result(exported: Exported) -> dict[str, object]:
 
 
 def table(exported: Exported) -> Table:
-    """Return what was exported as a table for people."""
+    """Return the result of an export as a table for people."""
     manifest = exported.manifest
     shown = Table(title=str(exported.path), title_justify="left", show_header=False)
     shown.add_column(style="bold")

@@ -1,4 +1,4 @@
-"""Groups of commands that know what a word is which names no command."""
+"""Command groups that handle unknown subcommand names."""
 
 from __future__ import annotations
 

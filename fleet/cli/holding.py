@@ -87,7 +87,7 @@ async def _watch(process: asyncio.subprocess.Process, device: Device, lost: asyn
 
 
 async def end_tree(process: asyncio.subprocess.Process) -> None:
-    """Ask a process and all its descendants to end, and kill what is left."""
+    """Ask a process and all its descendants to end, and kill the rest."""
     try:
         root = psutil.Process(process.pid)
         family = [root, *root.children(recursive=True)]
@@ -114,7 +114,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @contextlib.contextmanager
 def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
-    """Pass signals on to the command, and let it decide what they mean."""
+    """Pass signals on to the command, which decides their meaning."""
     loop = asyncio.get_running_loop()
 
     def forward(number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""What `fleet status` knows of jobs beside what the tracker tells: what their library has, if it is at hand.
+"""Facts about jobs for `fleet status` beyond the tracker's: those of their library, if it is at hand.
 
 SQLAlchemy and the optimizer are loaded with the first look, when the fleet has long been on the screen.
 """
@@ -27,7 +27,7 @@ class LibraryJobs:
         self._url_or_path = url_or_path
 
     def look(self, job_name: str, width: int) -> RenderableType:
-        """Return what `fleet jobs show` prints.
+        """Return the output of `fleet jobs show`.
 
         Raises:
             FleetError: this library does not have the job, or cannot be used.
@@ -39,7 +39,7 @@ class LibraryJobs:
             return Clean(Group(*summary_view(library.job(job_name), width)))
 
     def cancel(self, job_name: str) -> str:
-        """Stop a job as `fleet jobs cancel` does; return what happened.
+        """Stop a job as `fleet jobs cancel` does; return the result.
 
         Raises:
             FleetError: this library does not have the job, or it cannot be stopped from here.

@@ -1,4 +1,4 @@
-"""What `fleet jobs` shows: tables for people, data for scripts."""
+"""Output of `fleet jobs`: tables for people, data for scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNDER_WAY = (JobState.RUNNING, JobState.INTERRUPTED)
 
 
 def job_data(job: Job) -> dict[str, object]:
-    """Return what is known of a tuning run."""
+    """Return the facts about a tuning run."""
     return {
         "name": job.name,
         "title": job.title,
@@ -72,7 +72,7 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
 
 
 def summary_data(summary: JobSummary) -> dict[str, object]:
-    """Return what a tuning run did for each workload and for the model."""
+    """Return a tuning run's results for each workload and for the model."""
     workloads = [
         {
             "name": entry.workload.name,
@@ -95,13 +95,13 @@ def summary_data(summary: JobSummary) -> dict[str, object]:
 
 
 def print_summary(summary: JobSummary, console: Console) -> None:
-    """Print what a tuning run did."""
+    """Print a tuning run's results."""
     for part in summary_view(summary, console.width):
         console.print(part)
 
 
 def summary_view(summary: JobSummary, width: int) -> Iterator[RenderableType]:
-    """Return what a tuning run did, from above, for a terminal of a width."""
+    """Return a tuning run's results, from above, for a terminal of a width."""
     job = summary.job
     why = f": {job.message}" if job.message else ""
     yield Text(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials")

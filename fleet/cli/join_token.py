@@ -24,7 +24,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class JoinRole(StrEnum):
-    """What the user of a token will be."""
+    """Role of a token's user."""
 
     AGENT = "agent"
     USER = "user"

@@ -1,4 +1,4 @@
-"""What commands print with --json: one object, whose shape `fleet.cli.json_schema` has for each command.
+"""Output of commands with --json: one object, with a shape in `fleet.cli.json_schema` for each command.
 
 All of them keep the same rules, and this is the place that sees to them: the version of the schema comes first; times
 are numbers of seconds in keys that end with `_sec`; moments are RFC 3339 in UTC; names of states are small letters.
@@ -18,7 +18,7 @@ SCHEMA = 1
 
 _PER_SEC = {"_us": 1e6, "_ms": 1e3}
 _KEEPS_UNITS = frozenset({"model", "model_runs", "spec"})
-"""Keys whose objects keep milliseconds: of whole models since the first version, of options as they were given."""
+"""Keys of objects that keep milliseconds: of whole models since the first version, of options as they were given."""
 
 
 _is_printed: ContextVar[bool] = ContextVar("fleet_document_printed", default=False)

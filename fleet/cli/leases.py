@@ -1,4 +1,4 @@
-"""`fleet leases`: who holds what."""
+"""`fleet leases`: live leases and their holders."""
 
 from __future__ import annotations
 

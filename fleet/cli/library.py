@@ -1,4 +1,5 @@
-"""`fleet library best|export|import|snapshots|prune|migrate`: what past tuning runs found, and what is learnt of it."""
+"""`fleet library best|export|import|snapshots|prune|migrate`: results of past tuning runs, and the model learnt from
+them."""
 
 from __future__ import annotations
 
@@ -291,7 +292,7 @@ def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[Record
 
 
 def _nothing_of(pattern: str, within: ScopeFilter, known: Sequence[RecordScope], url: str) -> str:
-    """Say that nothing was found, and what there is instead."""
+    """Print that nothing was found, and the existing alternatives."""
     asked = {"target": within.target_json, "device model": within.device_model}
     of = "".join(f", {name} {value!r}" for name, value in asked.items() if value is not None)
     models = sorted({scope.device_model for scope in known if scope.device_model})

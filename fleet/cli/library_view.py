@@ -1,4 +1,4 @@
-"""What `fleet library` shows: tables for people, data for scripts."""
+"""Output of `fleet library`: tables for people, data for scripts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _DIGITS = 12
 """Of a digest, enough to tell two apart."""
 
 _NAMED = 3
-"""How many workloads a note names; a longer list would say no more."""
+"""Number of workloads that a note names; a longer list would add nothing."""
 
 
 def snapshot_data(snapshot: StoredSnapshot, *, is_in_use: bool) -> dict[str, object]:
-    """Return what is known of a snapshot of the cost model."""
+    """Return the facts about a snapshot of the cost model."""
     return {
         "digest": snapshot.digest,
         "made_at": snapshot.made_at,

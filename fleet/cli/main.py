@@ -23,10 +23,10 @@ from fleet.errors import FleetError
 
 _INTERRUPTED_EXIT_CODE = 130
 _VALUES = {"whole number": "N", "number": "NUMBER", "str": "TEXT", "path": "PATH"}
-"""What stands for a value whose option has no word of its own, by the name of its type."""
+"""Placeholder of a value for options without their own, by the name of its type."""
 
 _TYPES = {"int": "whole number", "int range": "whole number", "float": "number", "float range": "number"}
-"""What a message calls what it expected: "'1e11' is not a valid int range" says less."""
+"""Names of expected types in messages:  "'1e11' is not a valid int range" says less."""
 
 _HELP_NAMES = ["-h", "--help"]
 
@@ -120,7 +120,8 @@ class LazyGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
         except BrokenPipeError:
-            # Whoever read our output has left, as `head` does. Python would complain once more when it flushes at exit.
+            # The reader of our output has left, as `head` does. Python would complain once more when it flushes at
+            # exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except (FleetError, UsageError, ModuleNotFoundError, OSError) as error:
@@ -201,7 +202,7 @@ def root(
 
 
 def load_command(name: str) -> Any:
-    """Import a command's module and return what runs it: its `app`, or the function of its name."""
+    """Import a command's module and return its entry: its `app`, or the function of its name."""
     word = name.replace("-", "_")
     with no_collection():
         module = importlib.import_module(f"fleet.cli.{word}")

@@ -1,4 +1,4 @@
-"""`fleet man`: the manual page of this version, made of what every command says of itself."""
+"""`fleet man`: the manual page of this version, made of the commands' help."""
 
 from __future__ import annotations
 

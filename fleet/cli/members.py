@@ -1,4 +1,4 @@
-"""`fleet tracker members` and `fleet tracker revoke`: who belongs to a fleet, and who no longer does."""
+"""`fleet tracker members` and `fleet tracker revoke`: members of a fleet, and revocation."""
 
 from __future__ import annotations
 

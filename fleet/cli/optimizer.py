@@ -1,4 +1,4 @@
-"""`fleet optimizer serve|list`: who runs the jobs that were submitted."""
+"""`fleet optimizer serve|list`: optimizers that run submitted jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands share: options, settings, output."""
+"""Common parts of all commands: options, settings, output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WORKER_BYTES = 256 * 1024**2
 
 
 def seconds(text: str | float) -> float:
-    """Read a length of time on the command line; a usage error says what is allowed."""
+    """Read a length of time on the command line; a usage error names the allowed range."""
     sec = _number(text)
     if not 0 <= sec <= LONGEST_SEC:
         raise typer.BadParameter(f"{text} is not in the range 0 to {LONGEST_SEC} seconds")
@@ -173,7 +173,7 @@ BuildCacheGbOption = Annotated[
     ),
 ]
 DEFAULT_CACHE_GB = 4.0
-"""What a cache has by itself; it is not asked, since every command would load it."""
+"""Default limit of a cache, copied, since an import would load the cache in every command."""
 PreferOption = Annotated[
     str,
     typer.Option(

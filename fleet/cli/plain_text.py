@@ -23,13 +23,13 @@ _HANDLER, _KEEPS_BYTES = "plain-signs", "plain-signs-and-bytes"
 """The second is for streams that write bytes of odd file names as they are, as those of the locale C do."""
 
 _ODD_BYTES = range(0xDC80, 0xDD00)
-"""What stands for a byte that is no text."""
+"""Replacement of a byte that is no text."""
 
 _BRAILLE = range(0x2800, 0x2900)
 
 
 def allow_plain_text() -> None:
-    """Have stdout and stderr write what their encoding lacks in plain forms."""
+    """Have stdout and stderr replace signs that their encoding lacks by plain forms."""
     codecs.register_error(_HANDLER, _plain)
     codecs.register_error(_KEEPS_BYTES, _plain_but_bytes)
     for stream in (sys.stdout, sys.stderr):

@@ -100,7 +100,7 @@ def _bars(operators: Sequence[ProfiledOperator], width: int) -> RenderableType:
 
 
 def _bar(item: ProfiledOperator, columns_per_sec: float) -> Text:
-    """Draw one operator: what the roofline needs, the rest of the time, and what it loses in the model."""
+    """Draw one operator: time of the roofline, the rest of its time, and its loss in the model."""
     whole = max(1, round(item.in_place_sec * columns_per_sec))
     lost = min(whole, round(item.lost_sec * columns_per_sec))
     roof = min(whole - lost, round((item.least_sec or 0.0) * columns_per_sec))
@@ -111,7 +111,7 @@ def _bar(item: ProfiledOperator, columns_per_sec: float) -> Text:
 
 
 def _whole_table(profile: ModelProfile) -> Table:
-    """Show what the model's time is made of."""
+    """Show the parts of the model's time."""
     table = make_table("whole model", "time", "calls", left=frozenset({"whole model"}))
     calls = sum(item.count for item in profile.operators)
     table.add_row(line("operators in their place"), time_text(profile.operators_sec), str(calls))

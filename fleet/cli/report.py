@@ -1,4 +1,4 @@
-"""`fleet report`: what became of a tuning run, to look at and to pass on."""
+"""`fleet report`: report of a tuning run, to look at and to pass on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet request list|cancel`: who waits for a device."""
+"""`fleet request list|cancel`: requests that wait for a device."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def cancel(
 
 
 def _whole(beginning: str, known: list[str]) -> str:
-    """Return the id that begins like this; what begins none as it is, since the tracker shows only the first thousand.
+    """Return the id with this prefix; a prefix without an id is returned as it is, since the tracker shows only the
+    first thousand.
 
     Raises:
         InvalidRequest: several do.

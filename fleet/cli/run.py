@@ -1,4 +1,4 @@
-"""`fleet run ARTIFACT --on SELECTOR`: runs a function of an artifact once and shows what it computes."""
+"""`fleet run ARTIFACT --on SELECTOR`: runs a function of an artifact once and shows its outputs."""
 
 from __future__ import annotations
 

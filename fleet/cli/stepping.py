@@ -1,4 +1,4 @@
-"""What `fleet time` and `fleet run` share: the artifact, its arguments, and a device to use it on."""
+"""Common parts of `fleet time` and `fleet run`: the artifact, its arguments, and a device to use it on."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _parse_argument(word: str) -> ArgumentValue:
 
 
 def check_known(artifact: Artifact) -> None:
-    """Refuse an artifact whose arguments are not known.
+    """Refuse an artifact with unknown arguments.
 
     Raises:
         InvalidRequest: neither its side file nor --args names them.

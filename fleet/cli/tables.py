@@ -1,4 +1,4 @@
-"""Tables of workloads and of what the library knows about them. A row is one line, even on 80 columns."""
+"""Tables of workloads and of the library's facts about them. A row is one line, even on 80 columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fleet.cli.terminal import CleanConsole
 WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, TVM's names of the workloads included.")]
 
 ROOMY_COLUMNS = 100
-"""From this width [columns] on, tables show more than what people look for first."""
+"""From this width [columns] on, tables show more than the primary columns."""
 
 WIDE_COLUMNS = 200
 """From this width [columns] on, they show everything; with --wide, a narrower terminal wraps the lines."""
@@ -27,7 +27,7 @@ WIDE_COLUMNS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRow:
-    """What a tuning run did for one workload."""
+    """Results of a tuning run for one workload."""
 
     operator: str
     name: str
@@ -41,7 +41,7 @@ class WorkloadRow:
 
 
 _PIPED_COLUMNS = 1_000
-"""Wider than any table, where no terminal has a width: what another program reads is not cut."""
+"""Wider than any table, for output without a terminal: other programs read it untruncated."""
 
 
 def make_console(*, is_wide: bool) -> Console:
@@ -59,7 +59,7 @@ def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:
     """Return an empty table. Columns are numbers, except those in `left`, whose cells are `line`s."""
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for name in columns:
-        # When space is short, Rich shrinks columns that may wrap first: so numbers stay whole.
+        # If space is short, Rich shrinks columns that may wrap first: so numbers stay whole.
         table.add_column(line(name), justify="left" if name in left else "right", no_wrap=name not in left)
     return table
 
@@ -96,7 +96,7 @@ def workload_table(rows: Sequence[WorkloadRow], width: int) -> Table:
 
 
 def failure_notes(rows: Sequence[WorkloadRow]) -> list[str]:
-    """Say what failed and how often, a line for each workload."""
+    """List failures with their number, a line for each workload."""
     return [
         f"{row.operator}: {', '.join(f'{count} {kind}' for kind, count in row.errors.items())}"
         for row in rows

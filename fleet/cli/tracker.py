@@ -1,4 +1,4 @@
-"""`fleet tracker`: the same tracker as `python -m fleet.tracker`, and who may join it."""
+"""`fleet tracker`: the same tracker as `python -m fleet.tracker`, and its members."""
 
 from __future__ import annotations
 

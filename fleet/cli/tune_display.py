@@ -1,4 +1,4 @@
-"""What a terminal or a pipe shows while `fleet tune` works."""
+"""Output of `fleet tune` on a terminal or pipe while it works."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def display(
             console.print(notices.popleft(), style="yellow")
 
     def view() -> RenderableType:
-        # Here, since Rich moves its picture rightly only where what is above comes from the thread that draws it.
+        # Here, since Rich moves its picture correctly only if the lines above come from the thread that draws it.
         print_notices()
         report = report_progress(progress, elapsed_sec=time.monotonic() - started_at)
         return render_progress(report, spinner, width=console.width)

@@ -50,7 +50,7 @@ OF_A_RUN_HERE = frozenset({*_HERE_ONLY, "dask_certs", "build_cache_gb", "private
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a user asked for beside the job."""
+    """Options of a user beside the job's."""
 
     as_json: bool
     is_wide: bool

@@ -25,11 +25,11 @@ from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.report import ModelReport, ProgressReport, RatioReport, TuneReport, WorkloadReport
 
 _SHOWN = 12
-"""How many workloads are shown while tuning, costliest first; a screen has few lines."""
+"""Number of workloads shown while tuning, costliest first; a screen has few lines."""
 
 
 def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 80) -> RenderableType:
-    """Show a running job: what it does, how far it is, and the workloads found so far."""
+    """Show a running job: activity, progress, and the workloads found so far."""
     spinner.update(text=Text(progress.activity))
     line = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=1.0, completed=progress.share, width=40)
@@ -77,7 +77,7 @@ def state_text(report: ProgressReport, progress: JobProgress) -> str:
 
 
 def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
-    """Show what a finished job gained."""
+    """Show a finished job's gains."""
     rows = list(map(_row, report.workloads))
     parts: list[RenderableType] = [workload_table(rows, width)]
     notes = [f"{item.operator}: {note}" for item in report.workloads for note in _notes(item)] + failure_notes(rows)
@@ -109,7 +109,7 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
 
 
 def print_reports(reports: Sequence[TuneReport], console: Console) -> None:
-    """Print what a finished job gained, on each kind of board that it had."""
+    """Print a finished job's gains on each of its kinds of boards."""
     for report in reports:
         if len(reports) > 1:
             console.print(f"on {report.device_model}:", style="bold")
@@ -150,7 +150,7 @@ def next_lines(options: TuneOptions, report: TuneReport) -> list[str]:
 
 
 def stopped_line(progress: JobProgress) -> str:
-    """Say what an interrupted run leaves behind, and how to resume."""
+    """Print the state of an interrupted run, and the command to resume."""
     if not progress.trials_done:
         return "stopped before the first trial; the same command starts again"
     done = f"{trials_text(progress.trials_done, progress.trials_asked)} trials are in the library"
@@ -244,7 +244,7 @@ def _ratio(model: ModelReport, found: RatioReport | None) -> str:
 
 
 def _engine(model: ModelReport) -> str:
-    """Return whose time stands below ours; that of ONNX Runtime is missing where no engine is installed."""
+    """Return the engine with its time below ours; ONNX Runtime is missing if it is not installed."""
     return engine_name("onnxruntime" if model.reference in ("", "untuned") else model.reference)
 
 
@@ -268,7 +268,7 @@ def _static_line(model: ModelReport) -> str:
 
 
 def _in_place_line(model: ModelReport) -> str:
-    """Say what running the best few schedules in the model changed."""
+    """Print the effect of comparing the best schedules in the model."""
     count = len(model.in_place)
     changed = sum(not item.options[0].is_chosen for item in model.in_place)
     slower = sum(item.is_slower_in_place for item in model.in_place)

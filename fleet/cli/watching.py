@@ -64,7 +64,7 @@ def watch(library: Library, name: str) -> list[TuneReport]:
 
 
 def reports_of(job: Job) -> list[TuneReport]:
-    """Return what a finished job reported."""
+    """Return a finished job's report."""
     found = (job.report or {}).get("reports")
     return [from_plain(TuneReport, report) for report in found] if isinstance(found, list) else []
 

@@ -132,7 +132,7 @@ class Guard:
 
 
 def caller_of(context: CallContext) -> Identity:
-    """Return who calls. Without TLS that is this account, with every right: the guard has checked its secret."""
+    """Return the caller. Without TLS that is this account, with every right: the guard has checked its secret."""
     certificate = _certificate(context)
     return _LOCAL if certificate is None else _identity(certificate)
 

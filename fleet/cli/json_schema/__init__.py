@@ -1,4 +1,4 @@
-"""The shape of what each command prints with --json: the reference is made from this, a test holds it to the commands.
+"""The shapes of the commands' output with --json: the reference is made from this, a test holds it to the commands.
 
 Every object also has "schema", the version of all of these; `fleet.cli.json_out` has the rules that they share.
 """
@@ -62,4 +62,4 @@ BY_COMMAND: dict[str, type] = {
     "tracker unbind": fleets.Unbound,
     "tune": models.Tune,
 }
-"""What each command prints."""
+"""Output of each command."""

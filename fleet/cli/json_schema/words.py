@@ -1,4 +1,4 @@
-"""What the shapes are made of."""
+"""Parts of the shapes."""
 
 from __future__ import annotations
 
