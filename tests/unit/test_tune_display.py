@@ -10,6 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
+from fleet.cli import progress_lines
 from fleet.cli.tune_display import display
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.progress import JobProgress, Phase
@@ -75,6 +76,21 @@ ACTIVITIES = (
 )
 def test_a_pipe_gets_a_line_for_each_phase(level: int, expected: list[str], caplog: pytest.LogCaptureFixture) -> None:
     """Before, the demo printed 250 lines. With --log-level info, each activity has one line, at its start only."""
+    out, running = io.StringIO(), JobProgress()
+    caplog.set_level(level)
+
+    with display(Console(file=out, width=40), running, 0.0):
+        for running.phase, detail in ACTIVITIES:
+            running.activity = News(topic=Topic.TEXT, detail=detail) if detail else None
+            running.listener()
+
+    assert expected == [line.split()[2].rstrip(";") for line in out.getvalue().splitlines()]
+
+
+def test_a_silent_pipe_gets_the_state_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line has trials, the best so far and the time left, even if nothing new has begun."""
+    monkeypatch.setattr(progress_lines, "LONGEST_SILENCE_SEC", 0.05)
+    monkeypatch.setattr(progress_lines, "_TICK_SEC", 0.01)
     searching = News(topic=Topic.TEXT, detail="searching")
     out, running = io.StringIO(), JobProgress(trials_total=40, activity=searching, phase=Phase.SEARCH)
     running.workloads = [progress("w", untuned_sec=2e-3)]

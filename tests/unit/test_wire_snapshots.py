@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
-from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
 from fleet.wire.json_shape import device_json, snapshot_json, telemetry_json
@@ -52,7 +52,8 @@ devices = st.builds(
 leases = st.builds(
     Lease, name=st.text(), device_name=st.text(), epoch=counts, granted_at_sec=moments, expires_at_sec=moments
 )
-requests = st.builds(PendingRequest, request_id=st.text(), priority=st.integers(-100, 100), asked_at_sec=moments)
+terms = st.builds(LeaseTerms, selector=st.text(), priority=st.integers(-100, 100))
+requests = st.builds(PendingRequest, request_id=st.text(), terms=terms, asked_at_sec=moments)
 jobs = st.builds(
     JobStatus,
     name=st.text(),
