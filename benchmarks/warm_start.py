@@ -44,7 +44,8 @@ from benchmarks.cost_model import DATA
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target, parse_target
 from fleet.artifacts.artifact import Artifact
-from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.errors import BuildError, InvalidRequest

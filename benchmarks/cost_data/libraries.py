@@ -63,8 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _samples(path: Path) -> list[Observation]:
     with Library.open(path) as library:
-        found = usable_of(library.memory.samples(FEATURE_VERSION, limit=_MOST_SAMPLES))
-    return [one.sample for one in found]
+        return usable_of(library.memory.samples(FEATURE_VERSION, limit=_MOST_SAMPLES))
 
 
 def _unseen(samples: Sequence[Observation], seen: Sequence[Observation]) -> Iterator[Group]:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cross.build.cache import BuildCache, cache_key
 from cross.build.library import build, tvm_version
 from cross.build.toolchains import find_linker
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.features import extract_features
 from fleet.domain.measuring import TensorSpec
 from fleet.spaces.packing import Packing, pack_specs, packings_of
@@ -48,23 +46,6 @@ class BuildTask:
 
     cache: BuildCache | None = None
     """Cache of built libraries."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltCandidate:
-    """A built candidate."""
-
-    artifact: Artifact
-    """With the arguments as the candidate takes them: packed, where it wants that."""
-
-    features: NDArray[np.float32] | None
-    """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program, or where not wanted."""
-
-    packings: tuple[Packing, ...] = ()
-    """Conversion of the workload's arguments to its own."""
-
-    program: int | None = None
-    """Hash of the scheduled program."""
 
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:

@@ -44,6 +44,9 @@ class Observation:
     flop: float = 0.0
     """Operations of the workload. This and the device count only where observations of several jobs are learnt from."""
 
+    target_key: str = ""
+    """TVM target of the measurement."""
+
     device_model: str = ""
     instruction_set: str = ""
     """Shared by device models: "avx512 vnni", "neon"; see `cross.targets.target.Target`."""

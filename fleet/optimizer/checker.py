@@ -114,7 +114,7 @@ class Checker:
         if fault or not effect.claimed_sec:
             yield Checked(effect.workload, effect.digest, Verdict.WRONG if fault else Verdict.RIGHT, fault)
             return
-        claim = Claim(artifact=effect.artifact, packings=effect.packings, claimed_sec=effect.claimed_sec)
+        claim = Claim(artifact=effect.build.artifact, packings=effect.build.packings, claimed_sec=effect.claimed_sec)
         try:
             proof = await self._prove(workload, claim, expected)
         except MeasurementError as error:
@@ -125,14 +125,14 @@ class Checker:
 
     async def prepare_proof(self, effect: Prove) -> Claim | None:
         """Build a schedule of the library and its reference; return None if the schedule does not build."""
-        artifact, packings = effect.artifact, effect.packings
-        if artifact is None:
+        build = effect.build
+        if build is None:
             built = await self._searcher.build_again(effect.workload, effect.trace_json)
             if built is None:
                 return None
-            artifact, packings = built.artifact, built.packings
+            build = built.build
         await self.build_baseline(effect.workload)
-        return Claim(artifact=artifact, packings=packings, claimed_sec=effect.claimed_sec)
+        return Claim(artifact=build.artifact, packings=build.packings, claimed_sec=effect.claimed_sec)
 
     async def prove(
         self, effect: Prove, claim: Claim
@@ -192,9 +192,9 @@ class Checker:
         return await _once_more_if_it_crashed(call)
 
     async def _find_fault(self, workload: Workload, effect: CheckOutputs, expected: Expected) -> str:
-        inputs = pack_all(expected.inputs, effect.packings)
+        inputs = pack_all(expected.inputs, effect.build.packings)
         try:
-            call = partial(self._device.call, effect.artifact, inputs, is_trusted=False)
+            call = partial(self._device.call, effect.build.artifact, inputs, is_trusted=False)
             outputs = await _once_more_if_it_crashed(call)
         except MeasurementError as error:
             if error.kind is ErrorKind.DEVICE_FAULTED:

@@ -312,9 +312,7 @@ class TuningLoop:
                 await self.apply(ev.BatchWanted(*made))
             return
         known = [self._core.candidates.get((shash, digest)) for digest in digests]
-        artifacts = [
-            one.artifact for one in known if one is not None and one.stage is CandidateStage.BUILT and one.artifact
-        ]
+        artifacts = [one.built.artifact for one in known if one is not None and one.stage is CandidateStage.BUILT]
         async with self.measuring() as device:
             if not artifacts or self._turns.are_ours(device.inventory):
                 async with lane.applying:

@@ -132,16 +132,7 @@ class Searcher:
         except (BuildError, InvalidRequest) as error:
             kind = ErrorKind(error.kind) if isinstance(error, BuildError) else ErrorKind.BUILD_FAILED
             return BuildFailed(shash, digest, kind, str(error))
-        built = metered_build.value
-        return Built(
-            shash,
-            digest,
-            built.artifact,
-            built.features,
-            built.packings,
-            built.program,
-            builder_sec=metered_build.builder_sec,
-        )
+        return Built(shash, digest, metered_build.value, builder_sec=metered_build.builder_sec)
 
     def _task(self, shash: str, trace_json: str | None, *, wants_features: bool = True) -> BuildTask:
         """Describe the build of a candidate, or of the unscheduled program if `trace_json` is None."""

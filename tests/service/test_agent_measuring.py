@@ -18,6 +18,7 @@ import fleet.aio
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.artifacts.artifact import Artifact
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.client.steady import SteadyDevice
 from fleet.domain import measuring
 from fleet.domain.leases import make_terms
@@ -195,7 +196,7 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
     digests = [str(core.workload("w").trials + number) for number in range(3)]
     core.apply(ev.Proposed("w", tuple(Proposal(digest=one, trace_json=one) for one in digests)))
     for digest in digests:
-        core.apply(ev.Built("w", digest, built, None))
+        core.apply(ev.Built("w", digest, BuiltCandidate(artifact=built, features=None)))
     results = []
     effects = core.apply(ev.BatchWanted("w", digests))
     while effects:

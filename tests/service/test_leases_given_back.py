@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.building.build_candidate import BuiltCandidate, build_candidate
+from fleet.building.build_candidate import build_candidate
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.metered import Metered, metered
 from fleet.building.turns import Turns
 from fleet.checking.index_inputs import largest_index

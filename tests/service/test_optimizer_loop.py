@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import fleet.aio
-from fleet.building.build_candidate import BuildTask, BuiltCandidate
+from fleet.building.build_candidate import BuildTask
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.metered import Metered, metered
 from fleet.building.turns import Turns
 from fleet.client.steady import SteadyDevice

@@ -9,6 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from fleet.artifacts.artifact import Artifact
+from fleet.building.built_candidate import BuiltCandidate
+from fleet.cost_model.observation import Features
 from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
@@ -67,6 +69,10 @@ def conditions(evaluator: Evaluator | None = None, **changes: object) -> Conditi
 
 def artifact(name: str) -> Artifact:
     return Artifact(path=Path(name), digest=f"sha256:{name}")
+
+
+def build(name: str, features: Features | None = None) -> BuiltCandidate:
+    return BuiltCandidate(artifact=artifact(name), features=features)
 
 
 def timed(_: int, trial: Trial) -> Measurement:
@@ -162,7 +168,7 @@ class Script:
     def _built(self, shash: str, digest: str) -> ev.Event:
         if digest in self.unbuildable:
             return ev.BuildFailed(shash, digest, ErrorKind.BUILD_FAILED, "no")
-        return ev.Built(shash, digest, artifact(digest), np.zeros((1, 1), np.float32))
+        return ev.Built(shash, digest, build(digest, np.zeros((1, 1), np.float32)))
 
     def _measure(self, effect: ev.Measure) -> None:
         self.rounds.append([trial.candidate_id for trial in effect.trials])

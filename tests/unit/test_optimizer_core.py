@@ -16,7 +16,7 @@ from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import BatchOutcome
 from fleet.optimizer.report import report_decisions
-from tests.unit.optimizer_core import Script, artifact, find, known, proposals, secs, why_closed, workload
+from tests.unit.optimizer_core import Script, build, find, known, proposals, secs, why_closed, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
 """What is expected of the next candidates of a workload that takes 1 s: three batches of four gain nothing."""
@@ -27,7 +27,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
     job = Script()
 
     assert job.feed(ev.Proposed("w", proposals("a", trace="trace"))) == [ev.Build("w", proposals("a", trace="trace"))]
-    assert job.feed(ev.Built("w", "a", artifact("a"), None)) == []
+    assert job.feed(ev.Built("w", "a", build("a"))) == []
     (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
     assert isinstance(measure, ev.Measure)
     assert [trial.candidate_id for trial in measure.trials] == ["a"]
@@ -37,7 +37,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
     assert (store.trace_json, store.measurement) == ("trace", result)
     job.store(ev.Stored("w", "a", 7, 1.5))
     assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [
-        ev.CheckOutputs("w", "a", artifact("a"), claimed_sec=2.0)
+        ev.CheckOutputs("w", "a", build("a"), claimed_sec=2.0)
     ]
     assert job.feed(ev.Checked("w", "a", ev.Verdict.RIGHT)) == [ev.MarkChecked(7)]
 

@@ -10,7 +10,7 @@ import pytest
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.optimizer.core import events as ev
-from tests.unit.optimizer_core import Script, artifact, find, known, proposals, secs
+from tests.unit.optimizer_core import Script, build, find, known, proposals, secs
 
 PROVEN = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=1.0, measured_sec=1.0, least_sec=0.8)
 REFUTED = Proof(verdict=ProofVerdict.REFUTED, claimed_sec=1.0, measured_sec=20.0, message="it took longer")
@@ -120,8 +120,8 @@ def test_a_candidate_of_this_job_is_not_built_again_for_its_proof() -> None:
     job.run(ev.ProofWanted("v"))
 
     ours, other = find(job.log, ev.Prove)
-    assert (ours.trace_json, ours.artifact) == ("a", artifact("a"))
-    assert (other.trace_json, other.artifact) == ("x", None)
+    assert (ours.trace_json, ours.build) == ("a", build("a"))
+    assert (other.trace_json, other.build) == ("x", None)
 
 
 def test_a_newer_time_that_is_shorter_than_the_proven_one_is_proven_again() -> None:

@@ -12,7 +12,8 @@ import pytest
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target
 from fleet.artifacts.artifact import Artifact
-from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.checking.numerics import make_inputs
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import Observation

@@ -19,7 +19,8 @@ from cross.pool.build_pool import BuildPool
 from cross.pool.worker import Answer
 from fleet.artifacts.artifact import Artifact
 from fleet.base.machine import machine_fingerprint
-from fleet.building.build_candidate import BuildTask, BuiltCandidate, build_candidate
+from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.cluster.address import versions
 from fleet.building.cluster.artifact_cache import ArtifactCache
 from fleet.errors import BuildError, FleetError

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from fleet.artifacts.artifact import Artifact
+    from fleet.building.built_candidate import BuiltCandidate
     from fleet.cost_model.observation import Features
     from fleet.domain.measuring import Measurement
     from fleet.domain.origin import Origin
     from fleet.optimizer.prioritizer.values import LogSecs
-    from fleet.spaces.packing import Packing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +98,9 @@ class Candidate:
 
     proposal: Proposal
     stage: CandidateStage = CandidateStage.PROPOSED
-    artifact: Artifact | None = None
-    features: Features | None = None
-    """Of the proposal, or found by the build."""
-
-    program: int | None = None
-    """Hash of its scheduled program."""
-
+    build: BuiltCandidate | None = None
     measurement: Measurement | None = None
     record_id: int | None = None
-    packings: tuple[Packing, ...] = ()
-    """Packed arguments that it takes instead of the workload's."""
-
     may_be_built: set[str] = field(default_factory=set)
     """Digests of the batch's candidates that can still be built. The batch shares this set."""
 
@@ -133,12 +123,18 @@ class Candidate:
         return self.measurement.median_sec if self.measurement else math.inf
 
     @property
-    def built(self) -> Artifact:
-        """Its artifact.
+    def features(self) -> Features | None:
+        """Features that the build found, else those of the search."""
+        found = self.build.features if self.build is not None else None
+        return self.proposal.features if found is None else found
+
+    @property
+    def built(self) -> BuiltCandidate:
+        """Its build.
 
         Raises:
             InvalidRequest: it was not built.
         """
-        if self.artifact is None:
-            raise InvalidRequest(f"candidate {self.digest} has no artifact")
-        return self.artifact
+        if self.build is None:
+            raise InvalidRequest(f"candidate {self.digest} is not built")
+        return self.build

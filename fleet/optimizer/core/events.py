@@ -15,6 +15,7 @@ from fleet.domain.measuring import ErrorKind, Measurement, Trial
 
 if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact
+    from fleet.building.built_candidate import BuiltCandidate
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Features, Observation
     from fleet.domain.origin import Origin
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from fleet.optimizer.core.candidates import Proposal
     from fleet.optimizer.core.news import News
     from fleet.optimizer.search_terms import Seed
-    from fleet.spaces.packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +113,7 @@ class Built:
 
     workload: str
     digest: str
-    artifact: Artifact
-    features: Features | None
-    """None where none were wanted."""
-
-    packings: tuple[Packing, ...] = ()
-    program: int | None = None
-    """Hash of its scheduled program."""
-
+    build: BuiltCandidate
     builder_sec: float = 0.0
     """Processor time that it took [s]."""
 
@@ -365,8 +358,7 @@ class CheckOutputs:
 
     workload: str
     digest: str
-    artifact: Artifact
-    packings: tuple[Packing, ...] = ()
+    build: BuiltCandidate
     claimed_sec: float = 0.0
     """Time to prove once the output is right [s]; 0 for no proof."""
 
@@ -379,10 +371,8 @@ class Prove:
     workload: str
     trace_json: str
     claimed_sec: float
-    artifact: Artifact | None = None
-    """Artifact built in this job; None if it has to be built."""
-
-    packings: tuple[Packing, ...] = ()
+    build: BuiltCandidate | None = None
+    """Build in this job; None if it has to be built."""
 
 
 @dataclass(frozen=True, slots=True)

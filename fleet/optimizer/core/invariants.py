@@ -30,8 +30,8 @@ def _broken_candidates(core: JobCore) -> list[str]:
         is_stored = candidate.stage in (CandidateStage.RECORDED, CandidateStage.CHECKED)
         if is_stored and (candidate.record_id is None or not math.isfinite(candidate.median_sec)):
             found.append(f"{digest} is {candidate.stage.value} and has no record or no time")
-        if candidate.stage is CandidateStage.BUILT and candidate.artifact is None:
-            found.append(f"{digest} is built and has no artifact")
+        if candidate.stage is CandidateStage.BUILT and candidate.build is None:
+            found.append(f"{digest} counts as built and has no build")
         is_counted = (workload, digest) in core.results.counted
         if not candidate.is_static and is_counted == (digest in core.workload(workload).under_way):
             found.append(f"{digest} is {'counted and' if is_counted else 'neither counted nor'} under way")

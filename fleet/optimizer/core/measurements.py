@@ -116,14 +116,14 @@ class Measurements:
         candidates = [c for c in proposed if c is not None and c.stage is CandidateStage.BUILT]
         self._job.say(News(topic=Topic.MEASURING, operator=item.workload.operator))
         evaluator = _beside(item.current_sec, self._job.conditions.evaluator)
-        artifacts = [candidate.built for candidate in candidates]
+        artifacts = [candidate.built.artifact for candidate in candidates]
         trials = [self._trial(candidate, evaluator) for candidate in candidates]
         return self._begin(Purpose.SEARCH, event.workload, artifacts, trials)
 
     def begin_run_off(self, item: WorkloadProgress, runners: Sequence[Candidate], baseline: Artifact | None) -> None:
         """Time candidates once more, beside the unscheduled program if that takes part."""
         shash, evaluator = item.workload.shash, self._job.conditions.like_trials(_CAREFUL_EVALUATOR)
-        artifacts = [candidate.built for candidate in runners]
+        artifacts = [candidate.built.artifact for candidate in runners]
         trials = [self._trial(candidate, evaluator) for candidate in runners]
         if baseline is not None:
             artifacts.append(baseline)
@@ -239,8 +239,8 @@ class Measurements:
     def _trial(self, candidate: Candidate, evaluator: Evaluator) -> Trial:
         return Trial(
             candidate_id=candidate.digest,
-            artifact_digest=candidate.built.digest,
-            args=candidate.built.args or self._job.workload(candidate.workload).workload.args,
+            artifact_digest=candidate.built.artifact.digest,
+            args=candidate.built.artifact.args or self._job.workload(candidate.workload).workload.args,
             evaluator=evaluator,
             timeout_sec=self._job.conditions.trial_timeout_sec,
         )

@@ -178,7 +178,6 @@ class Proposals:
                 proposal=one,
                 may_be_built=may_be_built,
                 is_static=event.is_static,
-                features=one.features,
             )
         if not event.is_static:
             item.under_way |= may_be_built
@@ -204,9 +203,7 @@ class Proposals:
     def build(self, event: ev.Built) -> None:
         """Note that a candidate is built."""
         candidate = self._job.candidates[event.workload, event.digest]
-        candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, CandidateStage.BUILT
-        candidate.features = candidate.features if event.features is None else event.features
-        candidate.program = event.program
+        candidate.build, candidate.stage = event.build, CandidateStage.BUILT
         self._job.progress.builders.builds += 1
         self._job.progress.builders.build_sec += event.builder_sec
 

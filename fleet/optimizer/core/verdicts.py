@@ -112,15 +112,13 @@ class Verdicts:
             return
         self._job.say(News(topic=Topic.PROVING))
         shash = item.workload.shash
-        built = (one for one in self._finalists.get(shash, ()) if one.trace_json == item.best_trace)
-        known = next((one for one in built if one.artifact is not None), None)
+        builds = (one.build for one in self._finalists.get(shash, ()) if one.trace_json == item.best_trace)
         self._job.emit(
             ev.Prove(
                 workload=shash,
                 trace_json=item.best_trace,
                 claimed_sec=item.best_sec,
-                artifact=known.artifact if known else None,
-                packings=known.packings if known else (),
+                build=next(filter(None, builds), None),
             )
         )
 
@@ -161,9 +159,7 @@ class Verdicts:
                 continue
             if candidate.stage is not CandidateStage.CHECKED:
                 claimed_sec = 0.0 if candidate.is_static else candidate.median_sec
-                self._job.emit(
-                    ev.CheckOutputs(workload, candidate.digest, candidate.built, candidate.packings, claimed_sec)
-                )
+                self._job.emit(ev.CheckOutputs(workload, candidate.digest, candidate.built, claimed_sec))
                 return
             checking.right.append(checking.waiting.popleft())
         del self._checking[workload]

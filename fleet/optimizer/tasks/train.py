@@ -43,21 +43,20 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     """
     usable = usable_of(samples)
     packaged = [sample for sample in _packaged(usable) if not is_held_out(sample.workload)]
-    lessons = [one for one in usable if not is_held_out(one.sample.workload)]
-    held_out = [one for one in usable if is_held_out(one.sample.workload)]
-    seen = [one.sample for one in lessons]
+    lessons = [one for one in usable if not is_held_out(one.workload)]
+    held_out = [one for one in usable if is_held_out(one.workload)]
     if not (kinds := _kinds_learnt(lessons)):
         return None
     learnt, held_out = ([one for one in some if _kind(one.target_key) in kinds] for some in (lessons, held_out))
     try:
-        candidate = train_snapshot([*packaged, *seen] if _are_of_processors(learnt) else seen)
+        candidate = train_snapshot([*packaged, *lessons] if _are_of_processors(learnt) else lessons)
     except InvalidRequest:
         return None
     snapshot = NewSnapshot(
         content=candidate.content,
         feature_version=FEATURE_VERSION,
-        record_count=len(seen),
-        workloads=dict(sorted(Counter(sample.workload for sample in seen).items())),
+        record_count=len(lessons),
+        workloads=dict(sorted(Counter(one.workload for one in lessons).items())),
         last_record_id=max(sample.record_id for sample in samples),
         metrics={**candidate.metrics, TARGET_KINDS: kinds},
     )
@@ -68,8 +67,8 @@ def _is_not_worse(
     candidate: Snapshot,
     current: bytes | None,
     packaged: Sequence[Observation],
-    learnt: Sequence[Usable],
-    held_out: Sequence[Usable],
+    learnt: Sequence[Observation],
+    held_out: Sequence[Observation],
 ) -> bool:
     before: Snapshot | None = None
     if current is not None:
@@ -78,17 +77,16 @@ def _is_not_worse(
     replaces_package = before is None and bool(packaged) and any(_has_prior(one.target_key) for one in learnt)
     if replaces_package:
         held_out = [one for one in held_out if _has_prior(one.target_key)]
-    compared = [one.sample for one in held_out]
-    if len({group.workload for group in grouped(compared, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
+    if len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
         return False
     if not replaces_package:
-        return before is None or is_not_worse(candidate, before, compared)
+        return before is None or is_not_worse(candidate, before, held_out)
     # The package's own model has seen some of the test data. A model without its data must rank no worse.
     sure = SURE if _are_of_processors(learnt) else 0.0
-    return is_not_worse(candidate, train_snapshot(packaged), compared, sure=sure)
+    return is_not_worse(candidate, train_snapshot(packaged), held_out, sure=sure)
 
 
-def _are_of_processors(learnt: Sequence[Usable]) -> bool:
+def _are_of_processors(learnt: Sequence[Observation]) -> bool:
     return all(_has_prior(one.target_key) for one in learnt)
 
 
@@ -105,11 +103,11 @@ def _parsed(target_key: str) -> Target | None:
         return None
 
 
-def _kinds_learnt(lessons: Sequence[Usable]) -> list[str]:
+def _kinds_learnt(lessons: Sequence[Observation]) -> list[str]:
     """Return the kinds of those targets that there were samples enough of."""
-    groups = grouped((one.sample for one in lessons), least=LEAST_SAMPLES)
+    groups = grouped(lessons, least=LEAST_SAMPLES)
     learnt = {(group.workload, group.device_model) for group in groups}
-    keys = {one.target_key for one in lessons if (one.sample.workload, one.sample.device_model) in learnt}
+    keys = {one.target_key for one in lessons if (one.workload, one.device_model) in learnt}
     return sorted({_kind(key) for key in keys} - {""})
 
 
@@ -117,37 +115,30 @@ def _kind(target_key: str) -> str:
     return target_kind(target_key) if target_key else ""  # MetaSchedule's records may name no target
 
 
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """A sample that may be learnt from."""
-
-    target_key: str
-    sample: Observation
-
-
-def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
+def usable_of(samples: Iterable[StoredSample]) -> list[Observation]:
     """Leave out records that no model should learn from: one such record must not keep all others from being learnt."""
-    found: list[Usable] = []
+    found: list[Observation] = []
     for stored in samples:
         target = _parsed(stored.target_key)
         with contextlib.suppress(InvalidRequest):
-            sample = Observation(
+            observation = Observation(
                 workload=stored.workload,
                 run_sec=stored.run_sec,
                 features=unpack_rows(stored.stores),
                 flop=stored.flop,
+                target_key=stored.target_key,
                 device_model=stored.device_model,
                 instruction_set="" if target is None else target.instruction_set,
                 is_disturbed=stored.is_disturbed,
             )
-            check([sample])
-            if sample.has_features:  # else its schedule does not apply any more
-                found.append(Usable(stored.target_key, sample))
+            check([observation])
+            if observation.has_features:  # else its schedule does not apply any more
+                found.append(observation)
     widths = Counter(_width(one) for one in found)
     return [one for one in found if _width(one) == widths.most_common(1)[0][0]]
 
 
-def _packaged(usable: Sequence[Usable]) -> list[Observation]:
+def _packaged(usable: Sequence[Observation]) -> list[Observation]:
     """Return the training data of the package's model, if the library has records of its targets."""
     if not any(_has_prior(key) for key in {one.target_key for one in usable}):
         return []
@@ -155,8 +146,8 @@ def _packaged(usable: Sequence[Usable]) -> list[Observation]:
     return samples if samples[0].features.shape[1] == _width(usable[0]) else []
 
 
-def _width(one: Usable) -> int:
-    return int(one.sample.features.shape[1])
+def _width(one: Observation) -> int:
+    return int(one.features.shape[1])
 
 
 def is_held_out(workload: str) -> bool:
