@@ -42,7 +42,7 @@ def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOpt
     from device_agents.run import run_agent
 
     setting = options.tracker_setting(ctx, tracker)
-    # What agent.yaml says of its tracker goes before what this account's clients use.
+    # The tracker in agent.yaml goes before that of this account's clients.
     address = None if serving.config is not None and setting.source is Source.FILE else setting.asked
     if address is None and serving.config is None:
         address = _discovered()
