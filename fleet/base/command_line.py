@@ -83,8 +83,8 @@ def parse(cls: type[T], argv: Sequence[str] | None = None, *, command: str) -> T
     given = vars(parser.parse_args(argv))
     for one in declared:
         if one.least is not None and not one.least <= given[one.name] <= (one.most or math.inf):
-            limits = f"{one.least} to {one.most or 'any'}"
-            parser.error(f"argument {one.flag}: {given[one.name]} is not in the range {limits}")
+            limits = f"{one.least} to {one.most}" if one.most else f"{one.least} or more"
+            parser.error(f"argument {one.flag}: expected {limits}, found {given[one.name]}")
     return cls(**given | {one.name: tuple(given[one.name] or ()) for one in declared if one.is_many})
 
 

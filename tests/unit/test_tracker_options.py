@@ -52,7 +52,11 @@ def test_without_words_a_tracker_keeps_to_this_machine() -> None:
     [
         (["--nope"], "unrecognized arguments: --nope; see: fleet tracker serve -h"),
         (["--port", "x"], "argument --port: invalid int value: 'x'; see: fleet tracker serve -h"),
-        (["--port", "70000"], "argument --port: 70000 is not in the range 0 to 65535; see: fleet tracker serve -h"),
+        (["--port", "70000"], "argument --port: expected 0 to 65535, found 70000; see: fleet tracker serve -h"),
+        (
+            ["--devices-per-agent", "0"],
+            "argument --devices-per-agent: expected 1 or more, found 0; see: fleet tracker serve -h",
+        ),
     ],
 )
 def test_unknown_options_are_refused_in_the_words_of_the_command(
