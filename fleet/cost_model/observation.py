@@ -53,8 +53,8 @@ class Observation:
 
     @property
     def is_of_rules(self) -> bool:
-        """True if MetaSchedule's rules made it, so that its decisions can be mutated."""
-        return self.origin is not None and self.origin.source == "rules"
+        """True if MetaSchedule's rules are known to have made it."""
+        return self.origin is not None and self.origin.is_of_rules
 
     @property
     def has_features(self) -> bool:

@@ -51,6 +51,11 @@ class Origin:
         )
 
     @property
+    def is_of_rules(self) -> bool:
+        """True if MetaSchedule's rules made it, so that its decisions can be mutated."""
+        return self.source is Source.RULES
+
+    @property
     def provenance(self) -> dict[str, object]:
         """Entries for the provenance of a record."""
         return {"origin": {"source": self.source.value, "knobs": self.knobs, "is_adapted": self.is_adapted}}

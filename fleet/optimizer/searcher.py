@@ -12,7 +12,6 @@ from fleet.building.metered import metered
 from fleet.building.pool import Pool, run_within
 from fleet.cost_model.job_trees import learn
 from fleet.domain.measuring import ErrorKind
-from fleet.domain.origin import Source
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
@@ -106,7 +105,7 @@ class Searcher:
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once. Those of MetaSchedule's rules first: they take the compiler several times as
         long, and the last one to be started is waited for alone."""
-        ordered = sorted(effect.proposals, key=lambda one: one.origin is None or one.origin.source is not Source.RULES)
+        ordered = sorted(effect.proposals, key=lambda one: not one.is_of_rules)
         building = [
             self._build(effect.workload, one.digest, one.trace_json, wants_features=one.features is None)
             for one in ordered

@@ -44,6 +44,11 @@ class Proposal:
     """Natural logarithms of the times [s] that the members of the model predict, shape [n_members]; None: there is no
     model, or too few records."""
 
+    @property
+    def is_of_rules(self) -> bool:
+        """True if MetaSchedule's rules are known to have made it."""
+        return self.origin is not None and self.origin.is_of_rules
+
 
 @dataclass(slots=True, kw_only=True)
 class Backlog:

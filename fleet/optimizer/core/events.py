@@ -62,7 +62,7 @@ class StaticWanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A search has ended: this is what its workload has ahead now, instead of what it had."""
+    """A search has ended: its proposals replace the backlog of its workload."""
 
     workload: str
     proposals: tuple[Proposal, ...]

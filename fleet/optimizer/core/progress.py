@@ -147,7 +147,7 @@ class WorkloadProgress:
 
     @property
     def uses_schedule(self) -> bool:
-        """Whether the model gets the best candidate; it does not if the unscheduled program is as fast."""
+        """True if the model gets the best candidate: the unscheduled program is slower."""
         return self.best_trace is not None and self.best_sec < self.untuned_sec
 
     @property

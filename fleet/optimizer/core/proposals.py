@@ -146,7 +146,7 @@ class Proposals:
 
     @property
     def has_trials_left(self) -> bool:
-        """Whether there are trials that nothing is planned for yet, and a workload that may have them."""
+        """True if there are unplanned trials, and a workload that may have them."""
         return self._trials_left() > 0 and any(item.closing is None for item in self._job.progress.workloads)
 
     def _trials_left(self) -> int:

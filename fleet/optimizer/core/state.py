@@ -148,17 +148,17 @@ class JobCore:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one workload left to tune."""
+        """True if there is one workload left to tune."""
         return is_alone(self.progress)
 
     @property
     def searches_beside_builds(self) -> bool:
-        """Whether a search goes on while a batch is built."""
+        """True if a search goes on while a batch is built."""
         return searches_beside_builds(self.progress, self.conditions)
 
     @property
     def has_trials_left(self) -> bool:
-        """Whether there are trials that nothing is planned for yet, and a workload that may have them."""
+        """True if there are unplanned trials, and a workload that may have them."""
         return self._proposals.has_trials_left
 
     def _judge(self, batch: Batch | None) -> None:

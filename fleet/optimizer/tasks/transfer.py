@@ -93,15 +93,14 @@ def _adapt(mod_json: str, target: Target, seed: Seed) -> tuple[Schedule, Origin]
         return Misfit.BROKEN
     if seed.mod_json == mod_json:
         return made, replace(seed.origin, is_adapted=True)
-    is_of_rules = seed.origin.source is Source.RULES
-    found = None if is_of_rules else _most_like(mod, target, origin, made, seed.origin.knobs)
+    found = None if seed.origin.is_of_rules else _most_like(mod, target, origin, made, seed.origin.knobs)
     if found is not None:
         return found
     recorded = _renamed(made, origin, mod)
     if recorded is None:
         return Misfit.OTHER_BLOCKS
     try:
-        source = Source.RULES if is_of_rules else Source.STEPS
+        source = Source.RULES if seed.origin.is_of_rules else Source.STEPS
         return _fitted(mod, target, recorded), Origin(source=source, is_adapted=True)
     except InvalidRequest:
         return Misfit.REFUSED
