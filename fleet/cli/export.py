@@ -22,8 +22,7 @@ from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
-from fleet.models.importing.transformers_model import title_of
-from fleet.models.model import is_of_transformers
+from fleet.models.importers import title_of
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest, TensorType
 
 
@@ -63,7 +62,7 @@ def export(
     wanted = ExportOptions(
         model=model,
         target=target_of(target),
-        output=output or Path(f"{title_of(model) if is_of_transformers(model) else model.stem}.fleet"),
+        output=output or Path(f"{title_of(model)}.fleet"),
         library=library,
         device_model=device_model,
         is_untuned=untuned,

@@ -36,7 +36,7 @@ from fleet.cli.tables import WideOption
 from fleet.domain.jobs import parse_priority
 from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
-from fleet.models.model import check_exists, is_of_transformers
+from fleet.models.model import check_exists
 from fleet.optimizer.job_spec import check_options
 from fleet.optimizer.options import TuneOptions, trial_evaluator
 from fleet.optimizer.search_terms import DEFAULT_STRATEGY
@@ -278,7 +278,7 @@ def _model_path(source: str, *, is_changed: bool) -> Path:
     """
     from fleet.workloads.sources import is_program, program_file
 
-    if is_of_transformers(source) or not is_program(source):
+    if not is_program(source):
         return Path(source)
     if is_changed:
         raise InvalidRequest(f"{source} is one program: its shapes are in it, and it has no weights")

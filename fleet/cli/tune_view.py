@@ -18,8 +18,7 @@ from fleet.cli.tables import WorkloadRow, failure_notes, workload_table
 from fleet.dashboard.formatting import engine_name
 from fleet.domain.jobs import trials_text
 from fleet.export.targets import target_of
-from fleet.models.importing.transformers_model import title_of
-from fleet.models.model import is_of_transformers
+from fleet.models.importers import title_of
 from fleet.optimizer.core.progress import JobProgress, Phase, RepeatCount
 from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.report import ModelReport, ProgressReport, RatioReport, TuneReport, WorkloadReport
@@ -129,7 +128,7 @@ def next_lines(options: TuneOptions, report: TuneReport) -> list[str]:
     if options.program or report.model is None:
         return []
     model, target = str(options.model), report.target_json
-    file = f"{title_of(options.model) if is_of_transformers(options.model) else options.model.stem}.fleet"
+    file = f"{title_of(options.model)}.fleet"
     export = ["fleet", "export", model, "-o", file]
     if target and target != target_of("host").json:
         export += ["--target", target]

@@ -16,22 +16,18 @@ from typing import ParamSpec, TypeVar
 from cross.pool.confined import Confined
 from fleet.confinement import room
 from fleet.confinement.room import Room
-from fleet.models.importing.external_data import weight_files
-from fleet.models.importing.transformers_model import PREFIX
-from fleet.models.importing.value import Model, ModelFormat
-from fleet.models.model import is_of_transformers
+from fleet.models.importers import frontend_of, has_code, importer_of
+from fleet.models.importing.value import Model
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_CODE = frozenset({".keras", ".pt2"})
-
 
 def reading(fn: Callable[P, T], path: Path | str) -> Callable[P, T]:
     """Return a function that reads a model's file, confined to that file and its weight files."""
-    if _is_code(path) and (lacking := room.missing()):
+    if has_code(path) and (lacking := room.missing()):
         logger.warning("a model that may run code is read without a jail", extra={"missing": lacking})
     return Confined(fn, Room(readable=tuple(map(str, _files_of(path)))))
 
@@ -42,23 +38,15 @@ def having(fn: Callable[P, T], model: Model, *, writable: Path | str | None = No
     Args:
         writable: output folder of the function.
     """
-    if model.format is not ModelFormat.TORCH:
+    if not frontend_of(model.format).has_code:
         return fn
     places = () if writable is None else (str(Path(writable).absolute()),)
     return Confined(fn, Room(readable=tuple(_linker_places()), writable=places))
 
 
-def _is_code(path: Path | str) -> bool:
-    return is_of_transformers(path) or Path(path).suffix in _CODE
-
-
 def _files_of(path: Path | str) -> list[Path]:
-    if is_of_transformers(path):
-        folder = Path(str(path).removeprefix(PREFIX))
-        return [folder.absolute()] if folder.is_dir() else []
-    file = Path(path).absolute()
-    weights = weight_files(file) if file.suffix == ".onnx" and file.is_file() else []
-    return [file, *(file.parent / name for name in weights)]
+    file, importer = Path(path), importer_of(path)
+    return [file.absolute()] if importer is None else [one.absolute() for one in importer.files(file)]
 
 
 def _linker_places() -> list[str]:

@@ -1,7 +1,7 @@
 """Model files in: one value for all formats, and one way to Relax.
 
-`load_model` reads a file without TVM; `import_model` gives it to the frontend of its format. Every format has its
-module in `fleet.models.importing`.
+`load_model` reads a file without TVM; `import_model` gives it to the frontend of its format. Every kind of models is
+one of `fleet.models.importers`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING
 
 from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
-from fleet.models.importing.keras_file import read_keras
-from fleet.models.importing.onnx_file import import_onnx, read_onnx
-from fleet.models.importing.program_file import PROGRAM_SUFFIX, import_program, read_program
+from fleet.models.importers import KNOWN_TYPES, frontend_of, importer_of
+from fleet.models.importing.program_file import PROGRAM
 from fleet.models.importing.shapes import Shapes
-from fleet.models.importing.tflite_file import import_tflite, read_tflite
-from fleet.models.importing.torch_file import import_torch, read_torch
-from fleet.models.importing.transformers_model import PREFIX, check_folder, read_transformers
 from fleet.models.importing.value import Model, ModelFormat, for_several_shapes
 
 if TYPE_CHECKING:
@@ -60,12 +56,7 @@ def bundled_model(name: str = "squeezenet") -> Path:
 
 def is_model(source: Path | str) -> bool:
     """Tell whether a name is one of a model, whether there is such a file or not. A single program is none."""
-    return is_of_transformers(source) or Path(source).suffix in _READERS.keys() - {PROGRAM_SUFFIX}
-
-
-def is_of_transformers(source: Path | str) -> bool:
-    """Tell whether a name is "hf:FOLDER" or "hf:CONFIGCLASS"."""
-    return str(source).startswith(PREFIX)
+    return importer_of(source) not in (None, PROGRAM)
 
 
 def check_exists(source: Path, *, takes_programs: bool = False) -> None:
@@ -77,15 +68,12 @@ def check_exists(source: Path, *, takes_programs: bool = False) -> None:
     Raises:
         ImportFailed: there is no such file, or its name is of no known type.
     """
-    if source.suffix == PROGRAM_SUFFIX and not takes_programs:
+    importer = importer_of(source)
+    if importer is PROGRAM and not takes_programs:
         raise ImportFailed(f"{source} is one program, not a model: fleet tune and fleet build take it")
-    if is_of_transformers(source):
-        check_folder(source)
-        return
-    if source.suffix not in _READERS:
+    if importer is None:
         raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
-    if not source.is_file():
-        raise ImportFailed(f"{source} is a folder" if source.is_dir() else f"there is no model file {source}")
+    importer.check(source)
 
 
 def load_model(
@@ -108,11 +96,11 @@ def load_model(
         InvalidRequest: a shape is for an input that does not exist, or does not fit it; no first dimension is open.
     """
     path = Path(path)
-    if not is_of_transformers(path) and path.suffix not in _READERS:
+    importer = importer_of(path)
+    if importer is None:
         raise ImportFailed(f"{path} is of no known type; known: {KNOWN_TYPES}")
-    reader = read_transformers if is_of_transformers(path) else _READERS[path.suffix]
     wanted = [shapes or {}] if shapes is None or isinstance(shapes, Mapping) else list(shapes) or [{}]
-    return for_several_shapes(reader(path, wanted, batch_size, random_weights_seed))
+    return for_several_shapes(importer.read(path, wanted, batch_size, random_weights_seed))
 
 
 def import_model(model: Model, *, unrolls: bool = False) -> IRModule:
@@ -125,25 +113,6 @@ def import_model(model: Model, *, unrolls: bool = False) -> IRModule:
         ImportFailed: an operator that cannot be imported.
     """
     try:
-        if model.format is ModelFormat.ONNX:
-            return import_onnx(model, unrolls=unrolls)
-        return _IMPORTERS[model.format](model)
+        return frontend_of(model.format).to_relax(model, unrolls=unrolls)
     except ImportFailed as error:
         raise ImportFailed(f"{model.title}: {error}") from error
-
-
-_READERS = {
-    ".onnx": read_onnx,
-    ".pt2": read_torch,
-    ".keras": read_keras,
-    ".tflite": read_tflite,
-    PROGRAM_SUFFIX: read_program,
-}
-KNOWN_TYPES = ", ".join([*(f"*{suffix}" for suffix in _READERS), "hf:FOLDER", "hf:CONFIGCLASS"])
-"""The types of files that can be read, in words."""
-
-_IMPORTERS = {
-    ModelFormat.TORCH: import_torch,
-    ModelFormat.TFLITE: import_tflite,
-    ModelFormat.PROGRAM: import_program,
-}

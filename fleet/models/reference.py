@@ -11,13 +11,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.models.importing.tflite_file import tflite_runner
-from fleet.models.importing.torch_file import torch_runner
+from fleet.models.importers import frontend_of
+from fleet.models.importing.importer import Reference
 from fleet.models.importing.value import Model, ModelFormat
 
 logger = logging.getLogger(__name__)
 
-_ERRORS_ONLY = 3
 _Outputs: TypeAlias = "tuple[NDArray[np.generic], ...]"
 _Runner: TypeAlias = "Callable[[], _Outputs]"
 
@@ -50,52 +49,40 @@ def engine_ready(
 
     Return None if the engine is not installed or refuses the model.
     """
-    by, prepare = _ENGINES[model.format]
-    if importlib.util.find_spec(by) is None:
+    reference = _installed(model)
+    if reference is None:
         return None
     try:
-        run = prepare(model, inputs, threads)
+        run = reference.prepare(model, inputs, threads)
         return run, run()
     except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
         logger.warning(
-            "the reference refuses the model", extra={"engine": by, "model": model.title, "reason": str(error)}
+            "the reference refuses the model",
+            extra={"engine": reference.engine, "model": model.title, "reason": str(error)},
         )
         return None
 
 
 def engine_of(model_format: ModelFormat) -> str:
     """Return the name of a format's engine; empty if it has none."""
-    return _ENGINES[model_format][0] if model_format in _ENGINES else ""
+    reference = frontend_of(model_format).reference
+    return reference.engine if reference else ""
 
 
 def is_refused(model: Model, inputs: Sequence[NDArray[np.generic]]) -> bool:
     """Tell whether the engine of a model's format does not run it on some inputs; False where it is not installed."""
-    by, prepare = _ENGINES[model.format]
-    if importlib.util.find_spec(by) is None:
+    reference = _installed(model)
+    if reference is None:
         return False
     try:
-        prepare(model, inputs, 1)()
+        reference.prepare(model, inputs, 1)()
     except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
-        logger.debug("refused", extra={"engine": by, "model": model.title, "reason": str(error)})
+        logger.debug("refused", extra={"engine": reference.engine, "model": model.title, "reason": str(error)})
         return True
     return False
 
 
-def _onnx_runner(model: Model, inputs: Sequence[NDArray[np.generic]], threads: int) -> _Runner:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _ERRORS_ONLY
-    feeds = dict(zip(model.input_names, inputs, strict=True))
-    session = onnxruntime.InferenceSession(model.content, options, providers=["CPUExecutionProvider"])
-    return lambda: tuple(session.run(None, feeds))
-
-
-_ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
-    ModelFormat.ONNX: ("onnxruntime", _onnx_runner),
-    ModelFormat.TORCH: ("torch", torch_runner),
-    ModelFormat.TFLITE: ("ai_edge_litert", tflite_runner),
-}
-"""By format: the package that runs it, and the function that prepares a run on some arrays with some threads."""
+def _installed(model: Model) -> Reference | None:
+    """Return the engine of a model's format, if it has one that is installed."""
+    reference = frontend_of(model.format).reference
+    return reference if reference and importlib.util.find_spec(reference.engine) else None

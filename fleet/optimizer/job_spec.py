@@ -13,17 +13,14 @@ from fleet.base.plain import from_plain, to_plain
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
 from fleet.library import Job, Library
-from fleet.models.importing.external_data import weight_files
-from fleet.models.importing.program_file import PROGRAM_SUFFIX
-from fleet.models.model import check_exists, is_of_transformers
+from fleet.models.importers import IMPORTERS, has_code, importer_of
+from fleet.models.model import check_exists
 from fleet.optimizer.options import TuneOptions
 from fleet.optimizer.strategies import strategy_of
 
 FORMAT = 1
 """Incremented when an older optimizer would misread an order."""
 
-_DATA = frozenset({".onnx", ".tflite", PROGRAM_SUFFIX})
-"""Types of model files that are pure data. Others contain pickles, Python functions or class names."""
 
 _MOST = 2**31 - 1
 """Trials, and seeds: limit of a database's integer."""
@@ -98,13 +95,14 @@ def check_options(options: TuneOptions, now: datetime) -> None:
 
 def is_data(model: Path) -> bool:
     """Tell whether a model's file can be read without running code of its author, as the queue requires."""
-    return not is_of_transformers(model) and model.suffix in _DATA
+    return importer_of(model) is not None and not has_code(model)
 
 
 def check_is_data(model: Path) -> None:
     """Raise InvalidRequest for a model file with code: an optimizer would run it under its own account."""
     if not is_data(model):
-        known = ", ".join(f"*{suffix}" for suffix in sorted(_DATA))
+        data = [importer for importer in IMPORTERS if not importer.frontend.has_code]
+        known = ", ".join(sorted(form for importer in data for form in importer.forms))
         raise InvalidRequest(
             f"{model} is of a format that is code, and an optimizer runs no code of others; tune it with 'fleet tune', "
             f"or submit it as {known}"
@@ -166,5 +164,7 @@ def restore_model(library: Library, order: JobOrder, folder: Path) -> Path:
 
 
 def _files_of(model: Path) -> list[str]:
-    """Return the paths of a model's files, relative to its folder; see `weight_files`."""
-    return [model.name, *(weight_files(model) if model.suffix == ".onnx" else [])]
+    """Return the paths of a model's files, relative to its folder."""
+    importer = importer_of(model)
+    files = importer.files(model) if importer else []
+    return [file.relative_to(model.parent).as_posix() for file in files]

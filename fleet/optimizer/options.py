@@ -12,9 +12,8 @@ from cross.targets.target import Target, parse_target
 from fleet.building.cluster.address import ClusterAddress
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
+from fleet.models.importers import importer_of
 from fleet.models.importing.shapes import Shapes
-from fleet.models.importing.transformers_model import PREFIX
-from fleet.models.model import is_of_transformers
 from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5, max_repeat=6, spread_target=0.05, look_runs=3)
@@ -126,7 +125,9 @@ class TuneOptions:
     def title(self) -> str:
         """Return the job's name: its model as named to `fleet tune` on its machine."""
         name = Path(self.program or self.model).name
-        return f"{PREFIX}{name.removeprefix(PREFIX)}" if is_of_transformers(self.model) else name
+        importer = importer_of(self.model)
+        prefix = importer.prefix if importer else ""
+        return f"{prefix}{name.removeprefix(prefix)}"
 
     def conditions(self) -> dict[str, object]:
         """Return the options that decide whether a run continues an interrupted one; JSON-ready."""

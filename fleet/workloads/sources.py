@@ -38,6 +38,8 @@ _LARGEST_MATMUL = 1 << 15
 
 def is_program(source: str) -> bool:
     """Tell whether a text is written like that of a program, whether there is one or not."""
+    if is_model(source):
+        return False
     if source.endswith(PROGRAM_SUFFIX) or _MATMUL.fullmatch(source):
         return True
     named = _IN_PYTHON.fullmatch(source)

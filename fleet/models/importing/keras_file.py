@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from cross.build.library import last_lines
 from fleet.errors import ImportFailed
+from fleet.models.importing.importer import Importer
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
-from fleet.models.importing.torch_file import torch_models
+from fleet.models.importing.torch_file import TORCH, torch_models
 from fleet.models.importing.value import Model
 
 if TYPE_CHECKING:
@@ -59,3 +60,8 @@ def _export(model: Module, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[s
             return torch.export.export(model, (examples[0] if len(examples) == 1 else examples,))
     except Exception as error:
         raise ImportFailed(f"torch.export cannot export {path}: {last_lines(error)}") from error
+
+
+KERAS = Importer(
+    forms=("*.keras",), suffix=".keras", packages=("torch", "keras"), read=read_keras, frontend=TORCH.frontend
+)

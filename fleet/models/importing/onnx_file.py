@@ -11,14 +11,19 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
+from fleet.models.importing.external_data import weight_files
+from fleet.models.importing.importer import Frontend, Importer, Reference
 from fleet.models.importing.onnx_frontend import NodeRefused, to_relax
 from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
@@ -29,6 +34,9 @@ from fleet.models.random_weights import randomize_weights
 if TYPE_CHECKING:
     import onnx
     from tvm.ir import IRModule
+
+_ERRORS_ONLY = 3
+"""Severity from which ONNX Runtime writes to its log."""
 
 _PACKED = frozenset({"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"})
 """Types of which a byte holds several."""
@@ -41,7 +49,17 @@ def read_onnx(
     path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
 ) -> list[Model]:
     """Read an ONNX file, for each set of shapes; see `fleet.models.model.load_model`."""
-    proto = _parse(path)
+    return onnx_models(path.stem, _parse(path), shape_sets, batch_size, random_weights_seed)
+
+
+def onnx_models(
+    title: str,
+    proto: onnx.ModelProto,
+    shape_sets: Sequence[Shapes],
+    batch_size: int | None,
+    random_weights_seed: int | None,
+) -> list[Model]:
+    """Return an ONNX model for each set of shapes."""
     _keep_weights_constant(proto)
     found = {value.name: _open_shape(value) for value in proto.graph.input}
     models: list[Model] = []
@@ -49,7 +67,7 @@ def read_onnx(
         specs = _set_shapes(proto, found, close_shapes(found, shapes, batch_size))
         if random_weights_seed is not None and not models:
             randomize_weights(proto, random_weights_seed)  # all shapes have the weights that suit the first
-        models.append(_model(path.stem, proto, specs))
+        models.append(_model(title, proto, specs))
     return models
 
 
@@ -211,3 +229,36 @@ def _explain(proto: onnx.ModelProto, error: Exception) -> str:
         return f"TVM cannot import the model: {said}"
     named = ", ".join(f"{op_type} (node {name!r})" for op_type, name in sorted(nodes.items()))
     return f"TVM cannot import these operators: {named}"
+
+
+def onnx_runner(
+    model: Model, inputs: Sequence[NDArray[np.generic]], threads: int
+) -> Callable[[], tuple[NDArray[np.generic], ...]]:
+    """Return a function that runs the model in ONNX Runtime and returns its outputs."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    feeds = dict(zip(model.input_names, inputs, strict=True))
+    session = onnxruntime.InferenceSession(model.content, options, providers=["CPUExecutionProvider"])
+    return lambda: tuple(session.run(None, feeds))
+
+
+def _with_weights(path: Path) -> list[Path]:
+    weights = weight_files(path) if path.is_file() else []  # no device or pipe is read here
+    return [path, *(path.parent / name for name in weights)]
+
+
+ONNX = Importer(
+    forms=("*.onnx",),
+    suffix=".onnx",
+    read=read_onnx,
+    files=_with_weights,
+    frontend=Frontend(
+        format=ModelFormat.ONNX,
+        to_relax=import_onnx,
+        reference=Reference(engine="onnxruntime", prepare=onnx_runner),
+    ),
+)

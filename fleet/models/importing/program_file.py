@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fleet.base.digests import digest_of
 from fleet.errors import ImportFailed, InvalidRequest
+from fleet.models.importing.importer import Frontend, Importer
 from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.value import Model, ModelFormat
 
@@ -46,7 +47,7 @@ def read_program(
     ]
 
 
-def import_program(model: Model) -> IRModule:
+def import_program(model: Model, *, unrolls: bool = False) -> IRModule:
     """Refuse: there is no model around it.
 
     Raises:
@@ -74,3 +75,11 @@ def one_function(text: str, source: str) -> IRModule:
     if len(functions) != 1 or not isinstance(functions[0], PrimFunc):
         raise InvalidRequest(f"{source} is not a TIR module with one function")
     return mod
+
+
+PROGRAM = Importer(
+    forms=(f"*{PROGRAM_SUFFIX}",),
+    suffix=PROGRAM_SUFFIX,
+    read=read_program,
+    frontend=Frontend(format=ModelFormat.PROGRAM, to_relax=import_program),
+)

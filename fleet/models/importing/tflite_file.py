@@ -19,6 +19,7 @@ from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest
 from fleet.models.importing.complaint import complaint
+from fleet.models.importing.importer import Frontend, Importer, Reference
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat
@@ -52,7 +53,7 @@ def read_tflite(
     return [model]
 
 
-def import_tflite(model: Model) -> IRModule:
+def import_tflite(model: Model, *, unrolls: bool = False) -> IRModule:
     """Return the model as Relax functions.
 
     Raises:
@@ -128,3 +129,16 @@ def _with_names(mod: IRModule, names: Sequence[str]) -> IRModule:
     body = main.bind_params(dict(zip(main.params, params, strict=True))).body
     named = relax.Function(params, body, main.ret_ty, is_pure=main.is_pure).with_attr("global_symbol", "main")
     return ir.IRModule({**mod.functions, mod.get_global_var("main"): named})
+
+
+TFLITE = Importer(
+    forms=("*.tflite",),
+    suffix=".tflite",
+    packages=("tflite",),
+    read=read_tflite,
+    frontend=Frontend(
+        format=ModelFormat.TFLITE,
+        to_relax=import_tflite,
+        reference=Reference(engine="ai_edge_litert", prepare=tflite_runner),
+    ),
+)

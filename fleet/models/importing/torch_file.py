@@ -21,6 +21,7 @@ from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
+from fleet.models.importing.importer import Frontend, Importer, Reference
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Dim, Shapes, close_shapes
 from fleet.models.importing.torch_converters import converters
@@ -72,7 +73,7 @@ def torch_models(
     return [_model(title, program, shapes, batch_size, content) for shapes in shape_sets]
 
 
-def import_torch(model: Model) -> IRModule:
+def import_torch(model: Model, *, unrolls: bool = False) -> IRModule:
     """Return the program as Relax functions, with the shapes that the model was given.
 
     Raises:
@@ -201,3 +202,17 @@ def _randomize(program: ExportedProgram, seed: int) -> None:
             fan_in = int(np.prod(weight.shape[1:]))
             drawn = rng.standard_normal(tuple(weight.shape)) / np.sqrt(max(1, fan_in))
             weights[name] = torch.nn.Parameter(torch.from_numpy(drawn).to(weight.dtype), requires_grad=False)
+
+
+TORCH = Importer(
+    forms=("*.pt2",),
+    suffix=".pt2",
+    packages=("torch",),
+    read=read_torch,
+    frontend=Frontend(
+        format=ModelFormat.TORCH,
+        to_relax=import_torch,
+        reference=Reference(engine="torch", prepare=torch_runner),
+        has_code=True,  # pickles
+    ),
+)

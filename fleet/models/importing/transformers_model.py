@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from cross.build.library import last_lines
 from fleet.errors import ImportFailed
+from fleet.models.importing.importer import Importer
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Dim, Shapes, close_shapes
-from fleet.models.importing.torch_file import torch_models
+from fleet.models.importing.torch_file import TORCH, torch_models
 from fleet.models.importing.value import Model
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def read_transformers(
     except Exception as error:
         raise ImportFailed(f"{path}: transformers cannot make the model: {last_lines(error)}") from error
     name = str(model.main_input_name)
-    title, found = title_of(path), {name: _open_shape(name, model.config)}
+    title, found = _title(path), {name: _open_shape(name, model.config)}
     models: list[Model] = []
     for shapes in shape_sets:
         wanted = close_shapes(found, shapes, _batch(name, shapes, batch_size))
@@ -55,7 +56,7 @@ def read_transformers(
     return [replace(model, input_names=(name,)) for model in models]
 
 
-def check_folder(path: Path) -> None:
+def _check(path: Path) -> None:
     """Refuse a folder that is not there, without loading transformers.
 
     Raises:
@@ -66,7 +67,7 @@ def check_folder(path: Path) -> None:
         raise ImportFailed(f"there is no folder {source!r}; write {PREFIX}./folder or {PREFIX}BertConfig")
 
 
-def title_of(path: Path) -> str:
+def _title(path: Path) -> str:
     """Return a model's name for people: that of its folder or class."""
     return Path(str(path).removeprefix(PREFIX).partition(":")[0]).resolve().name
 
@@ -146,3 +147,20 @@ def _export(model: PreTrainedModel, name: str, shape: tuple[int, ...]) -> Export
             return torch.export.export(Answers(), (torch.ones(shape, dtype=dtype),))
     except Exception as error:
         raise ImportFailed(f"torch.export cannot export {type(model).__name__}: {last_lines(error)}") from error
+
+
+def _folder(path: Path) -> list[Path]:
+    folder = Path(str(path).removeprefix(PREFIX))
+    return [folder] if folder.is_dir() else []
+
+
+TRANSFORMERS = Importer(
+    forms=(f"{PREFIX}FOLDER", f"{PREFIX}CONFIGCLASS"),
+    prefix=PREFIX,
+    packages=("torch", "transformers"),
+    read=read_transformers,
+    check=_check,
+    title=_title,
+    files=_folder,
+    frontend=TORCH.frontend,
+)

@@ -1,0 +1,44 @@
+"""The importers in order, one value for each kind of models. An addition is one module and one line here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fleet.models.importing.importer import Frontend, Importer
+from fleet.models.importing.keras_file import KERAS
+from fleet.models.importing.onnx_file import ONNX
+from fleet.models.importing.program_file import PROGRAM
+from fleet.models.importing.tflite_file import TFLITE
+from fleet.models.importing.torch_file import TORCH
+from fleet.models.importing.transformers_model import TRANSFORMERS
+from fleet.models.importing.value import ModelFormat
+
+IMPORTERS: tuple[Importer, ...] = (ONNX, TORCH, KERAS, TFLITE, PROGRAM, TRANSFORMERS)
+
+KNOWN_TYPES = ", ".join(form for importer in IMPORTERS for form in importer.forms)
+"""The kinds of models that can be read, in words."""
+
+_BY_PREFIX_FIRST = sorted(IMPORTERS, key=lambda importer: not importer.prefix)
+_FRONTENDS: dict[ModelFormat, Frontend] = {importer.frontend.format: importer.frontend for importer in IMPORTERS}
+
+
+def importer_of(source: Path | str) -> Importer | None:
+    """Return the importer of a name, or None if it is no name of a model."""
+    return next((importer for importer in _BY_PREFIX_FIRST if importer.matches(source)), None)
+
+
+def frontend_of(model_format: ModelFormat) -> Frontend:
+    """Return the way of a format to Relax."""
+    return _FRONTENDS[model_format]
+
+
+def has_code(source: Path | str) -> bool:
+    """Tell whether reading a model may run code of its author."""
+    importer = importer_of(source)
+    return importer is not None and importer.frontend.has_code
+
+
+def title_of(source: Path) -> str:
+    """Return a model's name for people."""
+    importer = importer_of(source)
+    return importer.title(source) if importer else source.stem
