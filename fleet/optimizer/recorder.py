@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from fleet.cost_model.feature_codec import pack_program
-from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
@@ -73,9 +72,9 @@ class Recorder:
             job_name=conditions.job_name,
             device_name=effect.device_name,
             device_fingerprint=conditions.device_fingerprint,
-            artifact_digest=effect.artifact_digest,
+            artifact_digest=effect.build.artifact.digest if effect.build is not None else "",
             kind=_kind(effect),
-            provenance=_provenance(measurement) | (effect.origin.provenance if effect.origin is not None else {}),
+            provenance=_provenance(effect),
             checked=effect.is_checked,
             uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is there once
             program=_program(effect),
@@ -84,20 +83,25 @@ class Recorder:
 
 def _program(effect: Store) -> RecordProgram | None:
     """Return the features for later training. A record is worth keeping without it."""
-    if effect.features is None:
+    if (features := effect.features) is None:
         return None
     try:
-        return pack_program(effect.program, effect.features)
+        return pack_program(effect.build.program if effect.build is not None else None, features)
     except InvalidRequest as error:
         logger.warning("features not stored", extra={"workload": effect.workload, "error": str(error)})
         return None
 
 
-def _provenance(measurement: Measurement) -> dict[str, object]:
-    """Return the state of the device, the candidate's cost, and the reason why timing stopped."""
-    stopped = {"stopped": measurement.stopped.value} if measurement.stopped else {}
+def _provenance(effect: Store) -> dict[str, object]:
+    """Return the state of the device, the device time of the candidate, its origin, and why it was timed no longer."""
+    measurement, origin = effect.measurement, effect.proposal.origin if effect.proposal is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
-    return {**measurement.provenance, "device_sec": round(device_sec, 6), **stopped}
+    return {
+        **measurement.provenance,
+        "device_sec": round(device_sec, 6),
+        **({"stopped": measurement.stopped.value} if measurement.stopped else {}),
+        **(origin.provenance if origin is not None else {}),
+    }
 
 
 def _kind(effect: Store) -> RecordKind:

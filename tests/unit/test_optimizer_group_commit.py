@@ -38,8 +38,6 @@ def result(digest: str) -> Store:
     return Store(
         workload="w",
         digest=digest,
-        trace_json="",
-        artifact_digest="",
         device_name="",
         measurement=Measurement(candidate_id=digest, run_secs=(1.0,)),
     )

@@ -130,8 +130,7 @@ class Candidate:
     @property
     def features(self) -> Features | None:
         """Features that the build found, else those of the search."""
-        found = self.build.features if self.build is not None else None
-        return self.proposal.features if found is None else found
+        return features_of(self.proposal, self.build)
 
     @property
     def built(self) -> BuiltCandidate:
@@ -143,3 +142,9 @@ class Candidate:
         if self.build is None:
             raise InvalidRequest(f"candidate {self.digest} is not built")
         return self.build
+
+
+def features_of(proposal: Proposal | None, build: BuiltCandidate | None) -> Features | None:
+    """Return the features that a build found, else those of the search; None if neither has any."""
+    found = build.features if build is not None else None
+    return proposal.features if found is None and proposal is not None else found

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
+from fleet.optimizer.core.candidates import features_of
 
 if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact
     from fleet.building.built_candidate import BuiltCandidate
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Features, Observation
-    from fleet.domain.origin import Origin
     from fleet.domain.proving import Proof
     from fleet.optimizer.core.candidates import Proposal
     from fleet.optimizer.core.news import News
@@ -339,17 +339,25 @@ class Store:
 
     workload: str
     digest: str
-    trace_json: str
-    artifact_digest: str
     device_name: str
     measurement: Measurement
-    origin: Origin | None = None
+    proposal: Proposal | None = None
+    """None: it is of an unscheduled program."""
+
+    build: BuiltCandidate | None = None
     is_checked: bool | None = None
     is_static: bool = False
     """It is of a static schedule, and no trial."""
 
-    features: Features | None = field(default=None, compare=False)
-    program: int | None = None
+    @property
+    def trace_json(self) -> str:
+        """Its schedule; empty for an unscheduled program."""
+        return self.proposal.trace_json if self.proposal is not None else ""
+
+    @property
+    def features(self) -> Features | None:
+        """Features that the build found, else those of the search."""
+        return features_of(self.proposal, self.build)
 
 
 @dataclass(frozen=True, slots=True)

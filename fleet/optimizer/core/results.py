@@ -48,21 +48,17 @@ class Results:
             on: name of the device that it was measured on; "": the job's last one.
         """
         candidate = self._job.candidates.get((workload, digest))
-        build = candidate.build if candidate else None
         self.unstored[workload, digest] = purpose, measurement
         self._job.emit(
             Store(
                 workload=workload,
                 digest=digest,
-                trace_json=candidate.trace_json if candidate else "",
-                artifact_digest=build.artifact.digest if build else "",
                 device_name=on or self._job.progress.device_name,
                 measurement=measurement,
-                origin=candidate.proposal.origin if candidate else None,
+                proposal=candidate.proposal if candidate else None,
+                build=candidate.build if candidate else None,
                 is_checked=True if purpose is Purpose.RUN_OFF and candidate else None,
                 is_static=candidate is not None and candidate.is_static,
-                features=candidate.features if candidate else None,
-                program=build.program if build else None,
             )
         )
 
