@@ -121,6 +121,10 @@ NOT_RUN = {
         "systemctl --user enable --now fleet-tracker",
         "loginctl enable-linger",
     ],
+    "installs an example into the environment: tests/contract/test_search_strategies.py": [
+        "pip install ./examples/strategy",
+        "fleet tune model.onnx --strategy spread",
+    ],
     "a piece of the reader's own program; the tutorials have it whole": [
         "from fleet.metaschedule import FleetBuilder, FleetRunner",
         'timing = module.time("main", args, repeat=9, cool_below_c=55)',
