@@ -8,6 +8,7 @@ its own. XGBModel is given those of all workloads, too, which stock `tune_tir` n
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_data.ranking import best_of_top
 from benchmarks.processes import Process, python
+from fleet.cost_model.experts import PARTS
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
@@ -74,20 +76,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     evaluated = json.loads(SPLIT.read_text())["evaluated"]
     if options.quick:
         evaluated = evaluated[:_QUICK_WORKLOADS]
-    ours, peers, inside = [], [], []
+    ours, peers, inside, ablated = [], [], [], []
     for number, shash in enumerate(evaluated):
         left = next(group for group in groups if group.program.shash == shash)
         others = [group for group in groups if group.program.shash != shash and len(group) >= _OWN_RECORDS]
         own = np.random.default_rng(number).permutation(len(left))[:_OWN_RECORDS]
-        found, coverage = _ours(others, left, own)
+        found, coverage, without = _ours(others, left, own)
         ours.append(found)
         inside.append(coverage)
+        ablated.append(without)
         peers.append(_peer(others, left, own))
         common.say(
             f"{number + 1}/{len(evaluated)} {left.program.operator}: ours {found.pairs:.2f}, peer {peers[-1].pairs:.2f}"
         )
     training = {} if options.quick else _train_on_one_thread()
-    figures = _figures(ours, peers, inside, training)
+    figures = {**_figures(ours, peers, inside, training), "parts": _of_parts(ablated)}
     _print(figures, machine, quick=options.quick)
     if options.plot:
         observed = [0.0, *np.mean(inside, axis=0).tolist(), 1.0]
@@ -129,7 +132,8 @@ def samples_of(group: Group) -> list[Observation]:
     ]
 
 
-def _ours(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> tuple[Ranked, list[float]]:
+def _ours(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> tuple[Ranked, list[float], dict[str, float]]:
+    """Return our model's ranking, the coverage of its intervals, and the pairs that some of its parts rank right."""
     snapshot = train_snapshot(sample for group in others for sample in samples_of(group))
     samples = samples_of(left)
     query = Query(
@@ -147,7 +151,13 @@ def _ours(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> tuple
         float(((logs >= low) & (logs <= high)).mean())
         for low, high in (np.quantile(found.members, [0.5 - at / 2, 0.5 + at / 2], axis=0) for at in _LEVELS)
     ]
-    return _ranked(left, found.log_sec, after.log_sec, rest), coverage
+    parts = snapshot.model.parts(snapshot.model.frame(left.features), left.features).mean(axis=0)
+    ablated = {
+        " and ".join(PARTS[place] for place in chosen): ranked_right(parts[list(chosen)].mean(axis=0), left.run_sec)
+        for count in range(1, len(PARTS) + 1)
+        for chosen in itertools.combinations(range(len(PARTS)), count)
+    }
+    return _ranked(left, found.log_sec, after.log_sec, rest), coverage, ablated
 
 
 def _peer(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> Ranked:
@@ -253,6 +263,11 @@ def _figures(
     }
 
 
+def _of_parts(ablated: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Return the pairs that each combination of parts ranks right, with intervals."""
+    return {name: _interval([found[name] for found in ablated]) for name in ablated[0]}
+
+
 def _print(figures: common.JsonObject, machine: common.Machine, *, quick: bool) -> None:
     intervals = figures["intervals"]
     training, coverage = figures["training_cpu_sec"], figures["coverage"]
@@ -276,6 +291,8 @@ def _print(figures: common.JsonObject, machine: common.Machine, *, quick: bool) 
         *common.doubts(machine, quick=quick),
     ]
     common.print_table("ranking candidates", ("", "XGBModel", "ours"), rows, notes)
+    parts = [(name, f"{mean:.3f} ({low:.3f}-{high:.3f})") for name, (mean, low, high) in figures["parts"].items()]
+    common.print_table("pairs ranked right by some parts of our model", ("parts", "ours"), parts, [])
 
 
 if __name__ == "__main__":

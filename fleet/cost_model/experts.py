@@ -1,4 +1,4 @@
-"""Three models of different kinds, with a mean that ranks better than each of them: ridge, trees and a network.
+"""Three models of different kinds, and their mean: ridge, trees and a network.
 
 All predict how a candidate compares with others of its workload, in units of that workload's spread: 0 is the mean,
 higher is slower.
@@ -24,6 +24,9 @@ Vector = NDArray[np.float32]
 
 _LEAST_SPREAD = 0.07
 """Of logarithms of times: if a workload's candidates hardly differ, their order is noise."""
+
+PARTS = ("ridge", "trees", "network")
+"""Rows of `Experts.parts`."""
 
 _TREES = 20
 _PASSES = 11
@@ -77,10 +80,14 @@ class Experts:
             of_network: the network's values, less their mean over these candidates.
             residual: the device's addition to the ridge regression's weights.
         """
+        mean: Vector = (self.parts(rows, of_network, residual).sum(axis=0) / len(PARTS)).astype(np.float32)
+        return mean
+
+    def parts(self, rows: Rows, of_network: Vector, residual: Vector | None = None) -> NDArray[np.float32]:
+        """Return the values of each part, [n_parts, n_candidates]; the arguments are those of `values`."""
         weights = self.weights if residual is None else self.weights + residual
         of_trees = trees.load(self.booster).values(rows)
-        total = rows @ weights + of_trees + of_network / np.float32(self.scale)
-        return (total / 3).astype(np.float32)
+        return np.stack([rows @ weights, of_trees, of_network / np.float32(self.scale)])
 
 
 def train(prepared: Sequence[Prepared], matrix: QuantileDMatrix, left_out: Sequence[bool], *, seed: int) -> Experts:

@@ -87,11 +87,19 @@ class CostModel:
         self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
     ) -> NDArray[np.float32]:
         """Return each member's values of candidates, [n_members, n_candidates]; higher is slower."""
+        parts = self.parts(frame, features, device_model=device_model, instruction_set=instruction_set)
+        mean: NDArray[np.float32] = (parts.sum(axis=1) / parts.shape[1]).astype(np.float32)
+        return mean
+
+    def parts(
+        self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
+    ) -> NDArray[np.float32]:
+        """Return the values of each member's parts (`experts.PARTS`), [n_members, n_parts, n_candidates]."""
         rows = frame.reference.relative(pooled(features))
         residual = self.by_device.get(device_model, self.by_instruction_set.get(instruction_set))
         return np.stack(
             [
-                member.values(rows, member.network.values(features) - np.float32(centre), residual)
+                member.parts(rows, member.network.values(features) - np.float32(centre), residual)
                 for member, centre in zip(self.members, frame.centres, strict=True)
             ]
         )

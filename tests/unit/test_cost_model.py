@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fleet.cost_model.experts import PARTS
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
@@ -60,6 +61,17 @@ def snapshot() -> Snapshot:
 def test_a_workload_that_was_never_seen_is_ranked(snapshot: Snapshot) -> None:
     """What holds for other workloads holds for a new one: features count relative to its own candidates."""
     assert ranked(snapshot, made_up(100)) > 0.75
+
+
+def test_a_value_is_the_mean_of_its_parts(snapshot: Snapshot) -> None:
+    """So that a benchmark can leave each of them out."""
+    model, features = snapshot.model, [one.features for one in made_up(100)]
+    frame = model.frame(features)
+
+    parts = model.parts(frame, features)
+
+    assert parts.shape == (len(model.members), len(PARTS), len(features))
+    np.testing.assert_allclose(model.values(frame, features), parts.mean(axis=1), rtol=1e-5, atol=1e-6)
 
 
 def test_a_snapshot_that_is_stored_and_read_predicts_the_same(snapshot: Snapshot) -> None:
