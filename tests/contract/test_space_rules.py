@@ -36,12 +36,13 @@ from fleet.spaces.winograd import winograd_space
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import argument_specs, workload_of
 from tests.contract.installed import install
+from tests.programs import REPOSITORY
 from tests.unit.quick_compile import compile_quickly
 
 pytestmark = pytest.mark.slow
 
 HOST, CUDA = host_target(), resolve_target("sm_86")
-EXAMPLE = Path(__file__).parents[2] / "examples/space"
+EXAMPLE = REPOSITORY / "examples/space"
 
 
 def of_tensors(make: Callable[[], list[Any]], constants: tuple[int, ...] = ()) -> Any:
@@ -282,6 +283,8 @@ def test_an_installed_rule_comes_before_ours(installed: None) -> None:
     assert fleet.design_space(of_tensors(product), "host").rule == "product"
     own = [trace_json(found) for found in fleet.design_space(of_tensors(transpose), "host").schedules_at([0, 1])]
     assert [proposal.trace_json for proposal in proposals] == own
+    page = (REPOSITORY / "docs/how-to/add-a-design-space.md").read_text()
+    assert f"```text\n{fleet.design_space(of_tensors(transpose), 'host')}\n```" in page
 
 
 def test_a_forbidden_step_is_not_proposed(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
