@@ -55,6 +55,8 @@ def test_the_node_of_the_model_is_named(tmp_path: Path, capfd: pytest.CaptureFix
     x, w, y = (helper.make_tensor_value_info(*one) for one in (("x", 1, [3, 4]), ("w", 1, [5]), ("y", 1, [3, 4])))
     add = helper.make_node("Add", ["z", "w"], ["y"], name="layer1/add")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["z"]), add], "bad", [x, w], [y])
+    gc.collect()  # unfinished programs of other tests
+    capfd.readouterr()
 
     with pytest.raises(ImportFailed) as caught:
         import_model(load_model(_file_of(graph, tmp_path / "bad.onnx")))
