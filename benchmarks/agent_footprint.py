@@ -25,7 +25,7 @@ if not __package__:  # run as a file: python benchmarks/agent_footprint.py
 
 from benchmarks import common
 from benchmarks.processes import Process, python
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import host_target
 from device_agents.machine import linux
 from fleet.artifacts.artifact import Artifact

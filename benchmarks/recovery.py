@@ -28,7 +28,7 @@ if not __package__:  # run as a file: python benchmarks/recovery.py
 
 from benchmarks import common
 from benchmarks.processes import Process, python
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import host_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.network import is_answered

@@ -27,7 +27,7 @@ if not __package__:  # run as a file: python benchmarks/trial_overhead.py
 from benchmarks import common
 from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import Target, host_target, parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of

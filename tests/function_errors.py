@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cross.build.lowering import tir_pipeline
-from cross.build.tools import run_tool, zig
+from cross.compile.lowering import tir_pipeline
+from cross.compile.tools import run_tool, zig
 from cross.targets.boards import find_board
 from cross.targets.target import Target, host_target, make_target, parse_target
 from fleet.spaces.space import finished, static_schedule

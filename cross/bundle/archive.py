@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cross.build.plain_runtime import cached_plain_runtime
 from cross.bundle.code import code_files
 from cross.bundle.wheels import FROM_SYSTEM, Userland, fetch, kept_files, needed_libc, requirements
+from cross.compile.plain_runtime import cached_plain_runtime
 from cross.targets.boards import find_board
 from fleet.base.config import cache_dir
 from fleet.errors import ConfigError

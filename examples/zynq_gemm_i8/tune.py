@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fleet
-from cross.build.library import build
+from cross.compile.library import build
 from cross.fabric.tiles import FabricTile, matmul_i8, schedule_matmul, tiles_for
 from cross.targets.target import Target, parse_target
 from fleet.artifacts.artifact import Artifact

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build.cache import BuildCache, cache_key
-from cross.build.library import build, tvm_version
-from cross.build.toolchains import find_linker
+from cross.compile.cache import BuildCache, cache_key
+from cross.compile.library import build, tvm_version
+from cross.compile.toolchains import find_linker
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cross.build.gpu_code import check_tools
-from cross.build.toolchains import find_linker
+from cross.compile.gpu_code import check_tools
+from cross.compile.toolchains import find_linker
 from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
@@ -171,7 +171,7 @@ def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
 
     if is_model(order.workload):
         return _built_model(order, out_dir, say)
-    from cross.build.library import build as build_module
+    from cross.compile.library import build as build_module
     from cross.targets.intrinsics import load_intrinsics
     from fleet.workloads.alone import schedule_alone
     from fleet.workloads.workload import module_of

@@ -112,7 +112,7 @@ def packages() -> list[Finding]:
 
 def building() -> list[Finding]:
     """Check the targets that this machine can build for."""
-    from cross.build.diagnosis import diagnose
+    from cross.compile.diagnosis import diagnose
 
     return diagnose()
 

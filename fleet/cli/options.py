@@ -28,7 +28,7 @@ from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
-    from cross.build.cache import BuildCache
+    from cross.compile.cache import BuildCache
     from fleet.client.aio import Fleet
 
 T = TypeVar("T")
@@ -384,7 +384,7 @@ def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:
     """Return the cache that these options are about."""
     if folder is None:
         return None
-    from cross.build.cache import BuildCache
+    from cross.compile.cache import BuildCache
 
     path = at_home(folder).absolute()
     try:

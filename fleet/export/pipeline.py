@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cross.build import lowering
+from cross.compile import lowering
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target, make_target, parse_target
 from fleet.domain.scope import ScopeFilter

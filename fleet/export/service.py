@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cross.build.gpu_code import check_tools
-from cross.build.toolchains import find_linker
+from cross.compile.gpu_code import check_tools
+from cross.compile.toolchains import find_linker
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact

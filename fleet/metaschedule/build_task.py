@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import parse_target
 
 

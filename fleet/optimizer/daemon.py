@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.machine import account_name

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.targets.target import Target
 from fleet.base.machine import machine_fingerprint
 from fleet.building.pool import Builders, Pool

@@ -19,7 +19,7 @@ from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import count_text

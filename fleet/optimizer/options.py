@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.targets.target import Target, parse_target
 from fleet.building.cluster.address import ClusterAddress
 from fleet.domain.measuring import Evaluator

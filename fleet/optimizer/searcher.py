@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.targets.target import parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.metered import metered

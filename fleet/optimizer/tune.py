@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.targets.intrinsics import target_hint
 from cross.targets.target import Target, parse_target

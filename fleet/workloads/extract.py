@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build import gpu_code
-from cross.build.library import build_executable, last_lines
-from cross.build.lowering import tir_pipeline
+from cross.compile import gpu_code
+from cross.compile.library import build_executable, last_lines
+from cross.compile.lowering import tir_pipeline
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fleet.aio
-from cross.build.library import build
+from cross.compile.library import build
 from cross.fabric.tiles import FabricTile, matmul_i8, schedule_matmul
 from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact

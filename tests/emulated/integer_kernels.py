@@ -22,7 +22,7 @@ def build_integers(target: Target, folder: Path) -> None:
     """Write the convolution into a new folder, with its static schedule for a target that has the instruction."""
     import numpy as np
 
-    from cross.build.library import build
+    from cross.compile.library import build
     from cross.targets.integer_units import integer_unit
     from cross.targets.intrinsics import load_intrinsics
     from fleet.spaces.packing import pack_all, packings_of

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.boards import find_board
 from cross.targets.target import parse_target
 from fleet.domain.measuring import TensorSpec

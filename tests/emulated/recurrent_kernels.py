@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import Target
 from fleet.checking.index_inputs import inputs_of
 from fleet.models.recurrent_layer import Cell, Recurrence

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import Target
 from fleet.domain.measuring import TensorSpec
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS

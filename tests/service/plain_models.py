@@ -15,7 +15,7 @@ def build(folder: Path, target_json: str) -> None:
     from tvm import te
     from tvm.s_tir import Schedule
 
-    from cross.build.library import build as build_artifact
+    from cross.compile.library import build as build_artifact
 
     def export(name: str, function: object) -> None:
         built = build_artifact(tvm.IRModule({"main": function}), parse_target(target_json), folder / "built")

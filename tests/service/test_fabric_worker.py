@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.build.library import build, build_executable
+from cross.compile.library import build, build_executable
 from cross.fabric.tiles import GEMM_I8_DMA, FabricTile, matmul_i8, schedule_matmul
 from cross.targets.target import host_target
 from device_agents.driver import WorkerSpec

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import host_target
 from device_agents.driver import WorkerSpec
 from device_agents.runtimes.check import explain, tvm_library_folder, why_not

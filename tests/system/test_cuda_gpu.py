@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.build.library import build
+from cross.compile.library import build
 from device_agents.drivers.cuda.driver import CudaDriver
 from device_agents.drivers.cuda.nvml import Nvml
 from fleet.workloads.default_schedule import default_schedule

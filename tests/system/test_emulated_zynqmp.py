@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fleet.aio
-from cross.build.library import build
+from cross.compile.library import build
 from cross.fabric.tiles import GEMM_I8_DMA, FabricTile, matmul_i8, schedule_matmul
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact

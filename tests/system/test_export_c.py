@@ -16,7 +16,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import fleet.runtime
-from cross.build.tools import zig
+from cross.compile.tools import zig
 from fleet.export.service import Exported, ExportOptions, export
 from fleet.export.targets import target_of
 from fleet.runtime.c_flags import c_flags

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import host_target
 from fleet.workloads.programs import matmul
 from tests.system.fleet_processes import FLEET, Fleet, run_fleet, running_fleet

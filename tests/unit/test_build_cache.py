@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cross.build.cache import BuildCache, cache_key
+from cross.compile.cache import BuildCache, cache_key
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate

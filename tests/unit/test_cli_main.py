@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 import fleet
-from cross.build.cache import DEFAULT_MAX_BYTES
+from cross.compile.cache import DEFAULT_MAX_BYTES
 from fleet.cli.activity import working
 from fleet.cli.main import _COMMANDS, app, load_command
 from fleet.cli.options import DEFAULT_CACHE_GB

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cross.build.cuda_code import architecture as cuda_architecture
-from cross.build.rocm_code import architecture as rocm_architecture
+from cross.compile.cuda_code import architecture as cuda_architecture
+from cross.compile.rocm_code import architecture as rocm_architecture
 from cross.targets.boards import Board, Found, boards_of, find_board, load_boards, match, refine
 from cross.targets.target import host_target, make_target, parse_target, resolve_target
 from fleet.errors import ConfigError

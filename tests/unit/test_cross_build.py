@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import Target, host_target, parse_target
 from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.domain.measuring import ModuleKind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cross.build import diagnosis
+from cross.compile import diagnosis
 from fleet.base.findings import State
 
 
@@ -50,7 +50,7 @@ def test_a_linker_that_fails_is_told_from_one_that_works(monkeypatch: pytest.Mon
 
 def test_what_gpu_code_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without compiler and device libraries for GPUs, the doctor says which packages bring them."""
-    monkeypatch.setattr("cross.build.diagnosis.compilers", lambda: ())
+    monkeypatch.setattr("cross.compile.diagnosis.compilers", lambda: ())
     monkeypatch.setenv("HIP_DEVICE_LIB_PATH", str(tmp_path))
 
     found = {finding.name: finding for finding in diagnosis.gpu_compilers()}

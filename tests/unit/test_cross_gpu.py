@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cross.build import cuda_code, gpu_code, rocm_code
-from cross.build.library import build
-from cross.build.toolchains import find_linker
+from cross.compile import cuda_code, gpu_code, rocm_code
+from cross.compile.library import build
+from cross.compile.toolchains import find_linker
 from cross.targets.boards import Board, find_board, load_boards
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact, elf_machine
@@ -166,7 +166,7 @@ def test_ziglang_links_rocm_code_where_there_is_no_lld(monkeypatch: pytest.Monke
     """One Python package instead of a Debian one."""
     which = rocm_code.shutil.which
     monkeypatch.setattr(
-        "cross.build.rocm_code.shutil.which", lambda name, **more: None if name == "ld.lld" else which(name)
+        "cross.compile.rocm_code.shutil.which", lambda name, **more: None if name == "ld.lld" else which(name)
     )
     assert "ziglang" in rocm_code.find_linker()
 
@@ -247,7 +247,7 @@ def test_missing_pieces_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         rocm_code.find_device_library()
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("cross.build.tools.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("cross.compile.tools.importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"no ld.lld .*apt install lld"):
         rocm_code.find_linker()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cross.build.library import build
-from cross.build.link_check import BOARDS
-from cross.build.toolchains import Linker, check_linked, find_linker, find_linkers, link
+from cross.compile.library import build
+from cross.compile.link_check import BOARDS
+from cross.compile.toolchains import Linker, check_linked, find_linker, find_linkers, link
 from cross.targets.boards import find_board
 from cross.targets.target import Target, parse_target
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
@@ -192,7 +192,7 @@ def test_a_linker_that_makes_nothing_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_linker_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, only a wrapper script was killed, and its linker kept running forever."""
-    monkeypatch.setattr("cross.build.toolchains._LINK_TIMEOUT_SEC", 1.0)
+    monkeypatch.setattr("cross.compile.toolchains._LINK_TIMEOUT_SEC", 1.0)
     linker = script(tmp_path / "hanging", f"sleep 1000 &\necho $! > {tmp_path}/child\nwait")
 
     with pytest.raises(BuildError, match=r"the linker hanging failed: hanging did not end within 1 s") as caught:

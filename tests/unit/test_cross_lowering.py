@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.build.cutting import with_cut_vectors
-from cross.build.lowering import lower_by_default, tir_pipeline
+from cross.compile.cutting import with_cut_vectors
+from cross.compile.lowering import lower_by_default, tir_pipeline
 from cross.targets.target import host_target, parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cross.build.toolchains import Linker, find_linker, link
+from cross.compile.toolchains import Linker, find_linker, link
 from cross.targets.target import host_target, make_target, parse_target, resolve_target
 from device_agents.machine.host import read_host
 from fleet.errors import BuildError, ConfigError
@@ -115,7 +115,7 @@ def test_this_machine_is_the_target_that_its_agent_says() -> None:
 def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With nothing on PATH, the error says which packages would help."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("cross.build.tools.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("cross.compile.tools.importlib.util.find_spec", lambda _: None)
 
     with pytest.raises(ConfigError, match=r"install riscv64-linux-gnu-gcc, lld \(ld.lld\), or .* ziglang"):
         find_linker(parse_target('{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}'))

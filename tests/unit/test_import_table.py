@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from cross.build.lowering import tir_pipeline
+from cross.compile.lowering import tir_pipeline
 from cross.targets.target import host_target, make_target, parse_target
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from cross.build.lowering import tir_pipeline
+from cross.compile.lowering import tir_pipeline
 from cross.targets.target import Target, host_target, make_target, parse_target
 from fleet.checking.index_inputs import inputs_of
 from fleet.domain.workload import Workload

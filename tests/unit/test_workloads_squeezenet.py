@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target
 from fleet.artifacts.artifact import Artifact

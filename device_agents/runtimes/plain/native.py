@@ -98,7 +98,7 @@ def _path() -> Path:
     if BUNDLED.exists():
         return BUNDLED
     try:
-        from cross.build.plain_runtime import cached_plain_runtime
+        from cross.compile.plain_runtime import cached_plain_runtime
     except ImportError as error:
         raise RuntimeError(f"{BUNDLED} is missing; make a new bundle with: fleet agent bundle") from error
     return cached_plain_runtime()

@@ -2,7 +2,7 @@
 
 For boards that no libtvm_runtime exists for, 32-bit ARM above all. Functions only: a Relax VM executable, or a module
 with constants or other modules inside, needs the real runtime and is refused with that reason. The library lies beside
-the C source in a bundle; elsewhere it is built at first use (see cross.build.plain_runtime).
+the C source in a bundle; elsewhere it is built at first use (see cross.compile.plain_runtime).
 """
 
 from __future__ import annotations

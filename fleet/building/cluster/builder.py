@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.pool.worker import Answer
 from fleet.artifacts.artifact import Artifact

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cross.build.cache import BuildCache
+from cross.compile.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cross.build.library import last_lines
+from cross.compile.library import last_lines
 
 _CONSTANT = re.compile(r'metadata\["[^"]*"\]\[\d+\]\s*(?:# Metadata omitted\.[^.]*\(\) method to show it\.)?')
 _OPERATOR = re.compile(r"In ir\.Op\(span=.*?support_level=\d+\),? ?")

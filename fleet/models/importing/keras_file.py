@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build.library import last_lines
+from cross.compile.library import last_lines
 from fleet.errors import ImportFailed
 from fleet.models.importing.importer import Importer
 from fleet.models.importing.packages import require

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cross.build.library import last_lines
+from cross.compile.library import last_lines
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cross.build.library import build
+from cross.compile.library import build
 from cross.targets.target import Target
 from fleet.artifacts.artifact import Artifact
 from fleet.workloads.peak_programs import PeakProgram, arithmetic, reading

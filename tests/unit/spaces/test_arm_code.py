@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cross.build.lowering import tir_pipeline
+from cross.compile.lowering import tir_pipeline
 from cross.targets.target import make_target, parse_target
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd_algorithm import OUTPUTS

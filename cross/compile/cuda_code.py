@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cross.build.tools import last_lines, run_tool
+from cross.compile.tools import last_lines, run_tool
 from fleet.artifacts.elf import EM_CUDA, ElfHeader, read_header
 from fleet.errors import BuildError, ConfigError
 

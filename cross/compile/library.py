@@ -1,6 +1,6 @@
 """Builds a program for a target description into an artifact: one shared library, named by its digest.
 
-The object file is written by LLVM and linked by `cross.build.toolchains`; that takes a third of the time of TVM's own
+The object file is written by LLVM and linked by `cross.compile.toolchains`; that takes a third of the time of TVM's own
 `export_library`, which asks the compiler driver for a full C++ link.
 """
 
@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build import gpu_code
-from cross.build.lowering import tir_pipeline
-from cross.build.toolchains import Linker, check_linked, find_linker, link
+from cross.compile import gpu_code
+from cross.compile.lowering import tir_pipeline
+from cross.compile.toolchains import Linker, check_linked, find_linker, link
 from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact, ArtifactFacts
 from fleet.base.digests import digest_of

@@ -8,9 +8,9 @@ import shlex
 import subprocess
 import sys
 
-from cross.build.cuda_code import architecture_range, compilers
-from cross.build.link_check import BOARDS, LinkAttempt
-from cross.build.rocm_code import find_device_library, find_linker
+from cross.compile.cuda_code import architecture_range, compilers
+from cross.compile.link_check import BOARDS, LinkAttempt
+from cross.compile.rocm_code import find_device_library, find_linker
 from fleet.base.findings import Finding, State
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ConfigError
@@ -27,7 +27,7 @@ def linkers() -> list[Finding]:
     """Link an object of TVM's for each platform with every linker found. This machine's own platform needs one."""
     if tvm_version() is None:
         return [_finding("linkers", "not tried: TVM is not installed", advice="pip install 'tvm-fleet[tune]'")]
-    done = _run([sys.executable, "-m", "cross.build.link_check"])
+    done = _run([sys.executable, "-m", "cross.compile.link_check"])
     try:
         attempts = [LinkAttempt(**attempt) for attempt in json.loads(done.stdout)]
     except ValueError:

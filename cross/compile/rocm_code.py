@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cross.build.tools import run_tool, zig
+from cross.compile.tools import run_tool, zig
 from fleet.artifacts.elf import EM_AMDGPU, read_header
 from fleet.base.config import did_you_mean
 from fleet.errors import BuildError, ConfigError

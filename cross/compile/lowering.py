@@ -1,6 +1,6 @@
 """TVM's way from a scheduled program to code, with four differences: small buffers of processors stay on the stack,
-spilled vectors are aligned (`cross.build.spills`), the last vectors of tiles are cut where they reach too far
-(`cross.build.cutting`), and a maximum begins with -inf (`cross.build.identities`). A fifth is for candidates, of which
+spilled vectors are aligned (`cross.compile.spills`), the last vectors of tiles are cut where they reach too far
+(`cross.compile.cutting`), and a maximum begins with -inf (`cross.compile.identities`). A fifth is for candidates, as
 hundreds are compiled: the software conversion of half-precision numbers is left out of programs without any.
 
 TVM takes each buffer of 1 KiB or more from the heap, where it is cleared, and where LLVM cannot keep it in registers
@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from cross.build.cutting import with_cut_vectors
-from cross.build.identities import with_infinite_identities
-from cross.build.spills import with_aligned_spills
+from cross.compile.cutting import with_cut_vectors
+from cross.compile.identities import with_infinite_identities
+from cross.compile.spills import with_aligned_spills
 from cross.targets.target import Target, is_x86
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from cross.build.tools import debian_triple, run_tool, zig
+from cross.compile.tools import debian_triple, run_tool, zig
 from fleet.base.config import cache_dir
 from fleet.errors import ConfigError
 

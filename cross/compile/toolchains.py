@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cross.build.tools import debian_triple, run_tool, zig
+from cross.compile.tools import debian_triple, run_tool, zig
 from cross.targets.target import Target
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
 from fleet.base.config import parse, read_yaml

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build import cuda_code, rocm_code
+from cross.compile import cuda_code, rocm_code
 from cross.targets.target import Target
 from fleet.errors import BuildError
 

@@ -1,6 +1,6 @@
 """Tries every linker of this machine for every platform, by linking an object that TVM made for it.
 
-    python -m cross.build.link_check        # JSON: a list of the attempts
+    python -m cross.compile.link_check        # JSON: a list of the attempts
 
 In a process of its own, since TVM takes a moment to load and a broken installation may crash.
 """
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build.toolchains import Linker, check_linked, find_linker, find_linkers, link, platform_of
+from cross.compile.toolchains import Linker, check_linked, find_linker, find_linkers, link, platform_of
 from cross.targets.boards import find_board
 from cross.targets.target import Target, make_target, parse_target
 from fleet.errors import FleetError
