@@ -60,7 +60,7 @@ def refuse() -> None:
 
 
 def unpicklable() -> object:
-    """Return what cannot travel."""
+    """Return a value that cannot be pickled."""
     return lambda: None
 
 

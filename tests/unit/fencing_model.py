@@ -1,11 +1,11 @@
-"""The protocol of leases and fences as a model small enough to look at every state of it.
+"""A model of the lease and fencing protocol that is small enough to visit every state.
 
-One device, its agent, its tracker, and everybody who was ever granted a lease: tokens never expire here and are never
-given up, so whoever stole one is in the model, too. What can be lost is lost: the tracker and the agent are killed, the
-journal is wiped or replaced by a copy from before, the clock is set back, the agent's ledger is gone. A search goes
-through all that can happen, breadth first, so that what it finds is the shortest way to a fault.
+One device, its agent, its tracker, and the holders of all leases ever granted. Tokens never expire and are never given
+up in this model, so it covers stolen tokens, too. Any loss can occur: the tracker or the agent is killed, the journal
+is wiped or replaced by an older copy, the clock is set back, the agent's ledger is gone. A breadth-first search visits
+all states and finds the shortest way to each fault.
 
-`Remedies` can be switched off one by one: a checker that then finds nothing would prove nothing.
+`Remedies` can be switched off one by one: a checker that then found no fault would prove nothing.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _BACK = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """What keeps an old holder out."""
+    """Measures of the protocol that keep an old holder out."""
 
     fine_clock: bool = True
     """Each boot number is at least the clock's; without: only the first, and the clock is coarse."""
     reports: bool = True
-    """Agents say what they have seen, and the tracker counts on from there."""
+    """Agents report the epochs that they have seen, and the tracker counts on from there."""
     nonce: bool = True
     """Agents honour tokens of the tracker's present start, and of the lease which it says goes on."""
 
 
 class Loss(Flag):
-    """What was lost so far."""
+    """Losses so far."""
 
     NOTHING = 0
     JOURNAL = auto()
@@ -47,13 +47,13 @@ class Grant(NamedTuple):
     """A lease, and its token."""
 
     number: int
-    """Which grant it really is; nobody in the protocol sees this."""
+    """The grant's true number; no process in the protocol sees it."""
     epoch: int
     nonce: int
 
 
 class Journal(NamedTuple):
-    """What the tracker keeps on disk."""
+    """The tracker's state on disk."""
 
     boot: int = 0
     """0: there is none."""
@@ -70,15 +70,15 @@ class Tracker(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """What the agent knows."""
+    """State of the agent."""
 
     is_up: bool = True
     admitted: int = 0
     fenced: int = 0
     nonce: int = 0
-    """What it was told last; 0: it has not met its tracker since it started."""
+    """Nonce in the latest fence; 0: it has not met its tracker since it started."""
     live: Grant | None = None
-    """What it was told goes on."""
+    """The lease that goes on according to the tracker."""
 
 
 class State(NamedTuple):
@@ -99,7 +99,7 @@ class State(NamedTuple):
 
 
 class Model:
-    """All moves that a state allows, and what must hold in it."""
+    """All moves that a state allows, and the invariants of states."""
 
     def __init__(self, remedies: Remedies, *, most_grants: int = 3, most_starts: int = 3) -> None:
         self._remedies = remedies
@@ -107,7 +107,7 @@ class Model:
         self._most_starts = most_starts
 
     def moves(self, state: State) -> Iterator[tuple[str, State]]:
-        """Yield what can happen next."""
+        """Yield all possible next moves."""
         tracker = state.tracker
         if tracker is None:
             yield from self._starts(state)
@@ -133,7 +133,7 @@ class Model:
                 yield f"token {grant.number} is used", self._use(state, grant)
 
     def faults(self, state: State) -> Iterator[str]:
-        """Yield what does not hold."""
+        """Yield violated invariants."""
         live, tracker = state.journal.lease, state.tracker
         if tracker is not None and tracker.is_attached:
             for grant in state.grants:
@@ -229,7 +229,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search came to."""
+    """Result of a search."""
 
     states: int
     faults: dict[str, tuple[str, ...]]

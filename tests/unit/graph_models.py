@@ -29,9 +29,9 @@ def random_array(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def function_of(shapes: Sequence[tuple[object, ...]], body: Callable[..., Expr]) -> IRModule:
-    """Return a module whose main takes float32 tensors and returns what `body` makes of them.
+    """Return a module whose main takes float32 tensors and returns the result of `body`.
 
-    Its last argument gives a value a name: one that is read twice has to have one.
+    The last argument of `body` names a value; a value that is read twice needs a name.
     """
     keep_package_light()
     from tvm import relax

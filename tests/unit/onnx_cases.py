@@ -24,7 +24,7 @@ def model_of(
     outputs: Sequence[str] = ("y",),
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """Return a checked model whose inputs have the shapes and types of these arrays."""
+    """Return a checked model with inputs of the shapes and types of these arrays."""
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in inputs.items()

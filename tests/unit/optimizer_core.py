@@ -26,7 +26,7 @@ from fleet.optimizer.narrator import narrate
 T = TypeVar("T")
 
 Answer = Callable[[int, Trial], Measurement]
-"""What a device says to a trial; the number counts the rounds from 1."""
+"""A device's answer to a trial; the number counts the rounds from 1."""
 
 
 def workload(name: str = "w", *, weight: int = 1) -> Workload:
@@ -80,7 +80,7 @@ def timed(_: int, trial: Trial) -> Measurement:
 
 
 class Script:
-    """A job whose pool, device and library answer at once. Everything that happened is in `log`."""
+    """A job with a pool, a device and a library that answer at once; `log` has all events and effects."""
 
     def __init__(
         self, *items: WorkloadProgress, total: int = 100, progress: JobProgress | None = None, **changes: object
@@ -106,7 +106,7 @@ class Script:
         self.core.start(conditions(**changes), total, items or [WorkloadProgress(workload=workload())])
 
     def feed(self, event: ev.Event) -> list[ev.Effect]:
-        """Let something happen, check all invariants, and return what follows."""
+        """Apply an event, check all invariants, and return its effects."""
         self.log.append(event)
         effects = self.core.apply(event)
         self.log += effects

@@ -1,4 +1,4 @@
-"""Compiling for tests that ask what a program computes, not how fast.
+"""Quick compilation for tests of results, not of speed.
 
 Half of the time that TVM takes for a small program goes into checks of its arguments, which become code of their own;
 LLVM's optimizations are most of the rest.
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def compile_quickly(mod: IRModule, *, optimized: bool = False) -> Any:
-    """Compile a module for this machine, its arguments unchecked.
+    """Compile a module for this machine without checks of its arguments.
 
-    With `optimized`, LLVM does all that it does for users: for programs whose vectors and loops are what is tested.
+    With `optimized`, LLVM optimizes as it does for users, for tests of vectors and loops.
     """
     keep_package_light()
     import tvm

@@ -164,8 +164,9 @@ def test_a_restarted_agent_tells_what_it_has_seen(tmp_path: Path) -> None:
 
 
 def test_tokens_of_a_lost_history_are_refused() -> None:
-    """A tracker that lost its journal and whose clock was set back: a token that it no longer knows is over, even with
-    a larger epoch; the lease that it still knows goes on with the token of the earlier start."""
+    """After the tracker lost its journal and its clock was set back, tokens unknown to it are refused, even with a
+    larger epoch; the lease that it still knows goes on with the earlier start's token.
+    """
     gate = admission()
     gate.fence(fence(4, "first"))
     gate.admit(gate.check(token(5, nonce="first")))
@@ -267,7 +268,7 @@ def test_a_machine_that_slept_with_its_tracker_has_its_time_again_once_it_asked(
 
 @pytest.mark.parametrize("stood_still_sec", [60.0, 600.0])
 def test_messages_of_long_ago_do_not_bring_a_lease_back(stood_still_sec: float) -> None:
-    """A process that stood still reads first what was sent meanwhile, as if the tracker's clock had stood still."""
+    """A process that stood still first reads a backlog of messages, as if the tracker's clock had stood still."""
     local = LocalClock()
     clock = TrackerClock(local)
     gate = admission(clock)

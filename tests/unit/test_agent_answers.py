@@ -1,4 +1,4 @@
-"""How large an answer of a worker may be: what the request could produce, and counted before it is parsed."""
+"""Size limits for a worker's answer, derived from the request and checked before the answer is parsed."""
 
 from __future__ import annotations
 

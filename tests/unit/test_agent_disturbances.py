@@ -1,4 +1,4 @@
-"""What speaks against a time, in words."""
+"""Disturbances of a time, described for people."""
 
 from __future__ import annotations
 

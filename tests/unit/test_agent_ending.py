@@ -54,7 +54,7 @@ async def test_one_that_ended_is_fine() -> None:
 
 
 async def test_an_end_in_the_moment_of_the_answer_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is told to end while a look at libraries comes back ends: an agent that closes would wait for ever."""
+    """A cancellation in the moment in which a library check returns is kept; otherwise a closing agent would hang."""
     communicate = asyncio.subprocess.Process.communicate
 
     async def end_with_the_answer(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:

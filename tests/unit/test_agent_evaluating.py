@@ -1,4 +1,4 @@
-"""How often a candidate is timed."""
+"""Number of times that a candidate is timed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_rests_between_calls_too() -> None:
 
 @given(st.integers(1, 5), st.integers(0, 9), st.floats(0, 2), st.lists(st.floats(1e-6, 2), min_size=10, max_size=10))
 def test_the_number_of_repeats_is_bounded(repeat: int, max_repeat: int, give_up: float, secs: list[float]) -> None:
-    """Repeats are at least what was asked unless given up, and at most the larger of the two bounds."""
+    """Repeats number at least the requested minimum unless given up, and at most the larger of the two bounds."""
     evaluator = Evaluator(repeat=repeat, max_repeat=max_repeat, give_up_above_sec=give_up)
 
     done = run_schedule(evaluator, Timer(*secs)).secs
@@ -134,7 +134,7 @@ def test_one_that_comes_near_once_gets_all_repeats() -> None:
 
 
 def test_runs_as_long_as_repeats_are_repeats() -> None:
-    """A long kernel is not run again for what is known already; the spread decides how it goes on."""
+    """Runs of a long kernel in the look count as repeats; the spread decides how it goes on."""
     long = replace(LOOK, hopeless_above_sec=0.06, behind_above_sec=0.022)
 
     assert run_schedule(long, Timer(0.020, 0.020, 0.020, 0.020)) == Timing([0.020] * 4)
@@ -172,7 +172,7 @@ def test_a_look_is_bounded_whatever_the_bound(bound_sec: float) -> None:
 def test_nothing_that_came_near_is_stopped_in_the_look(
     look_runs: int, max_repeat: int, hopeless: float, behind: float, secs: list[float]
 ) -> None:
-    """Who is stopped was slower than its bound in every run; who is not has all its repeats."""
+    """A stopped candidate was slower than its bound in every run; any other has all its repeats."""
     evaluator = Evaluator(
         repeat=3, max_repeat=max_repeat, look_runs=look_runs, hopeless_above_sec=hopeless, behind_above_sec=behind
     )

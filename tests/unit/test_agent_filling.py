@@ -1,4 +1,4 @@
-"""What arguments are filled with."""
+"""Values that fill a trial's arguments."""
 
 from __future__ import annotations
 

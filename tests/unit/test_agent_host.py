@@ -1,4 +1,4 @@
-"""What the agent makes of recorded machines."""
+"""Facts that the agent reads from recorded machines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def raspberry_pi(tmp_path: Path) -> Path:
 
 
 def test_a_raspberry_pi_is_recognised(raspberry_pi: Path) -> None:
-    """Its model, its core's name for LLVM, and a triple for those who build elsewhere."""
+    """Its model, its core's name for LLVM, and a triple for builds on other machines."""
     host = read_host(raspberry_pi, arch="aarch64", usable_cpus={0, 1, 2, 3})
 
     assert (host.model, host.mcpu, host.core_count) == ("Raspberry Pi 4 Model B Rev 1.4", "cortex-a72", 4)

@@ -1,4 +1,4 @@
-"""Times of the calls within a run, from what an instrument notes."""
+"""Times of the calls within a run, from an instrument's notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processors a device's kernels keep to."""
+"""Processors to which a device's kernels are pinned."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_big_and_little_follow_what_the_kernel_says(tmp_path: Path, file: str) -
 
 
 def test_big_on_a_machine_of_equals_is_refused(tmp_path: Path) -> None:
-    """Whoever writes it means another machine."""
+    """A setting of "big" on a machine with equal cores was meant for another machine."""
     with pytest.raises(ConfigError, match=r"all alike.*name them by number, of 0, 1"):
         choose_cpus("big", range(2), tmp_path, where="here")
 

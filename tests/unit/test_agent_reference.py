@@ -1,4 +1,4 @@
-"""What the reference kernel tells: how far a device is from what it usually does."""
+"""Drift of a device from its usual speed, measured with the reference kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def taken(*runs: tuple[float, ...], limit: float = 1.15) -> ReferenceTimes:
 
 @pytest.mark.parametrize("secs", [(math.nan,), (math.inf, -math.inf), (0.0,), (-1.0, 1.0), (1e308, 1e308)])
 def test_times_that_no_clock_says_are_none(secs: tuple[float, ...]) -> None:
-    """A candidate that answers in its worker's place neither breaks the agent nor moves what is usual."""
+    """Impossible times from a candidate that answers in its worker's place neither break the agent nor change the usual
+    time.
+    """
     reference = taken(CALM, CALM, secs)
 
     assert (reference.latest_sec, reference.usual_sec) == (pytest.approx(1.01), 1.0)
@@ -80,7 +82,7 @@ def test_a_drift_that_lasts_becomes_usual() -> None:
 
 
 def test_a_first_run_on_a_slow_clock_is_corrected() -> None:
-    """Where the device was cold, slow or busy throughout the first run, faster ones set the measure."""
+    """If the device was cold, slow or busy throughout the first run, later and faster runs set the usual time."""
     reference = taken((3.0, 3.0, 3.0), CALM, CALM, CALM, CALM)
 
     assert reference.usual_sec == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""What a worker left behind is found by what no process can change: its number, its start, its session."""
+"""A worker's leftover processes are found by properties that they cannot change: number, start, session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ctypes.CDLL(None).prctl(15, b") \\xff", 0, 0, 0)
 print("named", flush=True)
 time.sleep(3600)
 """
-"""A process whose name is no text, and looks as if it ended early."""
+"""A process with a name that is no valid text and looks as if it ended early."""
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -77,7 +77,7 @@ async def test_only_what_came_later_and_from_elsewhere_is_a_stray(start: Start) 
 
 
 async def test_what_ended_and_nobody_waited_for_is_buried(start: Start) -> None:
-    """Only the second time it is seen, and only from another session: the agent's own tools have who waits for them."""
+    """A zombie is reaped the second time it is seen, and only in another session: the agent waits for its own tools."""
     strays, server, tool = Strays(), start(), start(is_apart=False)
     for process in (server, tool):
         linux.kill(process.pid)

@@ -55,7 +55,7 @@ async def pool(tmp_path: Path, deaf: DeafToKills) -> AsyncIterator[WorkerPool]:
 
 @pytest.mark.slow
 async def test_a_pool_ends_without_it(pool: WorkerPool) -> None:
-    """The agent's end does not wait for what does not end: here the keeper ends it, once the agent has let go."""
+    """A closing agent does not wait for a stopped worker; the keeper ends the worker after the agent has let go."""
     worker = await pool.start_worker(SPEC, lambda _: None)
     assert pool.worker_pids == [worker.pid]
     os.kill(worker.pid, signal.SIGSTOP)  # or it would end by itself with its socket
@@ -67,7 +67,7 @@ async def test_a_pool_ends_without_it(pool: WorkerPool) -> None:
 
 @pytest.mark.slow
 async def test_killing_does_not_wait_for_ever(pool: WorkerPool, deaf: DeafToKills) -> None:
-    """The device is faulted as long as the process is there, says which it is and what it does, and heals."""
+    """The device is faulted while the process exists, names it and its state, and heals."""
     worker = await pool.start_worker(SPEC, lambda _: None)
     os.kill(worker.pid, signal.SIGSTOP)
     (driver,) = make_drivers(parse_config({"devices": [{"driver": "simulated"}]}))

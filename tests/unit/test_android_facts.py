@@ -1,4 +1,4 @@
-"""What phones say, as their commands print it."""
+"""Facts about phones, parsed from the output of their commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_phone_is_told_by_its_properties_and_cores() -> None:
 
 @pytest.mark.parametrize(("freqs", "text"), [("", "does not tell"), ("0 1000\n1 1000\n", "are alike")])
 def test_cores_that_cannot_be_chosen_are_refused(freqs: str, text: str) -> None:
-    """The message says what to set instead; all cores are there in any case."""
+    """The message names a remedy; "all" cores work in any case."""
     facts = parse_facts(facts_text(freqs=freqs))
 
     assert facts.cores("all")

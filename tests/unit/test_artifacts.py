@@ -1,4 +1,4 @@
-"""Artifacts are named by what they hold, and refused where they cannot run."""
+"""Artifacts are named by their contents, and refused on machines that cannot run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.errors import ArtifactRefused
 
 
 def test_facts_survive_beside_the_file(tmp_path: Path) -> None:
-    """What is known of an artifact is found again with it."""
+    """Saved facts of an artifact are found again with its file."""
     path = tmp_path / "lib.so"
     path.write_bytes(b"content")
     args = (TensorSpec((2, 3), "float32"), TensorSpec((3,), "int8", is_output=True))

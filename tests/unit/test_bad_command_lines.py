@@ -1,4 +1,4 @@
-"""Bad command lines: an exit code, one message that says what and which, no traceback, nothing left behind."""
+"""Bad command lines: an exit code, one precise message, no traceback, no files left behind."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ BAD = [*((words, 2, said) for words, said in USAGE), *REFUSED]
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # 181 commands
 def test_a_bad_command_line_gets_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    """Exit code, one line on stderr that says what, which and what to do, nothing on stdout, no file."""
+    """Exit code, one line on stderr with the problem, the value and a remedy, empty stdout, no file."""
     for words, code, said in BAD:
         done = CliRunner().invoke(app, words)
 

@@ -1,4 +1,4 @@
-"""Files that are not what they should be, on the command line: an exit code, one line, no traceback, nothing left."""
+"""Malformed files on the command line: an exit code, one line, no traceback, no files left behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AGENT_REFUSALS = {
     "advertised": "advertise_address: 'nowhere'; write it like 127.0.0.1:9290",
     "unlimited": "devices[0]: reference_limit: expected a number above 1, found nan",
 }
-"""Of those whose command line is `fleet agent serve`."""
+"""Messages for files given to `fleet agent serve`."""
 
 REFUSED = [
     (("tune", ""), 2, ". is of no known type; known: *.onnx, *.pt2, *.keras,"),
@@ -245,7 +245,7 @@ def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_what_it_should_be_is_refused_in_one_line(
     words: tuple[str, ...], code: int, said: str, tmp_path: Path
 ) -> None:
-    """The line says what and which; nothing is left where the command was given."""
+    """The line names the problem and the file; no file is left in the working directory."""
     before = set(tmp_path.iterdir())
 
     done = CliRunner().invoke(app, words)
@@ -259,7 +259,7 @@ def test_what_is_not_what_it_should_be_is_refused_in_one_line(
 
 
 def test_a_data_directory_that_is_a_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands where the library's directory should be is said, as the caller's mistake."""
+    """A file in place of the library's directory is reported as the caller's mistake."""
     monkeypatch.setenv("FLEET_DATA_DIR", "bad.onnx")
 
     done = CliRunner().invoke(app, ["library", "best"])

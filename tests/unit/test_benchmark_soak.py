@@ -1,4 +1,4 @@
-"""What the soak calls flat."""
+"""Flat and rising trends of the soak benchmark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_leak_is_not_flat_and_is_told_by_the_hour() -> None:
 
 
 def test_what_fills_up_at_first_and_noise_are_flat() -> None:
-    """Caches fill at first; what comes and goes after that is no trend, and less is none."""
+    """Caches fill at first; later ups and downs are no trend."""
     rng = random.Random(2)
     filling = [40.0 + number for number in range(60)]
 

@@ -48,7 +48,7 @@ def test_a_bin_file_without_its_end_is_refused(payload: bytes, cut: int) -> None
 
 
 def test_the_header_tells_design_part_and_time() -> None:
-    """What people see of a bitstream."""
+    """Facts of a bitstream that people see come from its header."""
     found = parse_bitstream(bitstreams.make_bit(design="gemm_i8"))
 
     assert (found.design, found.part, found.built) == ("gemm_i8", "7z020clg400", "2026/01/31 12:00:00")
@@ -79,7 +79,7 @@ def test_what_is_no_bitstream_is_named(content: bytes, message: str) -> None:
 
 
 def test_a_bitstream_for_another_chip_is_refused_by_its_idcode() -> None:
-    """The header may say what it likes."""
+    """The header's claims do not count."""
     found = parse_bitstream(bitstreams.make_bit(part="7z020clg400", idcode=bitstreams.XC7Z010))
 
     with pytest.raises(InvalidRequest, match="made for xc7z010, devices/z has xc7z020"):

@@ -1,4 +1,4 @@
-"""Reads that may never come back, and what they leave of the event loop."""
+"""Reads that may hang do not block the event loop."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fleet.errors import DeviceClosed, DeviceUnreachable
 from fleet.testing import eventually
 
 PATIENT = Source(name="the gauge", remedy="tap it", limit_sec=60.0)
-"""For what has to answer, also on a machine that stands still for a moment."""
+"""A source that has to answer, also on a machine that stalls for a moment."""
 
 SOURCE = replace(PATIENT, limit_sec=0.1)
-"""For what hangs."""
+"""A source that hangs."""
 
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a read hangs at."""
+    """An event that blocks a read until it is set."""
     gate = threading.Event()
     yield gate
     gate.set()

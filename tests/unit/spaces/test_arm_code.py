@@ -1,4 +1,4 @@
-"""What static schedules become on ARM, read off the compiled code: no board is at hand, and none is needed for this."""
+"""Static schedules for ARM, checked in the compiled assembly, which needs no board."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pointwise() -> IRModule:
 
 
 def assembly(mod: IRModule, options: dict[str, object]) -> str:
-    """Return what the static schedule of a function is compiled to."""
+    """Return the assembly of a function's static schedule."""
     import tvm
 
     target = parse_target(json.dumps(options))

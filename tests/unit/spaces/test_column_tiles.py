@@ -1,4 +1,4 @@
-"""Tiles of reductions by columns: what the estimate prefers on each processor, and what no tile exceeds."""
+"""Tiles of reductions by columns: the estimate's preference on each processor, and limits of every tile."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_sums_leave_registers_for_what_they_are_made_of(name: str, row: int, is_
 
 @pytest.mark.parametrize(("row", "expected"), [(7, 7), (14, 7)])
 def test_a_row_is_cut_without_remainder(row: int, expected: int) -> None:
-    """What remains is a loop of its own, hardly faster than a whole tile."""
+    """A remainder would be a loop of its own, hardly faster than a whole tile."""
     best = column_tiles(replace(DEPTHWISE, row=row), facts_of("avx512"))[0]
 
     assert (expected, 1, 16) == (best.row, best.vectors, best.lanes)
 
 
 def test_blocks_of_columns_are_outermost_where_windows_overlap() -> None:
-    """The next rows find in the nearest cache what their windows have in common; row by row, all columns pass."""
+    """The next rows find the shared part of their windows in the nearest cache; row by row, all columns would pass."""
     assert column_tiles(DEPTHWISE, facts_of("avx512"))[0].order is Order.COLUMNS
 
 

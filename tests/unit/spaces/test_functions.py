@@ -93,7 +93,7 @@ def test_twice_is_as_good_as_once() -> None:
 
 
 def test_rounded_functions_are_computed_in_vectors() -> None:
-    """Of two functions, one in the other's argument: TVM refuses names within what it rounds."""
+    """Nested functions are vectorized, too, although TVM refuses their names inside a rounding."""
     import tvm
     from tvm import te, tirx
 

@@ -1,4 +1,4 @@
-"""Schedules of what is no tiled product: right for odd shapes and types, and built for every processor."""
+"""Schedules of operators other than tiled products: right for odd shapes and types, and built for every processor."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def grouped(size: int, channels: int, columns: int, groups: int, kernel: int) ->
 
 
 def padded_groups(groups: int, padded: int, width: int) -> Make:
-    """The columns that count of each padded group, as of a convolution whose groups are no whole vectors."""
+    """The valid columns of each padded group, as in a convolution with groups that are no whole vectors."""
 
     def make() -> list[Any]:
         from tvm import te
@@ -312,7 +312,7 @@ def test_a_schedule_is_the_same_whatever_was_made_before(case: str) -> None:
 
 
 def test_a_kept_schedule_of_padded_groups_can_be_replayed() -> None:
-    """What it does to the buffer between the two blocks is an ordinary step of its trace."""
+    """Its change to the buffer between the two blocks is an ordinary step of its trace."""
     import tvm_ffi
 
     mod = module(grouped_and_padded)
@@ -323,7 +323,7 @@ def test_a_kept_schedule_of_padded_groups_can_be_replayed() -> None:
 
 
 def test_padding_of_groups_is_left_out_row_by_row() -> None:
-    """What was written just before is still in the nearest cache: both blocks are in one loop over rows."""
+    """Both blocks share one loop over rows, so that the second reads the first one's results from the nearest cache."""
     schedule = static_schedule(module(grouped_and_padded), AVX2)
 
     assert schedule is not None
@@ -333,7 +333,7 @@ def test_padding_of_groups_is_left_out_row_by_row() -> None:
 
 @pytest.mark.parametrize("case", ["neighbours", "neighbours, rows too"])
 def test_windows_along_the_columns_have_no_conditions(case: str) -> None:
-    """These would differ from lane to lane; what is read is padded before, and no more than a tile of rows needs."""
+    """Conditions would differ from lane to lane; the input is padded before, by no more than a tile of rows needs."""
     schedule = static_schedule(module(CASES[case]), AVX512)
 
     assert schedule is not None
@@ -375,7 +375,7 @@ def test_a_tile_of_a_grouped_convolution_fills_the_registers(core: str, sums: in
 
 @pytest.mark.parametrize(("case", "lanes"), [("concat of vectors", 8), ("concat", None)])
 def test_pieces_of_whole_vectors_are_copied_in_vectors(case: str, lanes: int | None) -> None:
-    """As many as are always of one piece; what has no such number is left to LLVM."""
+    """As many lanes as always lie in one piece; a copy without such a number is left to LLVM."""
     from tvm.tirx import ForKind
 
     schedule = static_schedule(module(CASES[case]), AVX2)
@@ -395,7 +395,7 @@ def test_cores_share_the_outer_loops_of_a_reduction_of_another_kind() -> None:
 
 
 def test_a_piece_that_lies_together_is_copied_in_vectors_of_all_its_axes() -> None:
-    """12 columns hold no vector of 16, a plane of 12 x 12 does; LLVM would ask of each number whose it is."""
+    """12 columns hold no vector of 16, a plane of 12 x 12 does; LLVM would test the origin of every number."""
     from tvm.tirx import ForKind
 
     schedule = static_schedule(module(CASES["concat of planes"]), AVX512)
@@ -421,7 +421,7 @@ def test_rows_that_vectors_do_not_suit_are_left_to_the_compiler(case: str) -> No
     "case", ["depthwise", "max pool", "mean of all", "softmax", "layer_norm", "group_norm", "concat", "transpose"]
 )
 def test_nothing_stays_a_loop_nest(case: str) -> None:
-    """What would is named."""
+    """An operator left as a plain loop nest would be named."""
     schedule = static_schedule(module(CASES[case]), HOST)
 
     assert schedule is not None

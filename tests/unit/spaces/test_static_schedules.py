@@ -66,7 +66,7 @@ def matmul(data: Any, weights: Any) -> Any:
 
 
 def heads(data: Any, weights: Any) -> Any:
-    """A projection whose result is cut into attention heads."""
+    """A projection with its result cut into attention heads."""
     from tvm import topi
 
     return topi.transpose(topi.reshape(topi.nn.matmul(data, weights), (16, 4, 16)), [1, 0, 2])
