@@ -1,4 +1,4 @@
-"""A shared folder of built libraries: what comes out is what was put in, or nothing."""
+"""A shared cache of built libraries: a lookup returns the stored library unchanged, or misses."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_was_used_last_stays(cache: BuildCache, tmp_path: Path) -> None:
 
 
 def test_nothing_is_removed_but_what_is_the_caches(tmp_path: Path) -> None:
-    """Somebody who names a folder that has other things, such as a home, loses none of them."""
+    """A folder with other contents, such as a home directory, loses none of them."""
     models = tmp_path / "ml"
     models.mkdir()
     (models / "weights.bin").write_bytes(bytes(2000))
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path) -> None:
 
 
 def test_what_has_no_room_is_a_miss(cache: BuildCache, tmp_path: Path) -> None:
-    """The build that follows says what is wrong there; a miss that raised counted as the candidate's own failure."""
+    """The build that follows reports the disk's problem; an error here counted as the candidate's own failure."""
     cache.put("abc", make_artifact(tmp_path / "made"))
     (tmp_path / "file").touch()
 
@@ -151,7 +151,7 @@ def test_what_has_no_room_is_a_miss(cache: BuildCache, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None:
-    """A build takes what the cache has for its program, features beside it; another program is compiled."""
+    """A build takes its program's library and features from the cache; another program is compiled."""
     workload = matmul(16)
     task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=2)
     tasks = [

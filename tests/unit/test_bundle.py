@@ -1,4 +1,4 @@
-"""What bundles are made of, as far as that needs no download."""
+"""Contents of bundles, as far as they need no download."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_two_bundles_of_the_same_input_are_the_same_bytes(tmp_path: Path) -> None:
-    """Neither the order of the files nor who packs them, nor when, makes a difference."""
+    """The order of the files, the packing user and the time make no difference."""
     files = {"run": b"#!/bin/sh\n", "lib/b.py": b"b = 1\n", "lib/a/__init__.py": b"", "lib/a/x.so": b"\x7fELF"}
 
     bundle.pack(files, tmp_path / "one.tar.xz")
@@ -37,7 +37,7 @@ def test_two_bundles_of_the_same_input_are_the_same_bytes(tmp_path: Path) -> Non
 
 
 def test_what_is_unpacked_can_be_started(tmp_path: Path) -> None:
-    """Folders come before what is in them; the script is executable; nothing belongs to anybody."""
+    """Folders come before their contents, the script is executable, and all files belong to root."""
     bundle.pack({"run": b"#!/bin/sh\n", "lib/a/b.py": b""}, tmp_path / "made.tar.xz")
 
     with tarfile.open(tmp_path / "made.tar.xz") as archive:
@@ -91,7 +91,7 @@ def test_what_is_loaded_by_name_or_is_no_code_comes_along() -> None:
 
 
 def test_a_board_without_wheels_takes_packages_from_its_system() -> None:
-    """On 32-bit ARM only what is pure Python comes along."""
+    """A bundle for 32-bit ARM contains only pure Python packages."""
     names = {each.partition("==")[0] for each in requirements(Userland(machine="armv7l"))}
 
     assert names == {"protobuf", "typing_extensions"}
@@ -203,7 +203,7 @@ def test_an_archive_that_does_not_fit_is_refused_before_it_is_written(tmp_path: 
 
 
 def test_a_bundle_says_what_it_is_for() -> None:
-    """What the start script checks, and what a second deployment compares."""
+    """The bundle's description has the facts that the start script checks and a second deployment compares."""
     content = json.loads(bundle.describe(bundle.spec_for("rpi2-32"), [], "abc"))
 
     assert (content["machine"], content["python"], content["digest"]) == ("armv7l", "3.11", "sha256:abc")
@@ -211,7 +211,7 @@ def test_a_bundle_says_what_it_is_for() -> None:
 
 
 def test_a_wheel_that_reaches_out_of_its_folder_is_refused(tmp_path: Path) -> None:
-    """The board unpacks what is in a bundle, as whoever deploys it."""
+    """A wheel with paths outside its folder would overwrite files of the deploying account on the board."""
     wheel = tmp_path / "bad-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("bad/../../../.profile", "echo here")
@@ -226,7 +226,7 @@ def made_here(_: Userland, wanted: Sequence[str], folder: Path) -> None:
 
 
 def test_what_killed_downloads_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may still be under way stays."""
+    """Leftovers of killed downloads are removed; downloads that may still be running stay."""
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path))
     for name in ("download-old", "download-old-ready", "download-now", "aarch64-kept"):
         (tmp_path / "wheels" / name).mkdir(parents=True)

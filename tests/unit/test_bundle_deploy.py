@@ -1,4 +1,4 @@
-"""What is decided from what a board says of itself, before anything is copied."""
+"""Decisions of a deployment from the board's own facts, before anything is copied."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_32_bit_system_gets_a_32_bit_bundle() -> None:
 
 
 def test_an_older_system_gets_what_runs_there() -> None:
-    """Its glibc is what counts, and its Python."""
+    """The board's glibc and Python decide."""
     spec = fitting_spec(_THERE, replace(_PI, libc="2.28", python="3.12"), None)
 
     assert (spec.userland.libc, spec.userland.python) == ("2.28", "3.12")

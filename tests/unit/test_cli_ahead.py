@@ -1,4 +1,4 @@
-"""What `fleet tune` starts before it is imported."""
+"""Work that `fleet tune` starts before its module is imported."""
 
 from __future__ import annotations
 

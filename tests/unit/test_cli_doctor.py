@@ -58,7 +58,7 @@ def test_a_tracker_that_was_named_has_to_answer() -> None:
 
 
 def test_this_machines_cpu_is_found() -> None:
-    """The driver's own inventory is what the doctor shows."""
+    """The doctor shows the driver's own inventory."""
     found = {finding.name: finding for finding in checks.drivers()}
     assert "cpu" in found["drivers"].seen
     assert found["device cpu"].state is State.OK

@@ -1,4 +1,4 @@
-"""The command line's frame: what is loaded when, and how errors leave."""
+"""The command line's frame: lazy imports, and errors in one line."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_package_is_the_command() -> None:
 )
 @pytest.mark.slow
 def test_nothing_heavy_is_imported_to_look_at_the_fleet(code: str) -> None:
-    """Client, dashboard and command line start without TVM, numpy, SQLAlchemy, and what only a tracker needs."""
+    """Client, dashboard and command line start without TVM, numpy, SQLAlchemy, and packages that only a tracker needs."""
     program = f"import sys\n{code}\nimport json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert set() == HEAVY & set(json.loads(done.stdout))
@@ -212,7 +212,7 @@ def test_every_help_teaches_by_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(_COMMANDS))
 def test_values_are_named_in_words(name: str) -> None:
-    """A type of the programming language, as in "--trials <int range>", tells nobody what to write."""
+    """A programming type, as in "--trials <int range>", does not help a user to choose a value."""
     for path, command in _leaves(name, load_command(name)):
         context = typer.Context(command)
         shown = [param.make_metavar(context) for param in command.params if param.param_type_name == "option"]
@@ -225,7 +225,7 @@ def test_values_are_named_in_words(name: str) -> None:
 
 
 def test_the_help_of_submit_shows_what_a_submitted_job_takes() -> None:
-    """Where to build is the optimizer's, so these options of `fleet tune` are refused there, and not offered."""
+    """Options of `fleet tune` that choose the place of builds are up to the optimizer; "submit" does not offer them."""
     shown = CliRunner().invoke(app, ["jobs", "submit", "--help"]).output
     assert "--trials" in shown
     assert [flag for flag in ("--dask", "--workers", "--build-cache", "--snapshots", "--wide") if flag in shown] == []
@@ -243,7 +243,7 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(_COMMANDS))
 def test_no_help_is_eaten_by_markup(name: str) -> None:
-    """What stands in square brackets in a help text would vanish on a terminal."""
+    """Text in square brackets in a help text would vanish on a terminal."""
     command = load_command(name)
     for shown in (command, *getattr(command, "commands", {}).values()):
         texts = [shown.help or "", *(getattr(param, "help", None) or "" for param in shown.params)]
@@ -277,7 +277,7 @@ def test_errors_are_one_message_and_an_exit_code(arguments: list[str], exit_code
 
 
 def test_flushing_is_called_alike_on_the_command_line_and_in_python() -> None:
-    """Who reads of a flag finds the field of the same name."""
+    """Flags and fields for flushing share their names."""
     fields = {name for name in fleet.Evaluator.__dataclass_fields__ if "flush" in name}
     flags = {
         command: {flag for param in load_command(command).params for flag in param.opts if "flush" in flag}

@@ -1,4 +1,4 @@
-"""The manual page is of this version, and what reads it understands all of it."""
+"""The manual page fits this version, and renders without warnings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_manual_has_every_command_and_flag_and_renders_without_a_warning() -
 
 
 def test_a_small_installation_has_a_manual_too() -> None:
-    """Commands whose packages are not installed are there, with what to install."""
+    """Commands with missing packages are listed, with the extra to install."""
     script = "import sys; sys.modules['sqlalchemy'] = None; from fleet.cli.man import man; man()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -50,7 +50,7 @@ def test_ml_dtypes_have_their_dlpack_names() -> None:
 
 @pytest.mark.parametrize("value", ["text", [1, 2], None, ((2,), 3), object()])
 def test_other_things_are_refused(value: object) -> None:
-    """What is no array, spec, pair or number is an error that says what would do."""
+    """Values other than arrays, specs, pairs and numbers are refused with an error that names the valid kinds."""
     with pytest.raises(InvalidRequest, match="pass an array"):
         arrays.as_argument(value)
 
@@ -69,7 +69,7 @@ def test_too_much_for_one_call_is_refused() -> None:
 
 
 def test_short_content_is_refused() -> None:
-    """A tensor whose bytes do not fit its shape is an error, not a wrong array."""
+    """A tensor with too many or too few bytes for its shape is an error, not a wrong array."""
     tensor = Tensor(TensorSpec((2,), "float32"), b"1234")
     with pytest.raises(InvalidRequest, match="has 8 bytes, 4 came"):
         arrays.array_of(tensor)
@@ -97,7 +97,7 @@ def test_another_function_than_the_known_one_takes_what_it_is_given() -> None:
     ],
 )
 def test_wrong_arguments_are_named_with_both_shapes(args: list[object], message: str) -> None:
-    """The error says which argument, what it should be and what it is."""
+    """The error names the argument, its expected type and its actual type."""
     with pytest.raises(InvalidRequest, match=message):
         call_arguments(artifact(IN, OUT), args, None)
 

@@ -1,4 +1,4 @@
-"""The client's lease table: what it says on a new stream, and what each event of the tracker changes."""
+"""The client's lease table: its messages on a new stream, and the effect of each event from the tracker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def token(issued_sec: float, ttl_sec: float) -> bytes:
 
 
 class Recorder:
-    """A lease table whose words are kept, on a clock that stands still."""
+    """A lease table with recorded messages and a clock that stands still."""
 
     def __init__(self) -> None:
         self.said: list[ClientEvent] = []

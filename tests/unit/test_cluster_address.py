@@ -1,4 +1,4 @@
-"""Which cluster of builders may be used: what cannot work or must not be done is refused at once."""
+"""Addresses and certificates of build clusters: unusable or unsafe ones are refused at once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_key_that_others_can_read_is_refused(certs: Path) -> None:
 
 
 def test_files_that_lack_are_named(certs: Path) -> None:
-    """Who copied half of the folder reads which half."""
+    """The error names the file that is missing from an incomplete copy."""
     (certs / CERT).unlink()
 
     with pytest.raises(ConfigError, match=r"lacks cert\.pem"):

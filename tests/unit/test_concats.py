@@ -1,4 +1,4 @@
-"""Concats whose operands are written where they end up: the same numbers, and no copies."""
+"""Concats with operands written in place: the same numbers, and no copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CUDA = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 
 
 def program(shapes: Sequence[tuple[int, ...]], compute: Callable[..., object]) -> PrimFunc:
-    """Return what `compute` makes of tensors of these shapes as a tensor program."""
+    """Return a tensor program that applies `compute` to tensors of these shapes."""
     from tvm import te
 
     given = [te.placeholder(shape, name=f"x{index}") for index, shape in enumerate(shapes)]
@@ -100,7 +100,7 @@ def test_what_is_like_a_concat_is_none() -> None:
 
 @pytest.mark.slow
 def test_a_program_works_on_slices_of_larger_tensors() -> None:
-    """Where they begin is an argument, except at 0; nothing beside the slice is touched."""
+    """A slice's start is an argument, except at 0; nothing beside the slice is touched."""
     import tvm
     from tvm import topi
 
@@ -120,7 +120,7 @@ def test_a_program_works_on_slices_of_larger_tensors() -> None:
 
 @pytest.mark.slow
 def test_a_program_with_a_pointer_to_a_parameter_keeps_it() -> None:
-    """Indices can be moved, what somebody else does with a pointer cannot."""
+    """Indices can be moved; a foreign function's use of a pointer cannot."""
     from tvm import te, tirx
 
     x = te.placeholder((8,), name="x")
@@ -224,7 +224,7 @@ def test_concats_along_different_axes_nest() -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_written_in_place_is_copied_and_said_to_be() -> None:
-    """A tensor in two concats, a result of the model, an input of it; what can be written in place still is."""
+    """A tensor in two concats, a result of the model and an input of it are copied; the rest is written in place."""
     from tvm import relax
 
     def mixed(x: Expr, emit: Emit) -> Expr:

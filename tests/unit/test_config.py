@@ -40,7 +40,7 @@ def test_values_are_read() -> None:
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, object], message: str) -> None:
-    """The message says which file, which key, and what would do."""
+    """The message names the file, the key and valid values."""
     with pytest.raises(ConfigError) as caught:
         parse(Settings, values, where="file")
 

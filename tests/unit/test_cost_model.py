@@ -1,4 +1,4 @@
-"""The cost model on made-up workloads, whose times follow from their features by a known rule."""
+"""The cost model on made-up workloads with times that follow from their features by a known rule."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def snapshot() -> Snapshot:
 
 
 def test_a_workload_that_was_never_seen_is_ranked(snapshot: Snapshot) -> None:
-    """What holds for other workloads holds for a new one: features count relative to its own candidates."""
+    """A rule learned on other workloads ranks a new one: features count relative to its own candidates."""
     assert ranked(snapshot, made_up(100)) > 0.75
 
 
@@ -87,7 +87,7 @@ def test_a_snapshot_that_is_stored_and_read_predicts_the_same(snapshot: Snapshot
 
 @pytest.mark.slow
 def test_the_same_samples_make_the_same_snapshot() -> None:
-    """Training is repeatable, so that a digest names what it was trained on."""
+    """Training is repeatable, so that a digest identifies its training data."""
     samples = many(range(3))
 
     first, again = train_snapshot(samples, seed=4), train_snapshot(samples, seed=4)
@@ -97,7 +97,7 @@ def test_the_same_samples_make_the_same_snapshot() -> None:
 
 
 def test_own_records_say_more_than_those_of_others(snapshot: Snapshot) -> None:
-    """Where a workload behaves the other way around, its own records win in the end."""
+    """A workload that behaves the other way around is ranked by its own records in the end."""
     contrary = made_up(103, rule=-1)
 
     assert ranked(snapshot, contrary[30:]) < 0.4
@@ -134,7 +134,7 @@ def test_four_of_five_times_of_unseen_workloads_lie_within_the_members_four_fift
 
 @pytest.mark.slow
 def test_disturbed_times_count_less() -> None:
-    """Where as many samples say the contrary, it helps to know that these were disturbed."""
+    """If as many samples contradict, it helps to know that these were disturbed."""
     samples, odd = many(range(4)), many(range(20, 24), rule=-1)
 
     knowing = train_snapshot(samples + [replace(sample, is_disturbed=True) for sample in odd])
@@ -144,7 +144,7 @@ def test_disturbed_times_count_less() -> None:
 
 
 def test_disturbed_own_records_count_less(snapshot: Snapshot) -> None:
-    """Where a workload's own records contradict each other, the calm ones are believed."""
+    """If a workload's own records contradict each other, the calm ones win."""
     right = []
     for workload in range(103, 107):
         own = made_up(workload)
@@ -211,7 +211,7 @@ def test_features_of_another_version_are_refused(snapshot: Snapshot) -> None:
 
 
 def test_a_snapshot_of_another_version_is_refused(snapshot: Snapshot) -> None:
-    """Of an older or a newer program, which makes other columns of the same features: it says what to do."""
+    """A snapshot with another feature version has other columns; the error tells the user to train anew."""
     with np.load(io.BytesIO(snapshot.content)) as file:
         arrays = dict(file)
     header = json.loads(arrays["header"].tobytes())
@@ -225,13 +225,13 @@ def test_a_snapshot_of_another_version_is_refused(snapshot: Snapshot) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04nonsense", b"\x80\x04\x95nonsense"])
 def test_bytes_that_are_no_snapshot_are_refused(content: bytes) -> None:
-    """Whatever comes instead of a snapshot, it is an error of the one who sent it."""
+    """Malformed snapshots are the sender's error."""
     with pytest.raises(InvalidRequest):
         Snapshot.of(content)
 
 
 def test_a_snapshot_that_unpacks_to_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousandth of what it would become: what it says of itself is looked at before it is unpacked."""
+    """A compressed snapshot a thousandth of its unpacked size is refused by its header before it is unpacked."""
     monkeypatch.setattr("fleet.cost_model.snapshot._MOST_UNPACKED_BYTES", 1_000_000)
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, header=np.zeros(1_000_000, np.uint8))
@@ -241,7 +241,7 @@ def test_a_snapshot_that_unpacks_to_very_much_is_refused(monkeypatch: pytest.Mon
 
 
 def test_too_few_workloads_make_no_snapshot() -> None:
-    """What holds for one workload may hold for no other."""
+    """A rule of a single workload may hold for no other."""
     with pytest.raises(InvalidRequest, match="1 workloads"):
         train_snapshot(made_up(0))
 

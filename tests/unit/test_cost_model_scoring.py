@@ -1,4 +1,4 @@
-"""Scores for the search: of what the package knows, and of the job's own records."""
+"""Scores for the search, from the shipped model and the job's own records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_all_candidates_of_a_search_are_compared_with_the_same_ones() -> None:
 
 
 def test_the_more_own_records_there_are_the_more_they_decide() -> None:
-    """A hundred own records outvote what other workloads say."""
+    """A hundred own records outvote the model of other workloads."""
     features = made_up(60)
     own = own_trees(features)
     wanted = np.array([one[:, 0].max() for one in features])
@@ -87,7 +87,7 @@ def test_the_prior_is_taken_apart_only_when_it_is_asked() -> None:
 
 
 def test_records_that_contradict_the_shared_model_outvote_it() -> None:
-    """Where it has the order wrong, some dozens of own records turn it around; and company does not matter."""
+    """Some dozens of own records reverse a wrong order, and a candidate's score does not depend on its batch."""
     features = made_up(80)
     before = Ranker(prior_for(CPU), None, records=0).score(features)
     measured = [

@@ -1,4 +1,4 @@
-"""Boards as data: complete, accepted by TVM, and recognised from what machines show."""
+"""Boards as data: complete, accepted by TVM, and recognised from a machine's facts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_typo_in_a_board_file_is_found() -> None:
 
 
 def test_variants_multiply_boards() -> None:
-    """What all share is written once; a board may leave a variant out."""
+    """Common facts are written once; a board may leave a variant out."""
     content = {
         "common": {"kind": "cpu", "gpu": {"kind": "opencl", "a": 1}},
         "variants": {"64": {"arch": "aarch64", "gpu": {"b": 2}}, "32": {"arch": "armv7l"}},

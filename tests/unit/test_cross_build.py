@@ -1,4 +1,4 @@
-"""Programs become artifacts that compute what the program says."""
+"""Programs become artifacts that compute the same results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_artifact_computes_the_program(tmp_path: Path) -> None:
 
 
 def test_artifact_is_named_by_its_digest_and_keeps_its_facts(tmp_path: Path) -> None:
-    """Whoever has the file alone knows its digest, arguments, target and TVM version; nothing else lies around."""
+    """The file alone tells its digest, arguments, target and TVM version; no other files are left around."""
     artifact = build_matmul(tmp_path)
 
     assert artifact == Artifact.of_file(artifact.path)
@@ -72,7 +72,7 @@ def test_a_library_that_checks_no_arguments_is_smaller_and_computes_the_same(tmp
 
 
 def test_object_of_another_architecture_is_never_linked_for_this_one(tmp_path: Path) -> None:
-    """A target without a linker fails with what to install, and with one that is wrong with the linker's words."""
+    """A missing linker is an error with a remedy; a wrong one is an error with the linker's own message."""
     target = json.dumps({"kind": "llvm", "mtriple": "riscv64-linux-gnu"})
 
     with pytest.raises((ConfigError, BuildError)):
@@ -88,7 +88,7 @@ def test_target_that_tvm_does_not_know_is_a_config_error(tmp_path: Path) -> None
 
 
 def test_program_that_does_not_compile_is_a_build_error(tmp_path: Path) -> None:
-    """What TVM raises comes as BuildError with the reason, not with a stack."""
+    """TVM's errors become a BuildError with the reason, without a stack."""
     with pytest.raises(BuildError, match="does not compile") as caught:
         build("no module", TARGET, tmp_path)
 

@@ -1,4 +1,4 @@
-"""What a machine can build for, as `fleet doctor` tells it."""
+"""Targets that a machine can build for, as `fleet doctor` reports them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_no_linker_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_linker_that_fails_is_told_from_one_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A linker is tried, not only found; what works instead is named."""
+    """A linker is tried, not only found; the advice names a working alternative."""
     broken = tmp_path / f"{platform.machine()}-linux-gnu-gcc"
     broken.write_text("#!/bin/sh\necho 'no libc here' >&2\nexit 1\n")
     broken.chmod(0o755)

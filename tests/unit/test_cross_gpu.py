@@ -1,4 +1,4 @@
-"""Artifacts for GPUs, built without one: what is inside is code for the GPU asked for."""
+"""Artifacts for GPUs, built without one: they contain code for the requested GPU."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def code_in(entry: bytes) -> bytes:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what leaves one kind of CUDA compiler."""
+    """Return a function that leaves only one kind of CUDA compiler."""
 
     def choose(name: str, **changes: Any) -> None:
         found = [compiler for compiler in cuda_code.compilers() if compiler.name == name]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def tiled_sums(rows: int) -> Any:
-    """Return a matrix product whose threads keep `rows` x 64 sums each."""
+    """Return a matrix product with `rows` x 64 sums in each thread."""
     import tvm
     from tvm import s_tir, te, topi
 
@@ -49,8 +49,9 @@ def test_a_tile_of_sums_is_on_the_stack(rows: int, is_from_heap: bool) -> None:
 
 @pytest.mark.parametrize(("mtriple", "frames"), [("x86_64-linux-gnu", 2), ("aarch64-linux-gnu", 0)], ids=["x86", "ARM"])
 def test_frames_are_aligned_to_the_widest_vector(mtriple: str, frames: int) -> None:
-    """Of the function and of what its threads run: spilled vectors lie well, whoever calls. ARM's are no wider than
-    its stack is aligned to anyway.
+    """The function and its threads' body align their stack for spilled vectors, independent of the caller.
+
+    ARM's vectors are no wider than its stack is aligned to anyway.
     """
     import tvm
 
@@ -63,7 +64,7 @@ def test_frames_are_aligned_to_the_widest_vector(mtriple: str, frames: int) -> N
 
 
 def test_a_marked_function_is_lowered_so_by_default() -> None:
-    """Who names one pipeline of ours gets all of it; functions of others stay as they are, in the same process."""
+    """A marked function gets the whole pipeline by default; other functions in the process stay unchanged."""
     import tvm
 
     target = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"}))
@@ -136,7 +137,7 @@ def test_gpus_are_lowered_as_tvm_does() -> None:
 
 
 def conversions(has_half: bool) -> str:
-    """Return what TVM adds to a small program to convert half-precision numbers, as LLVM has it."""
+    """Return the LLVM code that TVM adds to a small program to convert half-precision numbers."""
     import tvm
 
     target = parse_target(json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"}))
@@ -174,7 +175,7 @@ def test_a_candidate_computes_the_same_where_the_processor_converts_nothing(dtyp
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("reduce", "infinity"), [("max", -np.inf), ("min", np.inf)])
 def test_the_largest_of_nothing_but_minus_infinity_is_that(reduce: str, infinity: float, dtype: str) -> None:
-    """Whoever looks for masked rows compares with it. The last finite number, which TVM begins with, stays itself."""
+    """Code that detects masked rows compares with it. The last finite number, TVM's initial value, stays itself."""
     import tvm
     from tvm import te, topi
 

@@ -1,4 +1,4 @@
-"""The build pool: what one task does to its worker never reaches the others."""
+"""The build pool: a task's effects on its worker never reach other tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_crash_costs_one_task(pool: BuildPool, task: Callable[[], None], said: s
 
 
 def test_last_words_of_a_crash_are_kept(pool: BuildPool) -> None:
-    """What the worker printed before it died is part of the error."""
+    """The dead worker's last output is part of the error."""
     with pytest.raises(BuildError, match="about to crash"):
         pool.submit(tasks.crash).result()
 
@@ -76,7 +76,7 @@ def test_hang_ends_at_its_limit(pool: BuildPool) -> None:
 
 
 def test_tasks_of_one_key_run_where_they_ran_before(pool: BuildPool) -> None:
-    """So that a worker can keep what costs much to make; other keys have other homes."""
+    """A worker can thus keep results that are expensive to make; other keys have other homes."""
 
     def have_homes() -> bool:
         homes = {
@@ -231,7 +231,9 @@ with BuildPool(1) as pool:
 
 
 def test_who_cannot_start_a_worker_says_so_and_can_later(tmp_path: Path) -> None:
-    """Where there were too many open files for a moment, as at the start, tasks were waited for without end."""
+    """Tasks waited for ever after a moment with too many open files, as at the start; now the start fails and works
+    later.
+    """
     script = tmp_path / "cramped.py"
     script.write_text(CRAMPED_SCRIPT)
 
@@ -249,7 +251,9 @@ with BuildPool(1, modules=["colorsys", "no_such_module_anywhere"]) as pool:
 
 
 def test_workers_have_what_their_tasks_import(tmp_path: Path) -> None:
-    """Imported once, in the process that they are forked from; what is not installed is missed by whoever needs it."""
+    """Modules are imported once, in the process from which workers are forked; missing ones fail in the task that needs
+    them.
+    """
     script = tmp_path / "preloading.py"
     script.write_text(PRELOADING_SCRIPT)
 
@@ -268,7 +272,7 @@ pool.shutdown(wait=False)
 
 
 def test_a_killed_worker_leaves_no_semaphore(tmp_path: Path) -> None:
-    """What tasks import makes locks for processes of its own: nobody is told that they leaked."""
+    """A module imported by tasks makes locks; a killed worker causes no warning about leaked semaphores."""
     script = tmp_path / "locking.py"
     script.write_text(LOCKING_SCRIPT)
 
@@ -286,7 +290,7 @@ with BuildPool(1) as pool:
 
 
 def test_a_worker_computes_on_one_core(tmp_path: Path) -> None:
-    """Others use the other cores. What numpy needs for that has to be said before it is loaded, for all workers."""
+    """Other workers use the other cores; numpy's thread count has to be set before it is loaded, for all workers."""
     script = tmp_path / "product.py"
     script.write_text(PRODUCT_SCRIPT)
     environment = {name: value for name, value in here().items() if name != "OMP_NUM_THREADS"}

@@ -60,7 +60,7 @@ def test_architecture_speaks_like_uname() -> None:
 
 
 def test_host_of_a_gpu_names_the_triple() -> None:
-    """What is linked for a GPU target runs on its host."""
+    """A library linked for a GPU target runs on its host."""
     target = parse_target(json.dumps({"kind": "cuda", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}}))
 
     assert (target.triple, target.arch) == ("aarch64-linux-gnu", "aarch64")

@@ -1,4 +1,4 @@
-"""The build pool's queue: who takes what, with takers that are threads waiting in it."""
+"""The build pool's queue: its order of takers and items, with takers that are waiting threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def waiting(queue: TaskQueue[str], *takers: int) -> Iterator[list[Future[str | N
 
 
 def test_an_item_waits_for_its_home_while_that_is_idle() -> None:
-    """Whoever asked first."""
+    """An idle home gets its item although another taker was first; a busy one does not."""
     queue: TaskQueue[str] = TaskQueue()
 
     with waiting(queue, 0, 1) as (first, second):

@@ -69,7 +69,7 @@ def test_a_rising_value_rises_to_the_right() -> None:
 
 
 def test_a_device_that_was_away_has_a_gap() -> None:
-    """Nothing is drawn over half an hour of silence, and what follows each other is connected."""
+    """The line has a gap for half an hour without samples; consecutive samples are connected."""
     away = samples(temp_c=40.0)
     del away[90:270]
 

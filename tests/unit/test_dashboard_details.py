@@ -1,4 +1,4 @@
-"""Details of one thing, what can be done about it, and the lines at the edge of the screen."""
+"""Details of one row, its actions, and the lines at the edge of the screen."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_devices_details_are_state_facts_and_holder() -> None:
 
 
 def test_a_requests_details_are_the_devices_that_would_do() -> None:
-    """With who has them, in the order in which people count."""
+    """The devices are listed with their holders, in natural order."""
     wanted = PendingRequest(
         request_id="r", holder="bob@lab", terms=LeaseTerms(selector="cpu"), position=2, reason="all are held"
     )
@@ -161,7 +161,7 @@ def test_an_absent_tracker_is_said_with_the_time() -> None:
 
 
 def test_plain_signs_are_as_wide_as_what_they_replace() -> None:
-    """Nothing moves; what the encoding has stays as it is."""
+    """The layout stays; characters that the encoding has are kept."""
     text = "61 °C ━━╌╌ ⣿ pi… ↓ 漢 ▃ 7 µs"
     filter_ = PlainSigns("ascii")
 

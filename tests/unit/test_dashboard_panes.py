@@ -1,4 +1,4 @@
-"""What panes show of a snapshot, in which order, and on how many lines and columns."""
+"""Rows of a snapshot's panes, their order, and their size in lines and columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_devices_are_in_the_order_in_which_people_count() -> None:
 
 @pytest.mark.parametrize(("is_turned", "expected"), [(False, "hot warm cold a b"), (True, "cold warm hot a b")])
 def test_numbers_are_sorted_largest_first_and_unknown_ones_last(is_turned: bool, expected: str) -> None:
-    """The other way round, too, what is unknown is at the end."""
+    """Unknown numbers stay at the end in reverse order, too."""
     temps = {"a": None, "cold": 20.0, "hot": 90.0, "b": None, "warm": 50.0}
     devices = [DeviceStatus(name=f"devices/{name}", telemetry=Telemetry(temp_c=temp)) for name, temp in temps.items()]
 
@@ -68,7 +68,7 @@ def test_every_column_sorts(pane: object) -> None:
 
 
 def test_a_filter_is_a_selector() -> None:
-    """The one of `fleet devices`, and what is not fixed about a device: its state and its holder."""
+    """The dashboard takes the selectors of `fleet devices`, and a device's changing state and holder."""
     cpu = DeviceStatus(
         name="devices/pi",
         state=DeviceState.LEASED,
@@ -88,7 +88,7 @@ def test_a_filter_is_a_selector() -> None:
 
 
 def test_queue_and_jobs_are_filtered_by_what_they_are() -> None:
-    """By who waits and for which kind; by a job's title, holder and state."""
+    """Requests match by holder and kind; jobs by title, holder and state."""
     requests = [
         PendingRequest(request_id="1", holder="ann@desk", terms=LeaseTerms(selector="kind=cpu,arch=x86_64")),
         PendingRequest(request_id="2", holder="bob@lab", terms=LeaseTerms(selector="words of a newer tracker")),
@@ -127,7 +127,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_the_header_counts_and_shows_the_order() -> None:
-    """How many are shown of how many, and by which column, in which direction."""
+    """The header shows the counts of shown and all rows, the sort column and its direction."""
     fleet = boards(12)
 
     assert device_sheet(fleet, Choice()).header.plain.startswith("device 12 ")

@@ -89,7 +89,7 @@ def test_a_busy_fleet_looks_as_agreed(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    """No line wraps, and what must be read is not cut."""
+    """No line wraps, and the essential fields are not cut."""
     text = text_of(busy_fleet(), width)
     assert max(map(len, text.splitlines())) <= width
     for needed in ("lab1-cpu", "leased", "ann@desk", "1 min", "412", "61 °C", "bob@lab", "48/64 (2 bad)", "78.1x"):
@@ -138,7 +138,7 @@ def test_what_disturbs_measurements_is_said() -> None:
 
 
 def test_a_jobs_bar_is_as_long_as_its_trials_or_its_time() -> None:
-    """Older optimizers tell trials alone; who asked for minutes asked for no number of trials."""
+    """Older optimizers report trials alone; a job limited by time has no number of trials."""
     counted = text_of(Snapshot(jobs=(JobStatus(name="jobs/x", trials_done=4, trials_total=8),)), 120)
     timed = text_of(Snapshot(jobs=(JobStatus(name="jobs/x", trials_done=37, share_done=0.5),)), 120)
 

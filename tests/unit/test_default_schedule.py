@@ -30,7 +30,7 @@ def workload() -> Workload:
 
 @pytest.mark.parametrize("target", [OPENCL, ROCM])
 def test_gpu_programs_are_bound_to_threads(workload: Workload, target: Target) -> None:
-    """The result launches blocks and threads; the workload that it was made of stays what it was."""
+    """The result launches blocks and threads; its workload stays unchanged."""
     before = module_of(workload.mod_json).script()
 
     scheduled = default_schedule(module_of(workload.mod_json), target)
@@ -58,7 +58,7 @@ def test_programs_for_processors_are_only_put_in_order(workload: Workload) -> No
 
 
 def test_slow_intrinsics_are_known_before_the_device_is() -> None:
-    """A pool that starts before its device is found can load what the device's kind will want."""
+    """A pool that starts before its device is found can load the modules for the device's kind."""
     hints = {kind: target_hint(kind) for kind in ("cuda", "rocm", "opencl", "cpu", None)}
 
     assert {kind: intrinsics_module(hint) for kind, hint in hints.items() if hint} == {

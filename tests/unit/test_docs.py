@@ -1,4 +1,4 @@
-"""What the documentation names is there."""
+"""Names in the documentation exist."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_attack_has_a_test() -> None:
 
 @pytest.mark.parametrize("page", _PAGES, ids=name)
 def test_a_page_names_modules_that_exist(page: Path) -> None:
-    """The first two parts at least are a package or module: what follows may be a class and its method."""
+    """At least the first two parts are a package or module; a class and its method may follow."""
     names = _MODULE.findall(page.read_text())
 
     assert [dotted for dotted in names if not leads_somewhere(dotted)] == []
@@ -136,7 +136,7 @@ def agent_files() -> list[str]:
 
 @pytest.mark.parametrize("text", agent_files())
 def test_examples_of_agent_yaml_have_keys_that_the_code_knows(text: str) -> None:
-    """Who copies an example gets no error for a key."""
+    """Every key in an example is known to the code."""
     content = yaml.safe_load(text)
     keys = keys_by_driver()
 

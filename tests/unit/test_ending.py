@@ -1,4 +1,4 @@
-"""How a call ended, where gRPC tells of a failed write first."""
+"""The end of a call is recovered after gRPC reported a failed write first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITE_FAILED = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(
 
 
 class Call:
-    """A call whose write failed; the server's own word is not read yet."""
+    """A call after a failed write; the server's own status is not read yet."""
 
     def __init__(self) -> None:
         self._error = WRITE_FAILED
@@ -28,7 +28,7 @@ class Call:
         callback(self)
 
     def hear(self) -> None:
-        """Read what the server said."""
+        """Read the server's status."""
         trailers = grpc.aio.Metadata((ERROR_KEY, CacheFull.__name__))
         self._error = grpc.aio.AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), trailers, "no room")
 

@@ -1,4 +1,4 @@
-"""Errors are documented, mapped, and tell the caller what to do."""
+"""Errors are documented, and their classes mark retryable ones and mistakes of the caller."""
 
 from __future__ import annotations
 

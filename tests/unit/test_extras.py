@@ -1,4 +1,4 @@
-"""An installation without extras: what it lacks is said in one line, with the command that brings it."""
+"""An installation without extras: a missing package is reported in one line, with the command that installs it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ BASE = {
     "typing_extensions",  # comes with grpcio
     *(_IMPORTED_AS.get(name, name) for name in (re.split(r"[<>=;]", each)[0] for each in _PROJECT["dependencies"])),
 }
-"""What an installation without extras has, as it is imported."""
+"""Import names of the packages in an installation without extras."""
 
 BY_DRIVERS = {"pynvml"}
-"""Imported by a driver that says itself what to install."""
+"""Imported by a driver that names the package to install."""
 
 OURS = {"fleet", "device_agents", "cross"}
 
@@ -70,7 +70,7 @@ fleet.connect, fleet.Device, fleet.Evaluator
 
 @pytest.mark.slow
 def test_a_command_that_lacks_a_package_says_which_extra_has_it(tmp_path: Path) -> None:
-    """Not a traceback: one line with the command to type; so does Python. What needs no extra works."""
+    """A missing package costs one line with the command to type, and no traceback; commands that need no extra work."""
     (tmp_path / "model.onnx").write_bytes(b"")
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_EXTRAS, ",".join(_EXTRAS)],
@@ -125,7 +125,7 @@ def test_the_pair_of_tvm_is_pinned_where_pip_reads_it() -> None:
     not any(metadata.distributions(name="xgboost-cpu")), reason="not what `make venv` installs on x86-64 Linux"
 )
 def test_what_the_demo_installs_stays_under_700_mb() -> None:
-    """With pip and what Python compiles, which take 40 MB there. A package that comes along unasked is noticed here."""
+    """The limit leaves 40 MB for pip and compiled Python files; it catches unexpected packages."""
     names = needed_by("tvm-fleet", {"tune", "compare"})
     assert {"apache-tvm", "onnxruntime", "scipy"} <= names
 

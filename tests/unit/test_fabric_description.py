@@ -1,4 +1,4 @@
-"""The description of a fabric: what is wrong in it is said before anything runs."""
+"""The description of a fabric: mistakes in it are reported before anything runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ functions:
 
 
 def test_the_example_is_read() -> None:
-    """What lies beside the example's bitstream describes all of its functions."""
+    """The description beside the example's bitstream covers all of its functions."""
     found = parse_description(EXAMPLE)
 
     assert set(found.functions) == {"gemm_i8", "gemm_i8_from_zero", "gemm_i8_dma"}
@@ -100,7 +100,7 @@ def test_the_example_is_read() -> None:
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
-    """The message says where it stands, what was found and what was meant."""
+    """The message names the place, the value found and the one expected."""
     assert old in SMALL
     parse_description(SMALL)
 
@@ -133,7 +133,7 @@ def test_a_window_of_physical_memory_may_be_where_only_the_fabric_is(chip: str, 
     ],
 )
 def test_a_window_anywhere_else_in_physical_memory_is_refused(chip: str, address: int) -> None:
-    """Whoever holds a lease writes the description; the machine's memory is not theirs."""
+    """The lease's holder writes the description, but may not reach the machine's memory."""
     text = SMALL.replace("uio: 0", f"mem: {address:#x}").replace("size_bytes: 0x1000}", "size_bytes: 0x2000}", 1)
 
     with pytest.raises(InvalidRequest, match=rf"window: mem: {address:#x} .* is not the fabric's alone"):
@@ -218,7 +218,7 @@ _NINE = ", ".join(["*{0}"] * 9)
 )
 @pytest.mark.timeout(20)
 def test_a_hostile_description_costs_nothing(text: str, message: str) -> None:
-    """It comes from whoever holds a lease, and is read in the agent: neither its memory nor its time is theirs."""
+    """A lease's holder sends it and the agent reads it: its size and depth are bounded."""
     with pytest.raises(InvalidRequest, match=message) as refused:
         check_registers(text, ())
 

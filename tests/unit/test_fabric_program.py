@@ -1,4 +1,4 @@
-"""Calls of a fabric, against registers and a core that are Python: what is written, waited for, copied, and refused."""
+"""Calls of a fabric, against registers and a core in Python: writes, waits, copies and refusals."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Ram:
 
 
 class Here:
-    """Where the scaler is found, and memory that it does not look at."""
+    """Access to the scaler, and to memory that it ignores."""
 
     def __init__(self, scaler: Scaler) -> None:
         self.scaler = scaler
@@ -120,7 +120,7 @@ def matrix(*values: int) -> ctypes.Array[ctypes.c_int16]:
 
 
 def test_a_tile_inside_a_matrix_is_copied_in_and_out(program: FabricProgram) -> None:
-    """Rows that are not next to each other; an odd number of bytes; what lies between them stays."""
+    """Rows apart from each other, of an odd number of bytes; the bytes between them stay."""
     values = matrix(1, 2, 3, 90, 91, 4, -5, 6, 92, 93, 7, 8, 9)
 
     program.call("scale", [ctypes.addressof(values), 3, 5, 4])
@@ -138,7 +138,7 @@ def test_cycles_add_up_over_calls(program: FabricProgram) -> None:
 
 
 def test_nothing_is_opened_before_the_first_call(scaler: Scaler) -> None:
-    """A worker of a board whose window cannot be opened still runs what does not need it."""
+    """A worker on a board without an accessible window still runs code that does not need the fabric."""
     here = Here(scaler)
     program = FabricProgram(parse_description(DESCRIPTION), here)
     assert here.opened == []

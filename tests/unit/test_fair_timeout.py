@@ -1,4 +1,4 @@
-"""Time limits for what others send, in a process that stands still at times."""
+"""Timeouts for messages from peers, in a process that stalls at times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_a_hello_that_came_while_the_tracker_stood_still_is_in_time() -> N
 
     def stand_still() -> None:
         time.sleep(0.1)
-        loop.call_soon(hello.set_result, "hello")  # as what was in the socket meanwhile is read now
+        loop.call_soon(hello.set_result, "hello")  # as a message that waited in the socket is read now
 
     async def messages() -> AsyncIterator[str]:
         yield await hello
@@ -30,7 +30,7 @@ async def test_a_hello_that_came_while_the_tracker_stood_still_is_in_time() -> N
 
 
 async def test_who_says_nothing_is_told_so() -> None:
-    """However patient the limit is with what came in time, it is one."""
+    """The limit still applies if no message comes."""
 
     async def messages() -> AsyncIterator[str]:
         await asyncio.Event().wait()

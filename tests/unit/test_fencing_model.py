@@ -37,7 +37,7 @@ def test_nothing_goes_wrong_whatever_is_lost() -> None:
     ids=["as it was", "clock only", "without the nonce", "without reports", "nonce only"],
 )
 def test_without_a_remedy_its_fault_is_found(remedies: Remedies, faults: set[str]) -> None:
-    """The search can fail: with what was there before, it finds what attacks on it had found."""
+    """The search can fail: with the protocol's earlier states, it finds the faults that attacks on them had found."""
     assert faults == set(found(remedies).faults)
 
 

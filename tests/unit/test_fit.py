@@ -1,4 +1,4 @@
-"""What does not fit a device is refused, with the reason; what fits or is not known passes."""
+"""Artifacts that do not fit a device are refused with the reason; fitting and unknown ones pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PI4, PI5 = inventory("rpi4-64"), inventory("rpi5-64", "asimdhp asimddp")
     ],
 )
 def test_missing_features_are_named_with_what_asks_for_them(target_json: str, device: Inventory, said: str) -> None:
-    """The message says which feature, by which part of the target, and what to build for instead."""
+    """The message names the feature, the part of the target that needs it, and the device's target."""
     with pytest.raises(ArtifactRefused, match=said) as caught:
         check(target_json, device)
 
@@ -80,14 +80,14 @@ def test_what_fits_or_is_not_known_passes(target_json: str, device: Inventory) -
 
 @pytest.mark.parametrize("name", [name for name, board in load_boards().items() if board.triple])
 def test_every_board_fits_itself(name: str) -> None:
-    """What is built by a board's own description runs on the board."""
+    """An artifact built by a board's own description runs on the board."""
     check(find_board(name).target_json, inventory(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("board_name", ["rpi4-64", "rpi5-64", "jetson-xavier", "jetson-orin", "x86-64-v3", "x86-64-v4"])
 def test_features_of_cores_are_those_of_llvm(board_name: str) -> None:
-    """What the table says of a core is what LLVM lets code for it use."""
+    """The table's features of a core are LLVM's."""
     import tvm_ffi
 
     from cross.targets.target import make_target, parse_target
@@ -147,7 +147,7 @@ def test_soft_float_arm_is_refused_from_its_first_bytes() -> None:
 
 
 def test_headers_cut_short_do_not_crash() -> None:
-    """What comes from a network may end anywhere."""
+    """A header from the network may end anywhere."""
     whole = elf(machine=40, flags=0x5000200)
     for length in range(len(whole)):
         read_header(whole[:length])

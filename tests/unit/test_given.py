@@ -16,7 +16,7 @@ from fleet.wire.measurements import provenance_from_proto, provenance_to_proto
 
 
 async def test_labels_of_any_driver_are_matched_by_selectors() -> None:
-    """Numbers and booleans of YAML are matched by their words; what is found stays."""
+    """Numbers and booleans of YAML are matched by their text; the driver's own labels stay."""
     entry = {"driver": "cpu", "labels": {"rack": 3, "cooling": "fan", "lab": True}}
     (driver,) = make_drivers(parse_config({"devices": [entry]}))
     await driver.open(NoStrays())
@@ -59,7 +59,7 @@ def test_what_cannot_be_said_of_a_device_is_refused(said: dict[str, object], mes
 
 
 def test_a_simulated_device_may_have_any_label() -> None:
-    """It pretends to be what it likes."""
+    """A simulated device may claim any label."""
     (driver,) = make_drivers(parse_config({"devices": [{"driver": "simulated", "labels": {"arch": "armv8"}}]}))
 
     assert driver.kind == "simulated"
@@ -67,7 +67,7 @@ def test_a_simulated_device_may_have_any_label() -> None:
 
 @pytest.mark.parametrize("text", ['{"fins": 24}', "no json", "[" * 100_000])
 def test_facts_survive_the_wire_whatever_an_agent_sends(text: str) -> None:
-    """They are for people: what is no JSON stays a text."""
+    """Facts are for people: a text that is no JSON stays a text."""
     message = measurement_pb2.Provenance(owner_facts_json=text)
 
     facts = provenance_from_proto(message)["facts"]

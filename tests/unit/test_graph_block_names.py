@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def normalized(layers: int) -> list[IRModule]:
-    """Return what comes behind so many layers, a norm and a softmax of sums, as the modules that are tuned."""
+    """Return the tunable modules behind so many layers: a norm and a softmax of sums."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
@@ -56,7 +56,7 @@ def test_a_schedule_fits_the_same_program_of_another_model() -> None:
 
 
 def test_a_schedule_with_other_names_fits_too() -> None:
-    """Libraries have schedules from before, and from stock TVM, whose blocks are called after variables of a model."""
+    """Schedules of older libraries and of stock TVM have blocks that are named after variables of a model."""
     from tvm.s_tir.meta_schedule.database import Workload
 
     mod = next(mod for mod in normalized(1) if "T_var_sum" in block_names(mod["main"]))

@@ -23,7 +23,7 @@ NEW = -np.arange(1, 25, dtype="float32").reshape(2, 12)
 
 
 def scheduled(proto: object, folder: Path, *inputs: Array) -> Array:
-    """Return what a model's compiled program makes of its inputs."""
+    """Return the result of a model's compiled program."""
     import tvm
     from tvm import relax
 

@@ -1,4 +1,4 @@
-"""Channels come last, what they pass through keeps its numbers, and no transposes are left between."""
+"""Channels come last, operators on the way keep their numbers, and no transposes are left in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def channels_last(mod: IRModule) -> IRModule:
-    """Apply what the pipeline applies for CPUs."""
+    """Apply the pipeline's passes for CPUs."""
     return rewrite(rewrite(mod, FOLDING, CLEANING, UPSAMPLING, CHANNELS_LAST), FOLDING, FINISHING, CLEANING)
 
 

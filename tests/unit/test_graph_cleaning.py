@@ -1,4 +1,4 @@
-"""What an exported model carries along is removed, and the numbers stay."""
+"""Superfluous parts of exported models are removed, and the numbers stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def cleaned(mod: IRModule) -> IRModule:
-    """Apply what the pipeline applies first."""
+    """Apply the pipeline's first passes."""
     return rewrite(mod, FOLDING, CLEANING, SCALING)
 
 
@@ -38,7 +38,7 @@ def norm(x: Expr, channels: int) -> Expr:
 
 
 def test_batch_norm_goes_into_the_convolution_before_it() -> None:
-    """What is left of convolution, bias and norm is a convolution and one addition."""
+    """Convolution, bias and norm become a convolution and one addition."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
@@ -56,7 +56,7 @@ def test_batch_norm_goes_into_the_convolution_before_it() -> None:
 
 
 def test_weights_that_two_read_are_not_scaled() -> None:
-    """A convolution whose result is read beside its norm, too, keeps its weights."""
+    """A convolution with a second reader beside its norm keeps its weights."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
@@ -73,7 +73,7 @@ def test_weights_that_two_read_are_not_scaled() -> None:
 
 
 def test_a_norm_that_follows_no_weights_is_a_multiplication_and_an_addition() -> None:
-    """DenseNet norms what it concatenated."""
+    """DenseNet normalizes concatenated tensors."""
     mod, x = function_of([(1, 6, 5, 5)], lambda x, emit: norm(x, 6)), random_array(1, 6, 5, 5)
 
     found = cleaned(mod)
@@ -83,7 +83,7 @@ def test_a_norm_that_follows_no_weights_is_a_multiplication_and_an_addition() ->
 
 
 def test_dropout_and_reshapes_that_change_nothing_go() -> None:
-    """Nothing is left of what computes nothing."""
+    """Operators that compute nothing are removed entirely."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax

@@ -1,4 +1,4 @@
-"""What `fleet explain` says of a model, and what it says the limits are based on."""
+"""Explanations of models by `fleet explain`, and the sources of its limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def network(x: Expr, emit: Emit) -> Expr:
 
 @pytest.mark.slow
 def test_a_model_is_explained_from_its_operators_to_its_programs() -> None:
-    """Operators, layouts and transposes before, and what was fused, with its operations and bytes."""
+    """Operators, layouts and transposes of each stage, and the fused programs with their operations and bytes."""
     mod = function_of([(1, 8, 6, 6)], network)
 
     found = explain(mod, AVX2)
@@ -85,7 +85,7 @@ def test_limits_of_a_processor_come_from_its_target() -> None:
 
 
 def test_limits_that_are_given_count() -> None:
-    """Who knows the device says so; of a GPU nothing is assumed."""
+    """Given limits replace estimates; a GPU has no assumed limits."""
     gpu = parse_target('{"kind": "cuda", "arch": "sm_86"}')
 
     assert "100 GFLOP/s as given; 20 GB/s as given" == expected_roofline(AVX2, peak_gflops=100, bandwidth_gbs=20).source

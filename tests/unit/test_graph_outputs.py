@@ -1,4 +1,4 @@
-"""What a model returns belongs to who called it."""
+"""A model's outputs belong to its caller."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_output_shares_memory_with_anything() -> None:
 
 @pytest.mark.parametrize("kind", ["of an input", "of an output", "of a reshaped output"])
 def test_outputs_in_another_shape_are_no_views(kind: str) -> None:
-    """A reshape of what is given, or returned, too, was the same memory."""
+    """A reshape of an input, or of another output, shared its memory."""
     import tvm
     from tvm import relax
 
