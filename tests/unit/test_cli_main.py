@@ -145,7 +145,7 @@ def test_the_package_is_the_command() -> None:
 )
 @pytest.mark.slow
 def test_nothing_heavy_is_imported_to_look_at_the_fleet(code: str) -> None:
-    """Client, dashboard and command line start without TVM, numpy, SQLAlchemy, and packages that only a tracker needs."""
+    """Client, dashboard and command line start without TVM, numpy, SQLAlchemy, and a tracker's own packages."""
     program = f"import sys\n{code}\nimport json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert set() == HEAVY & set(json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""Real networks, lowered: what has to be left of layouts, and what must not be left unfused."""
+"""Real networks, lowered: the remaining layouts and transposes, and no unfused operators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_a_network_is_left_with_one_transpose_and_nothing_unfused(name: str) -> 
 
 
 def test_every_function_of_a_module_gets_the_passes() -> None:
-    """Whatever they are called, as in what TVM's own exporters write; those that another compiler has claimed stay."""
+    """All functions of a module are rewritten, as TVM's own exporters name them, except those claimed by another
+    compiler.
+    """
     from tvm import relax
 
     builder = relax.BlockBuilder()
@@ -86,7 +88,9 @@ def test_what_is_data_elsewhere_is_not_marked() -> None:
 
 
 def test_records_are_of_programs_and_not_of_a_pipeline() -> None:
-    """With a pass less, what it would have changed is another workload, and has no record; the others keep theirs."""
+    """Without one pass, the programs that it would have changed are other workloads without records; the others keep
+    theirs.
+    """
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
@@ -113,7 +117,7 @@ def workloads(mod: IRModule, *, without: str) -> dict[str, str]:
 
 
 def test_a_record_is_not_for_a_program_whose_weights_are_none() -> None:
-    """Its schedule may pack what its caller does not: the same loops with other constants are another workload."""
+    """A schedule may pack constant weights: the same loops with a parameter instead are another workload."""
     [weighted], [unweighted] = (
         [workload_hash(workload_module(function)) for function in lowered.functions.values() if is_program(function)]
         for lowered in (

@@ -73,7 +73,7 @@ class Network:
 
 
 def residual(dtype: str) -> onnx.ModelProto:
-    """A convolution whose padding is not zero, a pool, a residual, a mean and a classifier."""
+    """A convolution with nonzero padding, a pool, a residual, a mean and a classifier."""
     net = Network(dtype)
     image = net.quantized("x", 0.04, 120)
     first = net.apply("Relu", [net.convolution(image, "a", (16, 6, 3, 3), 0.04, pads=[1] * 4)], "a_relu")
@@ -118,7 +118,7 @@ def test_codes_are_those_of_onnx_runtime(target: Target, dtype: str, tmp_path: P
 
 
 def test_a_process_that_has_built_nothing_explains_them(tmp_path: Path) -> None:
-    """Where no schedule was made before, nothing has registered the processor's instructions."""
+    """A process that has made no schedule has not registered the processor's instructions yet."""
     (tmp_path / "model.onnx").write_bytes(residual("int8").SerializeToString())
 
     run_module("fleet", "explain", tmp_path / "model.onnx", "--target", AVX2.json)

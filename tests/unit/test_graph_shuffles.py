@@ -58,7 +58,7 @@ def test_a_shuffle_ends_in_the_next_convolution(groups: int) -> None:
 
 
 def test_a_shuffle_that_somebody_else_reads_stays() -> None:
-    """What is returned is returned shuffled."""
+    """A returned tensor is returned shuffled."""
     mod, x = function_of([(1, 5, 5, CHANNELS)], lambda x, emit: shuffled(x)), random_array(1, 5, 5, CHANNELS)
 
     found = rewrite(mod, FOLDING, SHUFFLES, CLEANING)

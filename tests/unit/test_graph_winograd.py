@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_it_is_chosen_where_it_is_less_work() -> None:
-    """Few pixels for each weight: smaller tiles, whose weights are smaller; very few: none."""
+    """With few pixels for each weight it uses smaller tiles, which have smaller weights; with very few, none."""
     assert best_outputs(1, 56, 56, channels=64, filters=64) == 4
     assert best_outputs(1, 14, 14, channels=512, filters=512) == 2
     assert best_outputs(1, 3, 3, channels=512, filters=512) is None

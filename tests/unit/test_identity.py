@@ -1,4 +1,4 @@
-"""Who is who: certificates, join tokens, the credentials of an account, and the table of who may do what."""
+"""Identities: certificates, join tokens, the credentials of an account, and the table of permissions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_certificate_says_who_somebody_is(authority: Credentials, role: Role) 
 
 
 def test_a_request_proves_that_its_sender_has_the_key(authority: Credentials) -> None:
-    """The key in a signed request comes out; one whose bytes were changed is refused."""
+    """The key of a signed request is read from it; a request with changed bytes is refused."""
     key_pem = make_key()
     request = make_request(key_pem)
 
@@ -86,7 +86,9 @@ def test_a_boards_clock_may_stand_at_its_beginning(authority: Credentials) -> No
 
 
 def test_a_certificate_carries_its_authority(authority: Credentials) -> None:
-    """Whoever joins compares it with the token before anything is said; where there is none, nothing is said either."""
+    """A joining process compares the authority with its token before it sends anything; without one it sends
+    nothing.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -155,7 +157,7 @@ def test_credentials_of_trackers_that_are_gone_for_good_go_too(authority: Creden
 
 
 def test_every_rpc_is_in_the_table_and_nothing_else() -> None:
-    """Who adds an rpc decides who may call it: the descriptors of all services are walked."""
+    """A new rpc needs an entry with its permissions: the descriptors of all services are walked."""
     there = set()
     for path in sorted((ROOT / "fleet/v1").glob("*_service_pb2.py")):
         module = importlib.import_module(f"fleet.v1.{path.stem}")
@@ -186,7 +188,9 @@ def test_every_call_that_changes_something_at_the_tracker_is_audited() -> None:
     ],
 )
 def test_roles_reach_as_far_as_the_table_says(rpc: str, refused: set[Role]) -> None:
-    """An agent leases nothing, a user lets nobody in, a stranger may only join; what is not in the table nobody may."""
+    """An agent leases nothing, a user lets nobody in, a stranger may only join; an rpc outside the table is refused to
+    all.
+    """
     found = set()
     for role in (Role.STRANGER, Role.AGENT, Role.USER, Role.ADMIN):
         try:
@@ -198,7 +202,7 @@ def test_roles_reach_as_far_as_the_table_says(rpc: str, refused: set[Role]) -> N
 
 
 def test_a_user_reaches_only_for_its_own() -> None:
-    """Whose something is, is a key, not a name; an admin reaches for all."""
+    """Ownership is by key, not by name; an admin may act on everything."""
     check_owner("LeaseService.RevokeLease", Identity(name="a", role=Role.USER, key_id="k"), "k", what="leases/1")
     check_owner("LeaseService.RevokeLease", Identity(name="a", role=Role.ADMIN, key_id="x"), "k", what="leases/1")
     with pytest.raises(NotAllowed, match="leases/1"):
@@ -206,7 +210,7 @@ def test_a_user_reaches_only_for_its_own() -> None:
 
 
 def test_a_key_of_another_kind_is_refused() -> None:
-    """What is signed is P-256 alone: other keys would only fail later, in the libraries of boards."""
+    """Only P-256 keys are signed: others would fail later, in the libraries of boards."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509 import CertificateSigningRequestBuilder, Name

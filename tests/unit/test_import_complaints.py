@@ -1,4 +1,4 @@
-"""What is wrong with a model is said in its user's words, in one line."""
+"""Faults of a model are reported in its user's terms, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of models in benchmarks/results/imports.md: what `python -m benchmarks.imports` prints."""
+"""The table of models in benchmarks/results/imports.md, as printed by `python -m benchmarks.imports`."""
 
 from __future__ import annotations
 

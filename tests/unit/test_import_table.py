@@ -1,4 +1,4 @@
-"""Which ONNX operators import: the table in docs/reference/models.md, against the specification's own examples.
+"""The table of ONNX operators in docs/reference/models.md, checked against the specification's own examples.
 
 Every operator's first example is imported, built with static schedules, and its outputs compared. Examples give axes
 and shapes as inputs; models have them as constants, and so do these.
@@ -35,7 +35,7 @@ CONSTANT = frozenset(
 ELEMENTWISE = frozenset(
     {"Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Gather"}
 ) | frozenset({"Greater", "Less", "Max", "Min", "Mod", "Mul", "Pow", "Sub"})
-"""Operators whose second operand is no parameter, though it may be a short vector of integers."""
+"""Operators with a second operand that is no parameter, though it may be a short vector of integers."""
 
 Case: TypeAlias = "tuple[onnx.ModelProto, list[NDArray[np.generic]], list[NDArray[np.generic]]]"
 
@@ -51,7 +51,7 @@ IMPORTED, IN_PART, NOT_IMPORTED = listed("Right"), listed("In part"), listed("No
 
 @functools.cache
 def cases() -> dict[str, Case]:
-    """Return the first example of each operator whose inputs and outputs are plain arrays."""
+    """Return each operator's first example with plain arrays as inputs and outputs."""
     from onnx.backend.test.case.node import collect_testcases
 
     found: dict[str, Case] = {}
@@ -74,7 +74,7 @@ def cases() -> dict[str, Case]:
 def with_constants(
     model: onnx.ModelProto, given: list[NDArray[np.generic]], expected: list[NDArray[np.generic]]
 ) -> Case:
-    """Make vectors of integers, and what is named in `CONSTANT`, constants; unless nothing else is left."""
+    """Make vectors of integers and inputs named in `CONSTANT` constants, unless no input would be left."""
     pairs = list(zip(model.graph.input, given, strict=True))
     constant = [
         value.name in CONSTANT or (place > 0 and array.dtype.kind == "i" and array.ndim < 2)
@@ -93,7 +93,7 @@ def with_constants(
 
 
 def built(model: Model, inputs: Sequence[NDArray[np.generic]]) -> list[NDArray[np.generic]]:
-    """Return the outputs of a model as `fleet build` makes it, but for what LLVM improves."""
+    """Return the outputs of a model built like `fleet build` does, but without LLVM's optimizations."""
     import tvm
     from tvm import relax
 
@@ -106,7 +106,7 @@ def built(model: Model, inputs: Sequence[NDArray[np.generic]]) -> list[NDArray[n
 
 
 def is_right(op_type: str, folder: Path) -> bool:
-    """Tell whether the first example of an operator is imported, compiles, and computes what it should."""
+    """Tell whether the first example of an operator is imported, compiles, and computes the right result."""
     proto, given, expected = cases()[op_type]
     try:
         outputs = built(loaded(proto, folder), given)
@@ -131,7 +131,7 @@ def test_table_is_long_enough_and_says_each_operator_once() -> None:
 @pytest.mark.filterwarnings("ignore")  # the examples come with warnings of their own
 @pytest.mark.timeout(600)
 def test_table_is_true(tmp_path: Path) -> None:
-    """What the page calls right is right, what it calls something else is still that, and it names all."""
+    """Operators listed as right are right, the others are still not, and the page lists all."""
     wrong = [op_type for op_type in IMPORTED if not is_right(op_type, tmp_path)]
     better = [op_type for op_type in [*IN_PART, *NOT_IMPORTED] if is_right(op_type, tmp_path)]
 

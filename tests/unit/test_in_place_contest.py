@@ -1,4 +1,4 @@
-"""Which schedule of a workload is chosen when the best few ran in the model."""
+"""Choice of a workload's schedule by running the best few in the model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_best_few_and_the_static_schedule_take_part() -> None:
 
 
 def test_more_take_part_where_times_alone_say_little() -> None:
-    """What is clearly slower in the model than alone may be the wrong one of many."""
+    """A schedule that is clearly slower in the model than alone may be the wrong choice among many."""
     found = contest_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
     assert found is not None
 
@@ -79,7 +79,9 @@ def test_more_take_part_where_times_alone_say_little() -> None:
 
 
 def test_without_a_rival_there_is_no_contest() -> None:
-    """Nor for a schedule without a record, nor for one that loses nothing in the model and whose rivals are worse."""
+    """No contest, either, for a schedule without a record, or for one that loses nothing in the model and has slower
+    rivals.
+    """
     assert contest_of(workload(), "a", [CLOSE[0], record("far", 2.1)]) is None
     alone = contest_of(workload(), "a", [CLOSE[0], record("far", 1.4)])
     assert alone is not None
@@ -147,7 +149,7 @@ def rounds(**secs: float) -> list[tuple[dict[str, str], dict[str, float]]]:
 def test_the_fastest_in_place_is_chosen_if_it_is_clearly_faster(
     secs: dict[str, float], chosen: str, is_slower: bool
 ) -> None:
-    """Two timings of one kernel differ by a percent; what did not run decides nothing."""
+    """Two timings of one kernel differ by a percent; an option that did not run decides nothing."""
     placed = place(contest(), rounds(**secs))
 
     assert chosen == placed.chosen.trace_json

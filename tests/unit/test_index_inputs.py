@@ -17,7 +17,7 @@ from tests.unit.onnx_cases import loaded, model_of
 
 
 def lookup(folder: Path, *rows: int) -> Model:
-    """Return a model that looks each of its inputs up in a table of so many rows, and adds what it finds."""
+    """Return a model that adds the results of looking up each input in a table of so many rows."""
     tables = {f"t{index}": np.random.default_rng(index).random((size, 4), "f") for index, size in enumerate(rows)}
     nodes = [helper.make_node("Gather", [f"t{index}", f"x{index}"], [f"e{index}"]) for index in range(len(rows))]
     nodes.append(helper.make_node("Sum", [f"e{index}" for index in range(len(rows))], ["y"]))

@@ -1,4 +1,4 @@
-"""What the cost model takes device models for siblings by."""
+"""Instruction sets, by which the cost model finds sibling device models."""
 
 from __future__ import annotations
 

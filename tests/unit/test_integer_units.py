@@ -1,4 +1,4 @@
-"""Which instruction sums products of 8-bit integers follows from a target's core and attributes."""
+"""The instruction that sums products of 8-bit integers follows from a target's core and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a jail is made of: which files, which system calls, which groups; decided from plain data."""
+"""Files, system calls and groups of a jail, decided from plain data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOCKET = {"x86_64": 41, "aarch64": 198, "arm": 281}
 
 
 def judge(machine: str, number: int, *arguments: int, architecture: int | None = None) -> str:
-    """Run a filter over one system call as the kernel does; return what becomes of the call."""
+    """Run a filter over one system call as the kernel does, and return the call's fate."""
     call = struct.pack("<IIQ", number, architecture or ARCHITECTURES[machine], 0)
     call += b"".join(struct.pack("<Q", one) for one in (*arguments, *[0] * 6)[:6])
     program = make_filter(machine)
@@ -128,7 +128,7 @@ def test_user_ids_are_those_that_the_container_has(uid_map: str, first: int | No
 
 
 def test_a_jail_survives_its_way_between_processes() -> None:
-    """With the reasons of what is missing."""
+    """The reasons for missing layers are kept."""
     jail = OPEN.plus(Layer.PID).plus(Layer.UID).without(Layer.SECCOMP, "no filters")
 
     assert Jail.from_json(jail.to_json()) == jail
@@ -136,7 +136,7 @@ def test_a_jail_survives_its_way_between_processes() -> None:
 
 
 def test_the_doctor_says_what_is_missing_and_what_to_do() -> None:
-    """Only what isolates needs anything done."""
+    """Only jails with missing isolation are reported with advice."""
     full = Jail(layers=tuple(Layer))
     half = full.without(Layer.PID, "Operation not permitted").without(Layer.CGROUP, "no cgroup v2 is mounted")
 
@@ -166,7 +166,7 @@ def cgroups_at(root: Path, group: str, files: dict[str, str]) -> Path:
 
 
 def test_the_agents_own_group_is_found(tmp_path: Path) -> None:
-    """Where the hierarchy is mounted, and not in one of the first version."""
+    """The group is found under the mounted hierarchy of cgroup v2; a hierarchy of v1 does not count."""
     own = cgroups_at(tmp_path, "system.slice/agent.service", {})
 
     assert cgroup.own_group(tmp_path) == own

@@ -1,4 +1,4 @@
-"""Where `fleet status` looks for what the tracker does not know of jobs."""
+"""The library in which `fleet status` looks up facts about jobs that the tracker does not know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.library import JobState, Library
 
 
 def test_looking_makes_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most who look at a fleet have none."""
+    """Most users that look at a fleet have no library."""
     monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("FLEET_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -1,4 +1,4 @@
-"""Jobs as they are submitted: what is refused at once, what is stored, and what an optimizer reads of it."""
+"""Submitted jobs: immediate refusals, storage, and reading by an optimizer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_order_is_read_as_it_was_written() -> None:
     ],
 )
 def test_a_job_is_called_as_its_model_is_named(model: str, title: str) -> None:
-    """What `fleet tune` takes, where the model lies; its folder is left out."""
+    """A job's title is the model's argument of `fleet tune` without its folder."""
     assert TuneOptions(model=Path(model)).title == title
 
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_run_is_refused(spec: object) -> None:
 
 
 def test_a_report_is_read_as_it_was_written() -> None:
-    """Also what is infinite, missing, or an enum."""
+    """Infinite and missing values and enums survive, too."""
     workload = WorkloadReport(
         name="w", operator="matmul", weight=2, trials=3, trials_before=0, untuned_us=1.5, static_us=None, best_us=1.0,
         gflops=None, speedup=1.5, uses_schedule=True, weakness=next(iter(Weakness)), errors={"TIMEOUT": 1}, note="",
@@ -108,7 +108,7 @@ def test_a_value_of_a_newer_or_older_version_is_read() -> None:
 
 @pytest.mark.parametrize("plain", [{"number": "1"}, {"number": True}, {"kinds": ["NONE"]}, {"kinds": 1}, [], None])
 def test_what_is_no_such_value_is_refused(plain: object) -> None:
-    """With the path to what is wrong."""
+    """The error has the path to the wrong value."""
     with pytest.raises(InvalidRequest, match="Sample"):
         from_plain(Sample, plain)
 

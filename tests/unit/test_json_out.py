@@ -17,7 +17,7 @@ class State(enum.Enum):
 
 
 def test_lengths_of_time_are_seconds_everywhere_but_in_a_whole_model() -> None:
-    """At any depth; what is unknown stays unknown."""
+    """Durations are converted at any depth; unknown ones stay unknown."""
     rows = [{"best_us": 2.0, "least_us": None, "took_ms": 3}]
 
     assert in_seconds({"rows": rows, "model": {"tuned_ms": 9.0}}) == {

@@ -80,7 +80,7 @@ def test_unset_terms_stay_unset_on_the_wire() -> None:
 
 @given(TERMS)
 def test_terms_travel_whole(terms: LeaseTerms) -> None:
-    """To the tracker with a request, and from there to those who watch the queue."""
+    """Terms are complete in a request to the tracker, and in its snapshot of the queue."""
     assert terms_from_proto(acquire_to_proto("r1", terms)) == terms
     request = PendingRequest(request_id="r1", holder="ann", terms=terms, position=2, reason="all are held")
     assert request_from_proto(request_to_proto(request)) == request

@@ -53,8 +53,10 @@ def test_nothing_is_written_over_a_screen_that_others_draw(written: Lines) -> No
 
 
 def test_a_warning_that_repeats_is_counted_not_written() -> None:
-    """Thirty thousand bad frames are twenty lines; the next one after a pause says how many were left out. What is
-    only told, as a device that comes and goes, is always written."""
+    """Thirty thousand warnings about bad frames are twenty lines; the next one after a pause counts the left-out ones.
+
+    Messages below a warning, as for a device that comes and goes, are always written.
+    """
     now_sec = [100.0]
     throttle = logs.Throttle(lambda: now_sec[0])
 

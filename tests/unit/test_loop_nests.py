@@ -1,4 +1,4 @@
-"""What no schedule reaches is named."""
+"""Programs that no schedule reaches are named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scan(x: Expr, emit: Emit) -> Expr:
 
 @pytest.mark.slow
 def test_an_operator_that_nothing_schedules_is_named() -> None:
-    """A scan is left to TVM, and said to be; who asks for no schedules, or for a GPU, hears nothing."""
+    """A scan is left to TVM and reported; without static schedules, or for a GPU, nothing is reported."""
     mod = lower(function_of([(1, 64)], scan), AVX2)
 
     assert apply_schedules(mod, AVX2, {}).loop_nests == ("cumsum",)

@@ -1,4 +1,4 @@
-"""What a process knows of its machine, and of itself."""
+"""Facts that a process reads about its machine and itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement says against its own times."""
+"""Disturbances of a measurement, read from its provenance."""
 
 from __future__ import annotations
 

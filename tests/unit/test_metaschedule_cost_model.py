@@ -70,7 +70,9 @@ def test_it_scores_before_the_first_trial_and_learns_from_each(measured: tuple[A
 def test_what_a_library_has_learnt_is_shared_by_one_argument(
     measured: tuple[Any, list[Any], list[Any]], tmp_path: Path, kinds: list[str], is_used: bool
 ) -> None:
-    """Its snapshot in use scores, where it is for the target; what was learnt of GPUs says nothing of a processor."""
+    """The library's snapshot in use scores if it is for the target; one trained on GPUs does not score for a
+    processor.
+    """
     from fleet.metaschedule import FleetCostModel
 
     context, candidates, _ = measured
@@ -149,7 +151,7 @@ def test_a_file_of_pickles_is_refused(tmp_path: Path) -> None:
         member.size = len(content.getvalue())
         file.addfile(member, io.BytesIO(content.getvalue()))
 
-    with pytest.raises(RuntimeError, match="fleet library import"):  # what becomes of any error that crosses TVM
+    with pytest.raises(RuntimeError, match="fleet library import"):  # TVM turns every error into this one
         FleetCostModel().load(str(path))
 
     assert not (tmp_path / "mark").exists()

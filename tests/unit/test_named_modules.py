@@ -1,4 +1,4 @@
-"""What the agent loads by name exists and is what it is loaded as: a move of files must follow strings, too."""
+"""Modules and classes that the agent loads by name exist, so that a move of files is noticed in strings, too."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _PRELOADS = [name for name in _IN_DRIVERS if ":" not in name and ".runtimes." in
 
 @pytest.mark.parametrize("name", _RUNTIMES)
 def test_every_runtime_that_a_driver_names_is_one(name: str) -> None:
-    """Its methods take what the worker passes by position."""
+    """The runtime's methods have the positional parameters that the worker passes."""
     module, _, class_name = name.partition(":")
     runtime = getattr(importlib.import_module(module), class_name)
 

@@ -1,4 +1,4 @@
-"""Which addresses only this machine reaches."""
+"""Addresses that only this machine reaches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def test_the_loopback_is_this_machines_alone(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "pi4.local", "localhost.example.com"])
 def test_everything_else_is_reached_by_others(host: str) -> None:
-    """Names that need a look-up count, too; the message says what to do. Without TLS there is nothing to be done."""
+    """Names that need a look-up count, too; the message names the option to allow it. Without TLS there is no such
+    option.
+    """
     assert not is_loopback(host)
     with pytest.raises(ConfigError, match=r"other machines reach .*--allow-network"):
         refuse_network(host)

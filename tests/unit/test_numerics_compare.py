@@ -1,4 +1,4 @@
-"""What counts as a right answer."""
+"""Tolerances for right answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_another_order_of_summing_is_right(terms: int) -> None:
 
 
 def test_one_sum_after_the_other_is_right() -> None:
-    """A model of many layers is allowed what all of its sums lose together."""
+    """The tolerance of a model with many layers covers the rounding errors of all of its sums."""
     rng = np.random.default_rng(0)
     layers = rng.standard_normal((30, 128, 128)) / np.sqrt(128)
     ours, exact = np.ones((1, 128), "float32"), np.ones((1, 128))
@@ -99,7 +99,7 @@ def test_integers_have_to_be_equal() -> None:
 
 
 def test_a_few_codes_may_be_off_by_one() -> None:
-    """Where floats are rounded, a number next to the middle goes either way; but one, and seldom."""
+    """A rounded float close to the middle goes either way, but only by one, and seldom."""
     exact = np.arange(10_000).astype("uint8")
     near, far, many = exact.copy(), exact.copy(), exact.copy()
     near[5:9] += 1
@@ -137,7 +137,7 @@ def test_other_shape_type_or_count_is_wrong() -> None:
 
 
 def test_all_zero_reference_allows_zero_only() -> None:
-    """Where the reference is zero everywhere, there is nothing to round."""
+    """An all-zero reference leaves nothing to round."""
     zero = np.zeros(4, "float32")
 
     assert compare([zero.copy()], [zero]) is None
@@ -189,7 +189,7 @@ def test_what_is_allowed_is_told_where_the_difference_is_largest() -> None:
 
 
 def test_wide_integers_are_indices() -> None:
-    """Token ids: PyTorch refuses a negative one, and a compiled gather reads what lies before its table."""
+    """Wide integers are token ids: PyTorch refuses a negative one, and a compiled gather reads before its table."""
     ids, positions, quantized = map(
         np.asarray, make_inputs([TensorSpec((64,), dtype) for dtype in ("int64", "int32", "int8")], 0)
     )

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 class Case(NamedTuple):
-    """A model, and what it is given."""
+    """A model with its inputs and weights."""
 
     nodes: Sequence[onnx.NodeProto]
     inputs: Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""Reading ONNX files: shapes, weights, and what is wrong with a file."""
+"""Reading ONNX files: shapes, weights, and faults of a file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_symbolic_shape_is_named_with_the_way_out(tmp_path: Path) -> None:
 
 
 def test_given_shape_makes_the_model_static(tmp_path: Path) -> None:
-    """A shape for the symbolic input is what the model has from then on, in its bytes, too."""
+    """A shape for the symbolic input becomes part of the model, in its bytes, too."""
     path = save_relu(tmp_path, ["batch", 3])
     model = load_model(path, shapes={"image": (5, 3)})
 
@@ -79,14 +79,14 @@ def test_given_shape_makes_the_model_static(tmp_path: Path) -> None:
     ],
 )
 def test_shape_that_does_not_fit_is_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], said: str) -> None:
-    """A shape for the wrong input or of the wrong kind is the caller's mistake, and says what would fit."""
+    """A shape for the wrong input or of the wrong kind is the caller's mistake; the error names a valid one."""
     with pytest.raises(InvalidRequest, match=said):
         load_model(save_relu(tmp_path, ["batch", 3]), shapes=shapes)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no model", b"\x00" * 100, b"\x08\x07"])
 def test_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> None:
-    """Whatever a file holds, the error names it and says what it is not."""
+    """For any contents of the file, the error names the file and says that it is no ONNX model."""
     path = tmp_path / "broken.onnx"
     path.write_bytes(content)
 
@@ -110,7 +110,7 @@ def test_unknown_type_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_missing_package_names_its_extra() -> None:
-    """Who lacks what a format needs learns how to get it."""
+    """The error for a missing package has the command that installs it."""
     with pytest.raises(ImportFailed, match=r"needs the package tflite.*; .* pip install 'tvm-fleet\[tflite\]'"):
         require("tflite.nothing_there", "a TFLite model")
 
@@ -177,7 +177,7 @@ def test_random_weights_keep_the_scale_of_activations(tmp_path: Path) -> None:
 
 
 def inverted_residuals(blocks: int = 17) -> onnx.ModelProto:
-    """A MobileNetV2 in small, initialised as it is before training: what comes out is all but nothing."""
+    """A small MobileNetV2, initialized as before training: its outputs are close to zero."""
     rng = np.random.default_rng(0)
     nodes, weights = [], [numpy_helper.from_array(np.array(x, "float32"), n) for n, x in (("lo", 0), ("hi", 6))]
 

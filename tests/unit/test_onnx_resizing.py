@@ -89,7 +89,7 @@ def test_what_tvm_resizes_otherwise_or_not_at_all(
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("scale", [2, 1.5, 0.6])
 def test_older_versions(op_type: str, opset: int, mode: str, scale: float, tmp_path: Path) -> None:
-    """YOLOv3's files are of that time. What a smaller scale takes is the next element, not the one before."""
+    """YOLOv3's files use these versions. With a smaller scale, the next element is taken, not the one before."""
     if (op_type, scale) == ("Upsample", 0.6):
         pytest.skip("it only makes larger")
     inputs = {"x": noise(1, 2, 5, 6)}
@@ -102,7 +102,7 @@ def test_older_versions(op_type: str, opset: int, mode: str, scale: float, tmp_p
 
 @pytest.mark.parametrize("scales", [[1, 1, 1.5, 2], [1, 1, 0.6, 1.3]])
 def test_whole_numbers(scales: list[float], tmp_path: Path) -> None:
-    """TVM's were any numbers; these are the same but for how what lies between two of them is rounded."""
+    """TVM's own results were arbitrary; these differ from the reference only in rounding between two numbers."""
     pixels = np.random.default_rng(0).integers(0, 255, (1, 2, 5, 6)).astype("uint8")
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
     model = loaded(model_of([node], {"x": pixels}, {"scales": np.array(scales, "float32")}), tmp_path)

@@ -38,7 +38,7 @@ def test_operators_of_many_inputs(case: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", [{"lo": 0.0, "hi": 0.5}, {"lo": -0.5}, {"hi": 0.25}])
 def test_bounds_that_are_constant_need_no_look_for_nan(bounds: dict[str, float], tmp_path: Path) -> None:
-    """ReLU6 is two operators that are fused with what is before them."""
+    """ReLU6 becomes two operators that are fused with the operators before them."""
     inputs = {"x": noise(2, 3, 4)}
     node = helper.make_node("Clip", ["x", *(name if name in bounds else "" for name in ("lo", "hi"))], ["y"])
     proto = model_of([node], inputs, {name: np.array(value, "float32") for name, value in bounds.items()})
@@ -50,7 +50,7 @@ def test_bounds_that_are_constant_need_no_look_for_nan(bounds: dict[str, float],
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 2])
 def test_normalisation_leaves_zeros_zero(order: int, tmp_path: Path) -> None:
-    """A row of zeros has no direction; it stays what it is."""
+    """A row of zeros has no direction and stays zero."""
     x = noise(3, 4)
     x[1] = 0
 
@@ -62,7 +62,7 @@ def test_normalisation_leaves_zeros_zero(order: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("time_axis", "batch_axis"), [(0, 1), (1, 0)])
 def test_sequences_are_reversed_up_to_their_length(time_axis: int, batch_axis: int, tmp_path: Path) -> None:
-    """What lies beyond a sequence's end stays in place."""
+    """Elements beyond a sequence's end stay in place."""
     inputs = {"x": noise(4, 4, 2)}
     node = helper.make_node("ReverseSequence", ["x", "n"], ["y"], time_axis=time_axis, batch_axis=batch_axis)
 
@@ -130,7 +130,7 @@ def test_integer_convolution(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("op_type", ["Celu", "Swish"])
 def test_functions_of_the_specification(op_type: str, tmp_path: Path) -> None:
-    """What ONNX defines by other operators is imported as those."""
+    """Functions that ONNX defines by other operators are imported as those operators."""
     inputs = {"x": noise(2, 3)}
     proto = model_of([helper.make_node(op_type, ["x"], ["y"])], inputs, opset=24)
 
@@ -167,7 +167,7 @@ def test_a_pool_that_is_padded_at_the_beginning(strides: list[int], tmp_path: Pa
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER"])
 @pytest.mark.parametrize("shape", [[10, 12], [9, 11], [13, 15]])
 def test_a_transposed_convolution_of_a_wanted_size(shape: list[int], auto_pad: str, tmp_path: Path) -> None:
-    """What is too much is cut off: half of it on each side, and one more on one of them; what lacks is zeros."""
+    """The excess is cut off, half of it on each side and the odd element on one of them; missing elements are zeros."""
     inputs = {"x": noise(1, 2, 5, 6)}
     how = {"strides": [2, 2], "output_shape": shape, "auto_pad": auto_pad}
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **how)
@@ -176,7 +176,7 @@ def test_a_transposed_convolution_of_a_wanted_size(shape: list[int], auto_pad: s
 
 
 def test_arithmetic_on_shapes_is_done_before_import() -> None:
-    """What exporters compute with shapes is a constant when the shapes are known."""
+    """Arithmetic on known shapes, as exporters write it, becomes a constant."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Constant", [], ["zero"], value_int=0),
@@ -254,7 +254,7 @@ def test_what_still_learns_is_refused() -> None:
 
 
 def test_what_still_drops_is_refused() -> None:
-    """Which numbers it drops is up to chance; at a share of zero it is what it is outside of training."""
+    """A dropout in training drops random numbers; with a share of zero it behaves as outside of training."""
     inputs = {"x": noise(3, 4)}
     node = helper.make_node("Dropout", ["x", "share", "trains"], ["y"], name="drop")
 

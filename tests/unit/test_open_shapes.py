@@ -1,4 +1,4 @@
-"""Shapes of inputs whose file leaves dimensions open."""
+"""Shapes for inputs with open dimensions in the file."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_batch_size_closes_first_dimensions_only() -> None:
     ],
 )
 def test_contradictions_are_named(shapes: dict[str, tuple[int, ...]], batch_size: int | None, said: str) -> None:
-    """Which dimension, and both of the sizes that it would have."""
+    """The message names the dimension and both of its conflicting sizes."""
     with pytest.raises(InvalidRequest, match=said):
         close_shapes(BERT, shapes, batch_size)
 
 
 def test_a_batch_size_goes_with_shapes_that_have_it() -> None:
-    """The shape closes what the batch size leaves open; a dimension without a name cannot contradict it, either."""
+    """The shape closes dimensions that the batch size leaves open; it must not contradict the batch size."""
     assert close_shapes({"x": ("", "length")}, {"x": (3, 4)}, batch_size=3) == {"x": (3, 4)}
     with pytest.raises(InvalidRequest, match="the batch size is 2, and by the shape of input 'x' it is 3"):
         close_shapes({"x": ("", "length")}, {"x": (3, 4)}, batch_size=2)
@@ -74,7 +74,7 @@ def test_several_shapes_of_an_input_make_sets() -> None:
 
 
 def test_sets_of_shapes_have_to_be_complete() -> None:
-    """Which of three shapes would the second one of two belong to?"""
+    """It would be unclear to which of three shapes the second one of two belongs."""
     with pytest.raises(ConfigError, match="ids has 3, mask has 2; give each input as many shapes"):
         parse_shapes(["ids=1,1", "ids=1,2", "ids=1,3", "mask=1,1", "mask=1,2"])
 

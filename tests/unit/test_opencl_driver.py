@@ -1,4 +1,4 @@
-"""The OpenCL driver without hardware: what it serves by itself, what its settings choose, targets, sensors."""
+"""The OpenCL driver without hardware: devices that it serves by default, its settings, targets and sensors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_without_a_driver_but_pocl_nothing_is_asked(tmp_path: Path, monkeypatch:
 
 
 def test_by_itself_it_serves_gpus_that_no_other_driver_serves(tmp_path: Path, devices: list[OpenClDevice]) -> None:
-    """What it finds, it makes again from the entry; an NVIDIA GPU with its driver loaded is left to cuda."""
+    """The driver creates the same device again from a found entry; an NVIDIA GPU with its driver loaded is left to
+    cuda.
+    """
     devices.insert(0, NVIDIA)
     root = root_with(tmp_path, "etc/OpenCL/vendors/some.icd")
 
@@ -118,7 +120,7 @@ def test_the_target_keeps_to_the_device(device: OpenClDevice, threads: int, shar
 
 
 async def test_a_runtime_of_tvms_own_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a user built it, beside TVM's other libraries, nothing is compiled and the workers load that one."""
+    """If a user built TVM's own runtime beside its other libraries, workers load it and nothing is compiled."""
     library = tmp_path / "lib" / "libtvm_runtime_opencl.so"
     root_with(tmp_path, "lib/libtvm_runtime_opencl.so", "__init__.py")
     spec = importlib.machinery.ModuleSpec("tvm", None, is_package=True)

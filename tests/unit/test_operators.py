@@ -99,7 +99,7 @@ def test_shapes_that_fit_no_convolution_keep_the_name(shapes: list[tuple[int, ..
     ],
 )
 def test_a_program_without_a_name_is_known_by_its_blocks(blocks: list[str], expected: str) -> None:
-    """MetaSchedule calls every program "main"; its blocks still say what they compute."""
+    """MetaSchedule calls every program "main"; its blocks still name the operators."""
     arguments = specs((1, 8, 8, 8), (16, 8, 3, 3), (1, 16, 8, 8))
     assert describe_workload("main-17", arguments, named_after(*blocks)) == expected
 

@@ -1,4 +1,4 @@
-"""Candidates are searched ahead of their turn: the prioritizer knows what to expect, and nobody waits for them."""
+"""Candidates are searched ahead of their turn, so that predictions exist in time and devices do not wait."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked(effects: list[ev.Effect]) -> list[str]:
 
 
 def test_a_candidate_is_claimed_when_it_is_chosen() -> None:
-    """What a search finds lies ahead and is nobody's; a batch takes the first of it, and the rest stays."""
+    """Found candidates enter the backlog unclaimed; a batch takes the first of them, and the rest stays."""
     job = Script()
     job.feed(ev.RoundWanted())
 
@@ -52,7 +52,7 @@ def test_a_candidate_is_claimed_when_it_is_chosen() -> None:
 
 
 def test_a_newer_search_replaces_what_was_ahead() -> None:
-    """What was dropped was never claimed; what is under way by then is not taken again."""
+    """Dropped candidates were never claimed; candidates under way by then are not taken again."""
     job = Script()
     job.find(*"abcdefgh")
     job.run(ev.RoundWanted())
@@ -64,7 +64,7 @@ def test_a_newer_search_replaces_what_was_ahead() -> None:
 
 
 def test_nobody_waits_for_a_search_that_goes_on_beside_the_device() -> None:
-    """While a workload is searched ahead, its next batch is what was found before, though that knows less."""
+    """During a search ahead, the workload's next batch comes from the previous search, although that knew less."""
     job = Script()
     job.find(*"abcdefgh")
     job.run(ev.RoundWanted())
@@ -145,7 +145,9 @@ def test_only_who_knows_less_than_it_could_is_searched_ahead() -> None:
 
 
 def test_what_is_expected_of_candidates_decides_whose_turn_it_is() -> None:
-    """Of two workloads alike, the one whose candidates ahead promise more is next, and its forecast says how much."""
+    """Of two similar workloads, the one with more promising candidates in its backlog is next, with a forecast to
+    match.
+    """
     job = Script(begun("a"), begun("b"))
     job.run(ev.Found("a", tuple(expecting(f"a{n}", 1.9, 2.1) for n in range(8))))
     job.run(ev.Found("b", tuple(expecting(f"b{n}", 0.4, 0.6) for n in range(8))))
@@ -173,7 +175,7 @@ def test_a_search_looks_further_ahead_with_each_batch() -> None:
 
 
 def test_predictions_end_where_nobody_says_anything() -> None:
-    """They stand in the order of the candidates, so what follows a gap is not known."""
+    """Predictions stand in the order of the candidates, so they end at the first candidate without one."""
     backlog = Backlog(
         candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Proposal(digest="c", trace_json="c"))
     )
