@@ -19,7 +19,7 @@ from fleet.optimizer.report import report_decisions
 from tests.unit.optimizer_core import Script, build, find, known, proposals, secs, why_closed, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
-"""What is expected of the next candidates of a workload that takes 1 s: three batches of four gain nothing."""
+"""Predictions for the next candidates of a workload that takes 1 s: three batches of four gain nothing."""
 
 
 def test_a_candidate_goes_through_its_stages() -> None:
@@ -48,7 +48,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
 
 
 def test_a_result_counts_when_it_is_stored() -> None:
-    """A job that is killed between the two has not counted what nobody will find."""
+    """A job that is killed between measuring and storing has not counted a result that is lost."""
     job = Script()
     job.run(ev.Proposed("w", proposals("a")))
     (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
@@ -75,8 +75,9 @@ def test_what_is_not_built_is_a_failed_trial() -> None:
 
 
 def test_a_batch_of_which_nothing_is_built_has_gained_nothing() -> None:
-    """What it was expected to gain is not taken for what the next one was: from then on each was judged by the one
-    before."""
+    """Its expected gain is not compared with the next batch's result: that shifted the forecasts of all later
+    batches.
+    """
     records = [
         Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)
     ]
@@ -93,7 +94,7 @@ def test_a_batch_of_which_nothing_is_built_has_gained_nothing() -> None:
 
 
 def test_no_more_trials_are_planned_than_there_are() -> None:
-    """What is under way counts, also when the next round is made while the last one is measured."""
+    """Trials under way count, also when the next round is planned during a measurement."""
     job = Script(total=6)
 
     (first,) = find(job.feed(ev.RoundWanted()), ev.Propose)
@@ -125,7 +126,7 @@ def test_a_search_that_finds_nothing_closes_its_workload() -> None:
 
 
 def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
-    """Also where it was a trial of an earlier job, whose record it replaces in the search."""
+    """Its record replaces that of an earlier job's trial in the search."""
     job = Script(known(trials_before=1, records=[Observation(workload="w", trace_json="s", run_sec=9.0)]))
 
     job.run(ev.Proposed("w", proposals("s"), is_static=True))
@@ -194,7 +195,9 @@ def test_trees_of_its_own_are_trained_where_a_search_has_nothing_better(
 
 
 def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
-    """The search sees it as failed, and the user hears of it; what is slower than the best is not checked at all."""
+    """The search records a failure and the user gets a notice; candidates slower than the best are not checked
+    at all.
+    """
     job = Script()
     job.answer = secs({"a": 1.0, "b": 2.0, "c": 3.0})
     job.verdicts["a"] = ev.Verdict.WRONG
@@ -377,7 +380,7 @@ def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
 
 
 def test_no_batch_is_planned_past_the_deadline() -> None:
-    """Shortly before it only what can be measured in time is looked at, and nothing from then on; it is said once."""
+    """Shortly before it only measurable batches are considered, and none from then on; the user is notified once."""
     records = [
         Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)
     ]

@@ -44,7 +44,7 @@ def result(digest: str) -> Store:
 
 
 async def test_a_batch_is_stored_in_one_transaction() -> None:
-    """What came within a moment; who has to know that it is stored does not wait for the moment to pass."""
+    """Results of one moment share a transaction; `finish` does not wait for the moment to pass."""
     log = Log()
 
     async with asyncio.timeout(60), GroupCommit(log.store, moment_sec=_NEVER) as results:
@@ -111,7 +111,7 @@ async def test_what_was_measured_before_an_error_is_stored() -> None:
 
 
 async def test_what_is_being_stored_is_stored_although_its_batch_is_cancelled() -> None:
-    """As by a user who stops the job in that moment: the results are there."""
+    """Results are stored even if a user stops the job in that moment."""
     log = Log()
     log.is_open.clear()
 

@@ -1,4 +1,4 @@
-"""What a device can do at best bounds what the prioritizer expects."""
+"""Device limits bound the prioritizer's expectations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> N
 
 
 def test_a_roofline_is_measured_once_for_a_device_model(tmp_path: Path) -> None:
-    """It is kept beside the other facts; what another version wrote is no error."""
+    """It is kept beside the other facts; another version's format is no error."""
     with Library.open(tmp_path / "library.sqlite") as library:
         library.memory.note_device("pi4", {"core_count": 4})
         assert known_roofline(library, "pi4") is None

@@ -118,7 +118,7 @@ BOTH = (DeviceState(model="pi"), DeviceState(model="pc", builder_price=1.0))
 def test_the_plan_does_not_depend_on_the_order(
     workloads: list[WorkloadState], expected: Predictions, order: random.Random
 ) -> None:
-    """Neither of the workloads nor of the devices, nor of what is predicted of them."""
+    """The order of workloads, devices and predictions does not matter."""
     shuffled = order.sample(workloads, len(workloads))
     turned = {name: expected[name] for name in sorted(expected, reverse=True)}
 
@@ -158,7 +158,7 @@ def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadStat
 @settings(deadline=None, max_examples=25)
 @given(workloads=states(), expected=predictions(), power=st.integers(-10, 10))
 def test_the_unit_of_weight_does_not_matter(workloads: list[WorkloadState], expected: Predictions, power: int) -> None:
-    """Whoever counts a model's runs in thousands gets the same plan."""
+    """Counting a model's runs in thousands gives the same plan."""
     scaled = [
         replace(own, weight=own.weight * 2.0**power, job=replace(own.job, target_sec=own.job.target_sec * 2.0**power))
         for own in workloads
@@ -198,7 +198,7 @@ def test_no_workload_starves(times: list[float], weights: list[int], expected: P
 
 
 def test_each_workload_that_matters_gets_a_batch_before_any_gets_two() -> None:
-    """Nobody knows what the first gains; what takes less than a hundredth of its job's time waits."""
+    """The first batch's gain is unknown; a workload below a hundredth of its job's time waits."""
     tuned = state("tuned", *SPREAD_OUT)
 
     assert decide(tuned, state("new", current_sec=0.5)).batches[0].workload == "new"
@@ -207,8 +207,11 @@ def test_each_workload_that_matters_gets_a_batch_before_any_gets_two() -> None:
 
 
 def test_a_static_schedule_is_no_first_batch() -> None:
-    """Its time says what the workload takes now, not what a search finds: with it the costliest workload had three
-    batches before another had one. What earlier jobs have tried needs no first batch."""
+    """A static schedule's time predicts no search result, so its workload still needs a first batch.
+
+    Counting it, the costliest workload had three batches before another had one. A workload tried by earlier jobs needs
+    no first batch.
+    """
     tuned, static = state("tuned", *SPREAD_OUT), state("static", 0.5, batches=0)
 
     assert decide(tuned, static).batches[0].workload == "static"
@@ -227,7 +230,7 @@ def test_a_first_batch_that_would_be_late_is_small() -> None:
 
 
 def test_weight_times_gain_decides() -> None:
-    """Of two workloads with the same times, the one that the model runs more often; then what may still gain most."""
+    """Of two workloads with equal times, the more frequent one is first; then the one with the larger possible gain."""
     assert names(decide(state("a", *SPREAD_OUT), state("b", *SPREAD_OUT, weight=3))) == ["b", "a"]
     assert names(decide(state("flat", *[1.0] * 16), state("steep", *SPREAD_OUT))) == ["steep", "flat"]
 
@@ -238,7 +241,7 @@ def test_dear_device_time_counts() -> None:
 
 
 def test_builders_have_a_price() -> None:
-    """Where builds take the device's own cores, a workload that is dear to build comes later."""
+    """If builds use the device's own cores, a workload with expensive builds comes later."""
     dear, slow = state("dear", *SPREAD_OUT, trial_builder_sec=2.0), state("slow", *SPREAD_OUT, trial_device_sec=0.5)
 
     assert names(decide(dear, slow, devices=[DeviceState(builder_price=0.0)])) == ["dear", "slow"]
@@ -288,7 +291,7 @@ def test_promises_that_came_to_nothing_count_less() -> None:
 
 
 def test_a_model_that_promises_more_is_believed() -> None:
-    """Predicted times of the next candidates stand in for what records alone would let hope."""
+    """Predicted times of the next candidates replace the estimate from records alone."""
     slower, faster = np.full((8, 8), math.log(2.0)), np.full((8, 8), math.log(0.5))
 
     plan = decide(state("a", *SPREAD_OUT), state("b", *SPREAD_OUT), predictions={"a": slower, "b": faster})
@@ -299,7 +302,7 @@ def test_a_model_that_promises_more_is_believed() -> None:
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
 def test_predictions_that_are_no_numbers_say_nothing(nonsense: float) -> None:
-    """The records count alone: a workload whose expected gain was no number was said to have none left."""
+    """The records count alone: a gain of NaN had marked the workload as exhausted."""
     broken = np.zeros((8, 8))
     broken[3, 5] = nonsense
     workload = state("w", *SPREAD_OUT * 5)
@@ -372,7 +375,7 @@ def test_a_workload_is_finished_when_nothing_is_left_to_gain() -> None:
 
 
 def test_no_batch_looks_past_the_deadline() -> None:
-    """What cannot be measured in time gains nothing."""
+    """A batch that cannot be measured in time gains nothing."""
     hurried = JobTerms(deadline_sec=1.0)
 
     (batch,) = decide(state("w", *SPREAD_OUT, job=hurried), now_sec=0.5).batches
@@ -396,7 +399,7 @@ def test_searching_and_building_take_time_from_a_deadline_where_cores_are_shared
 
 
 def test_nothing_beyond_the_target_is_a_gain() -> None:
-    """A job that is nearly there gets what it asked for, and no more: of its two workloads each may bring it."""
+    """A job close to its target gains no more than the rest; either of its two workloads may bring it."""
     nearly, open_end = JobTerms(name="nearly", target_sec=1.999), JobTerms(name="open")
 
     plan = decide(
@@ -410,7 +413,7 @@ def test_nothing_beyond_the_target_is_a_gain() -> None:
 
 
 def test_a_workload_that_has_all_it_was_asked_for_is_not_called_exhausted() -> None:
-    """What is left to gain is that of the workload, not that of its job's target."""
+    """Exhaustion depends on the workload's remaining gain, not on its job's target."""
     job = JobTerms(target_sec=0.9995)
 
     plan = decide(state("w", *SPREAD_OUT * 5, job=job))
@@ -420,7 +423,7 @@ def test_a_workload_that_has_all_it_was_asked_for_is_not_called_exhausted() -> N
 
 
 def test_a_job_with_a_workload_of_unknown_time_is_not_at_its_target() -> None:
-    """What the others take together is not yet its latency; of a closed one nobody waits for a time."""
+    """The sum of the known times is not yet the job's latency; a closed workload's time does not matter."""
     job = JobTerms(target_sec=5.0)
     known, unknown = state("known", *SPREAD_OUT, job=job), state("unknown", job=job)
 
@@ -441,7 +444,7 @@ def test_the_turn_of_the_least_served_is_said() -> None:
 
 
 def test_reasons_are_sentences() -> None:
-    """What a person reads: the gain, its spread, the horizon and the price."""
+    """Text for people: the gain, its spread, the horizon and the price."""
     reason = decide(state("a", *SPREAD_OUT, weight=3)).batches[0].reason
 
     text = reason_text(replace(reason, gain_sec=2e-3, spread_sec=1e-3, horizon=4, device_sec=0.8))

@@ -1,4 +1,4 @@
-"""What a job knows of its workloads."""
+"""A job's progress on its workloads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def report_of(model: ModelReport) -> TuneReport:
 
 
 def shown(report: TuneReport) -> str:
-    """What `fleet tune` prints of a report."""
+    """The output of `fleet tune` for a report."""
     return text_of(render_report(report))
 
 
@@ -91,7 +91,9 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
 
 
 def test_a_batch_is_judged_by_what_it_gained() -> None:
-    """Beside what was expected of it; one that is never measured is forgotten, and so is one of which nobody knew."""
+    """Its gain is kept beside its forecast; forecasts without a measurement, and batches without a forecast, are
+    dropped.
+    """
     item = progress("w", right={"[]": 4.0}, judged_sec=4.0, forecasts=deque([0.5, 0.1, 0.0, 0.2]))
 
     forget_forecast(item)
@@ -204,7 +206,9 @@ def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is(
 
 
 def test_a_report_says_what_running_in_the_model_changed() -> None:
-    """How many took part, how many keep another schedule than the fastest alone, and how many suffer in the model."""
+    """The report counts workloads compared in the model, those with another schedule than the fastest alone, and slow
+    ones.
+    """
     alone, static = (
         OptionReport(alone_us=sec, in_place_us=9.0 - sec, is_static=is_chosen, is_chosen=is_chosen)
         for sec, is_chosen in ((1.0, False), (2.0, True))
@@ -288,7 +292,7 @@ def test_a_run_with_minutes_goes_on_with_none_that_counts_trials(tmp_path: Path)
 
 
 def test_an_interrupted_run_says_what_is_kept() -> None:
-    """How many trials are in the library, when there are any, and that the same command goes on."""
+    """The line has the number of stored trials, if any, and that the same command resumes."""
     from fleet.cli.tune_view import stopped_line
 
     some = JobProgress(trials_total=9, workloads=[progress(trials=2), progress(trials=3)])
@@ -315,7 +319,7 @@ def test_wishes_about_heat_and_caches_reach_every_comparison() -> None:
 
 
 def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """Text in red and JSON say it and what to do: a schedule or model slower than none is of no use."""
+    """Red text and JSON report a schedule or model that is slower than none, with a remedy."""
     from rich.console import Console
 
     from fleet.cli.tune_view import render_report

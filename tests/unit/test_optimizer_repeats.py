@@ -13,7 +13,7 @@ DRIFT = Disturbance(DisturbanceKind.REFERENCE_DRIFT, "reference kernel 1.31 time
 
 
 def script(*disturbances: dict[str, Disturbance], total: int = 100, run_sec: float = 0.0) -> Script:
-    """A job whose device is disturbed so in each round, and calm afterwards."""
+    """A job on a device with these disturbances in each round, and calm afterwards."""
 
     def answer(number: int, trial: Trial) -> Measurement:
         disturbed = disturbances[number - 1] if number <= len(disturbances) else {}
@@ -68,7 +68,7 @@ def test_only_what_was_disturbed_is_measured_again() -> None:
 
 
 def test_a_disturbed_time_teaches_less_until_there_is_a_calm_one() -> None:
-    """What the search and the cost model get of a candidate says whether its time is to be believed."""
+    """Records for the search and the cost model carry the doubt about a time."""
     job = script({"a": BUSY, "b": BUSY}, {"b": BUSY}, {"b": BUSY})
 
     job.propose(*"abc")
@@ -120,7 +120,7 @@ def test_repeats_have_a_budget() -> None:
 
 
 def test_the_fastest_are_repeated_first() -> None:
-    """The budget goes to what a job is after: the best candidates."""
+    """The budget goes to the best candidates."""
     job = script({"*": BUSY}, total=4, run_sec=1.0)
     plain = job.answer
     job.answer = lambda number, trial: made(

@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_left_out(neighbour: tuple[Workload, str]) -> None:
 
 @pytest.mark.slow
 def test_a_neighbours_tile_is_one_of_the_own_space() -> None:
-    """Loops of other lengths, which three vectors do not divide: what comes of it is legal, and computes the same."""
+    """Loops of other lengths are not divided by three vectors; the adapted schedule is legal and computes the same."""
     import tvm
 
     origin, ours = matmul(96), matmul(64)
@@ -234,7 +234,7 @@ def test_the_nearest_neighbour_has_a_length_of_one_where_the_workload_has() -> N
 
 
 def test_only_a_neighbours_good_schedules_are_worth_a_try(tmp_path: Path) -> None:
-    """Where one schedule is far ahead, the second best has nothing to teach."""
+    """If one schedule is far ahead, the second best is not tried."""
     spec = TensorSpec((8, 8), "float32")
     stored_ones = [
         StoredWorkload(shash=shash, name="softmax", mod_json=f'"{shash}"', flop=1.0, args=(spec,))

@@ -55,7 +55,7 @@ async def test_builds_share_the_cores() -> None:
 
 
 async def test_a_waiting_measurement_is_not_overtaken_by_new_builds() -> None:
-    """Who asked first goes first, so a stream of builds cannot starve the device."""
+    """Turns are first come, first served, so a stream of builds cannot starve the device."""
     turns, log = Turns(shares_cores=True), []
     async with asyncio.TaskGroup() as group, turns.building():
         group.create_task(_use(turns, "measuring", log, 0))

@@ -1,4 +1,4 @@
-"""When the agreement of two answers says nothing: outputs that any kernel would give."""
+"""Weak output checks: outputs that any kernel would give."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_output_has_to_depend_on_the_input() -> None:
 
 
 def test_inputs_come_in_several_styles() -> None:
-    """What takes roots needs positive ones; what saturates needs small ones."""
+    """Roots need positive inputs; saturating functions need small ones."""
     args = (TensorSpec((64,), "float32"), TensorSpec((64,), "float32", is_output=True))
 
     inputs = {style: make_inputs(args, 0, style) for style in InputStyle}

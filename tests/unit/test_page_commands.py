@@ -20,7 +20,7 @@ _TEXTS = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
     if path.name != "CHANGELOG.md" and path.parent.name != "decisions"
 )
-"""What speaks of today."""
+"""Pages about the current version."""
 
 
 def test_no_test_types_what_needs_more_than_this_machine_and_nothing_else() -> None:
@@ -34,7 +34,7 @@ def test_no_test_types_what_needs_more_than_this_machine_and_nothing_else() -> N
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_output_holds_no_command(page: Path) -> None:
-    """What is to be typed stands where it is found."""
+    """Commands to type are in blocks of their own, where readers look for them."""
     assert [
         line for block in output_blocks(page.read_text()) for line in block.splitlines() if COMMAND.match(line)
     ] == []
@@ -52,7 +52,7 @@ def test_a_page_names_commands_and_flags_that_exist(page: Path) -> None:
 
 
 def problem_of(command: str) -> str:
-    """Return what the command line would say of a command's name and flags."""
+    """Return the command line's complaint about a command's name and flags, or an empty text."""
     words = shlex.split(command)[1:]
     try:
         found: Any = load_command(words[0])
@@ -60,7 +60,7 @@ def problem_of(command: str) -> str:
         while words and (children := getattr(found, "commands", {})):
             found, words = children[words[0]], words[1:]
         context = found.context_class(found, info_name=found.name)
-        found.make_parser(context).parse_args([*words, "value"])  # sentences leave out what the last flag takes
+        found.make_parser(context).parse_args([*words, "value"])  # sentences leave out the last flag's value
     except KeyError as error:
         return f"no command {error}"
     except UsageError as error:

@@ -16,7 +16,7 @@ pieces = st.binary(max_size=300) | st.integers(0, 40_000).map(lambda size: (b"ma
 
 
 def sent(uploads: list[list[bytes]]) -> list[tuple[bytes, bool]]:
-    """Return what a Deflater makes of some artifacts: content, and whether it is compressed."""
+    """Return a Deflater's pieces for some artifacts: content, and whether it is compressed."""
     deflater = Deflater()
     messages = []
     for artifact in uploads:

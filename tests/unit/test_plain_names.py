@@ -17,7 +17,7 @@ from fleet.workloads.extract import extract
 
 
 def product_of(left: str, right: str) -> onnx.ModelProto:
-    """A matrix product whose inputs have these names."""
+    """A matrix product with inputs of these names."""
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, 16]) for name in (left, right)]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 16])
     graph = helper.make_graph([helper.make_node("MatMul", [left, right], ["y"])], "g", inputs, [output])
@@ -25,7 +25,7 @@ def product_of(left: str, right: str) -> onnx.ModelProto:
 
 
 def test_names_become_identifiers_and_stay_apart() -> None:
-    """Whatever is replaced, no two inputs get one name, and the nodes read what they read before."""
+    """No two inputs get one name, and the nodes read the same inputs as before."""
     proto = product_of("gpu_0/data:0", "gpu_0_data_0")
 
     use_plain_names(proto)

@@ -1,4 +1,4 @@
-"""What is written where only ASCII can be."""
+"""Output to streams that take only ASCII."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.cli.plain_text import allow_plain_text
 
 
 def test_signs_that_the_terminal_lacks_get_plain_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Degrees, dashes and braille dots are written as what looks most like them; what is unknown as '?'."""
+    """Degrees, dashes and braille dots are replaced by the most similar ASCII text, unknown characters by '?'."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
 
@@ -23,7 +23,7 @@ def test_signs_that_the_terminal_lacks_get_plain_forms(monkeypatch: pytest.Monke
 
 
 def test_bytes_of_odd_file_names_stay_where_the_terminal_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the locale C, whose streams hand them through; signs get their plain forms there, too."""
+    """Streams of the C locale pass such bytes through; signs get their plain forms there, too."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", errors="surrogateescape"))
 

@@ -18,7 +18,7 @@ from tests.programs import here
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is everybody's")
 
 _CORE = 36
-"""Where /proc/PID/stat has the core that a thread ran on last, behind the name."""
+"""Index in /proc/PID/stat, behind the name, of the core that a thread ran on last."""
 
 
 @pytest.fixture

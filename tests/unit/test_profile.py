@@ -1,4 +1,4 @@
-"""What a profile says of a model whose times are known."""
+"""Profiles of models with known times."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rendered(shown: ModelProfile, width: int) -> str:
 
 
 def test_what_is_slower_in_the_model_than_alone_comes_first() -> None:
-    """Its loss is what tuning can gain; what costs more but runs as fast as alone comes after it."""
+    """Its loss is the possible gain of tuning; a costlier operator that runs as fast as alone comes after it."""
     slower, costlier, unknown = join(CALLS, WORKLOADS, ALONE, ROOFLINE)
 
     assert (slower.name, slower.count, slower.is_slower_in_place) == ("fused_matmul_add", 2, True)
@@ -95,7 +95,7 @@ def test_rates_and_shares_are_of_all_calls_together() -> None:
 
 
 def test_a_difference_that_every_call_pays_is_no_loss() -> None:
-    """A tiny operator takes longer in the model by what the call costs: nothing in it could be tuned."""
+    """A tiny operator takes longer in the model by the price of the call: tuning it could gain nothing."""
     (found,) = join([call("matmul1", 3e-6)], WORKLOADS, {"hash of matmul1": call("", 1e-6)}, ROOFLINE)
 
     assert found.ratio == pytest.approx(3.0)
@@ -143,7 +143,7 @@ def test_onnx_runtime_stands_beside_the_model() -> None:
     ],
 )
 def test_operators_of_both_engines_are_grouped(name: str, group: OperatorGroup) -> None:
-    """Names differ, what they compute does not."""
+    """Operators that compute the same are in one group, although their names differ."""
     assert group_of(name) is group
 
 
@@ -179,7 +179,7 @@ def test_other_formats_are_not_given_to_onnx_runtime(caplog: pytest.LogCaptureFi
     ],
 )
 def test_a_device_that_cannot_look_inside_is_refused_at_once(inventory: Inventory, reason: str) -> None:
-    """Not after the model was compiled; and with what can be done instead."""
+    """The refusal comes before the model is compiled, and names an alternative."""
     with pytest.raises(InvalidRequest, match=reason):
         refuse_unfit("devices/it", inventory)
 

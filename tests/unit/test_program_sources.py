@@ -1,4 +1,4 @@
-"""Single programs by what people write."""
+"""Single programs, found by a user's text for them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_name_in_python_is_found_in_the_current_folder(here: Path, source: str
 
 
 def test_a_program_survives_its_file(here: Path) -> None:
-    """What Python made and what is read back are one workload: records of one are records of the other."""
+    """A program made in Python and its copy from the file are one workload and share their records."""
     path = program_file("programs_of_mine:product")
 
     assert path.name == "product.json"
@@ -66,7 +66,7 @@ def test_a_program_survives_its_file(here: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to do about it."""
+    """The error comes with a remedy."""
     monkeypatch.setenv("FLEET_CACHE_DIR", "/proc/nowhere")
 
     with pytest.raises(ConfigError, match=r"cannot write /proc/nowhere.*FLEET_CACHE_DIR"):
@@ -87,7 +87,7 @@ def test_a_cache_that_cannot_be_written_is_said(here: Path, monkeypatch: pytest.
     ],
 )
 def test_what_is_no_program_is_refused(here: Path, source: str, kind: type[FleetError], message: str) -> None:
-    """The message names what was written."""
+    """The message contains the user's text."""
     with pytest.raises(kind, match=re.escape(message)):
         find_program(source)
 

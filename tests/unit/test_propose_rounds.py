@@ -79,7 +79,9 @@ def propose_all(pool: BuildPool, workload: Workload, records: list[Observation],
 
 
 def test_the_second_round_learns_from_the_first(pool: BuildPool, workload: Workload, tmp_path: Path) -> None:
-    """Sixteen different candidates of a real operator build and run, the last eight ranked by what the first taught."""
+    """Sixteen different candidates of a real operator build and run; the last eight are ranked by a model of
+    the first.
+    """
     records: list[Observation] = []
     lessons: list[Observation] = []
     model: bytes | None = None

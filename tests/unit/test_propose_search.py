@@ -143,7 +143,7 @@ class Knowing(SearchState):
 
 @pytest.mark.slow
 def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
-    """Who goes on with a job, or takes a search over, has the programs' hashes from the library: the same proposals."""
+    """A resumed job or search gets the programs' hashes from the library and makes the same proposals."""
     programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
     records = [
         Observation(workload="w", trace_json=proposal.trace_json, origin=proposal.origin, run_sec=1e-3)
@@ -171,7 +171,7 @@ class Ruled(SearchState):
 def test_now_and_then_a_random_pick_of_the_rules_is_measured(
     workload: Workload, explored: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TVM returns them last, so who keeps the first ones never measures any."""
+    """TVM returns random picks last, so keeping the first ones would never measure any."""
     task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=4, ahead=60, population=16)
     monkeypatch.setattr(proposing, "EXPLORED", 0.0)
     found = [one.digest for one in propose(task, Ruled(workload.mod_json, TARGET))]
@@ -197,7 +197,7 @@ def test_schedules_check_their_arguments_again_after_the_own_space_was_made(work
 
 @pytest.mark.slow
 def test_measured_candidates_never_come_again(workload: Workload, proposals: list[Proposal]) -> None:
-    """Round after round, neither what was measured, nor what failed, nor what is in flight is proposed again."""
+    """Round after round, measured, failed and in-flight candidates are not proposed again."""
     seen = {proposal.digest for proposal in proposals}
     records = [
         Observation(workload="w", trace_json=proposals[0].trace_json, origin=proposals[0].origin, run_sec=math.inf)
@@ -285,7 +285,7 @@ def test_candidates_build_and_compute_the_same(workload: Workload, proposals: li
 
 
 def synthetic_records(count: int, seed: int = 0) -> list[Observation]:
-    """Candidates whose time is known: a base and a term for each of two features, summed over their stores."""
+    """Candidates with known times: a base and a term for each of two features, summed over their stores."""
     rng = np.random.default_rng(seed)
     records = []
     for _ in range(count):
@@ -335,7 +335,7 @@ def test_disturbed_times_teach_less() -> None:
 
 
 def test_failures_rank_last() -> None:
-    """What failed to run is learned as bad, not left out."""
+    """Failed candidates are learned as slow, not left out."""
     good = synthetic_records(60)
     bad = [
         Observation(workload="w", run_sec=math.inf, features=record.features + np.float32(10.0))

@@ -29,20 +29,20 @@ def generate() -> ModuleType:
 
 @pytest.fixture
 def agreed(generate: ModuleType) -> FileDescriptorSet:
-    """What peers in use may speak."""
+    """The protocol that peers in use may speak."""
     found: FileDescriptorSet = generate.read_descriptors(ROOT / generate.GOLDEN)
     return found
 
 
 def test_generated_files_are_fresh(generate: ModuleType, tmp_path: Path) -> None:
-    """Messages, stubs and the memory of the wire are what protos/generate.py writes today."""
+    """Messages, stubs and the committed descriptors equal the output of protos/generate.py."""
     generate.generate(tmp_path)
 
     assert generate.stale_files(tmp_path, ROOT) == []
 
 
 def test_no_number_changes_its_meaning(generate: ModuleType, agreed: FileDescriptorSet, tmp_path: Path) -> None:
-    """A peer built from the committed descriptors reads what today's protos say."""
+    """A peer built from the committed descriptors reads messages of today's protos."""
     generate.generate(tmp_path)
 
     assert generate.broken_promises(agreed, generate.read_descriptors(tmp_path / generate.GOLDEN)) == []
@@ -91,7 +91,7 @@ def drop_rpc(descriptors: FileDescriptorSet) -> None:
 def test_what_older_peers_would_misread_is_named(
     generate: ModuleType, agreed: FileDescriptorSet, change: Callable[[FileDescriptorSet], None], said: str
 ) -> None:
-    """Each incompatible change is refused with the name of what it breaks."""
+    """Each incompatible change is refused with the name of the broken field."""
     changed = FileDescriptorSet.FromString(agreed.SerializeToString())
     change(changed)
 
@@ -99,7 +99,7 @@ def test_what_older_peers_would_misread_is_named(
 
 
 def test_a_reserved_number_is_never_used_again(generate: ModuleType, agreed: FileDescriptorSet) -> None:
-    """A field may go when its number is reserved; what takes the number later is refused."""
+    """A field may be removed if its number is reserved; a later use of the number is refused."""
     without = FileDescriptorSet.FromString(agreed.SerializeToString())
     drop_field(without)
     lease_of(without).reserved_range.add(start=3, end=4)

@@ -1,4 +1,4 @@
-"""Random weights leave models whose answers can be wrong, and whose activations are numbers that take no extra time."""
+"""Random weights keep models sensitive to wrong kernels, and activations ordinary numbers that take no extra time."""
 
 from __future__ import annotations
 

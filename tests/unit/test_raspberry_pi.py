@@ -1,4 +1,4 @@
-"""What the Raspberry Pi's driver reads, from trees as the vendor's kernel shows them."""
+"""Readings of the Raspberry Pi's driver, from trees as the vendor's kernel shows them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ async def _opened(root: Path, **settings: object) -> RaspberryPiDriver:
     ],
 )
 def test_the_firmwares_word_names_what_is_and_what_came_since(word: int, before: int, reasons: list[str]) -> None:
-    """A dip between two readings is told once; what was before the agent started is not told at all."""
+    """A dip between two readings is reported once; dips before the agent's start are not reported."""
     assert reasons == reasons_in(word, before)
 
 
 def test_a_pi_is_found_and_is_no_mere_cpu(tmp_path: Path) -> None:
-    """An agent without configuration serves it once, as what it is."""
+    """An agent without configuration serves it once, with its own driver."""
     kinds = [entry["driver"] for entry in find_devices(put_files(tmp_path, PI_4))]
 
     assert "raspberry_pi" in kinds
@@ -58,7 +58,7 @@ def test_any_other_machine_has_none(tmp_path: Path) -> None:
 
 
 async def test_the_target_is_the_boards_with_what_was_found(tmp_path: Path) -> None:
-    """Core and triple are what builders compile for."""
+    """Builders compile for its core and triple."""
     driver = await _opened(put_files(tmp_path, PI_4), threads=1)
 
     inventory = driver.inventory()
@@ -105,7 +105,7 @@ async def test_where_the_firmware_is_not_asked_the_voltage_alarm_tells(tmp_path:
 
 
 async def test_vcgencmd_is_asked_between_measurements(tmp_path: Path) -> None:
-    """It takes milliseconds: the heartbeat runs it, a reading only repeats what it said."""
+    """It takes milliseconds: the heartbeat runs it, and a reading only repeats its result."""
     tool = tmp_path / "usr/bin/vcgencmd"
     tool.parent.mkdir(parents=True)
     tool.write_text("#!/bin/sh\necho throttled=0x50005\n")
@@ -139,7 +139,7 @@ async def test_a_firmware_that_does_not_answer_is_left_alone(tmp_path: Path) -> 
 
 
 async def test_a_machine_that_is_no_pi_is_refused_by_name(tmp_path: Path) -> None:
-    """Whoever configured it learns what the machine says it is."""
+    """The error has the machine's own name, for the person that configured it."""
     put_files(tmp_path, pi_files(model="Hardkernel ODROID-N2", part="0xd09"))
 
     with pytest.raises(DeviceError, match="no Raspberry Pi: its device tree says 'Hardkernel ODROID-N2'"):
@@ -151,7 +151,7 @@ async def test_a_machine_that_is_no_pi_is_refused_by_name(tmp_path: Path) -> Non
     [("aarch64", 8, "aarch64"), ("aarch64", 4, "armv7l"), ("armv8l", 4, "armv7l"), ("armv7l", 4, "armv7l")],
 )
 def test_a_32_bit_system_on_a_64_bit_kernel_is_a_32_bit_machine(machine: str, pointer_bytes: int, said: str) -> None:
-    """Raspberry Pi OS runs so: 64-bit kernels would have to be told apart from what they run."""
+    """Raspberry Pi OS runs so; the architecture is that of the programs, not that of a 64-bit kernel."""
     assert said == architecture(machine, pointer_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Replays of recorded times: what policies see, and what their choices cost."""
+"""Replays of recorded times: the view of policies, and the price of their choices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_latency_counts_jobs_alike() -> None:
 
 
 def test_one_who_knows_goes_where_the_gain_is() -> None:
-    """The oracle measures the workload whose very last candidate is a thousand times better, and no other."""
+    """The oracle measures only the workload with a last candidate that is a thousand times better."""
     alike = np.full(24, 1e-3)
     gaining = np.append(alike[1:], 1e-6)
     tracks = [Track("w", "j", 1.0, secs, np.zeros((3, 24)), 1.0, 0.1) for secs in (alike, alike, gaining)]
@@ -64,7 +64,7 @@ def test_one_who_knows_goes_where_the_gain_is() -> None:
 
 
 def test_ours_believes_a_model_that_is_right() -> None:
-    """Where a model sees what comes next, the prioritizer goes there first."""
+    """If a model predicts a gain correctly, the prioritizer goes there first."""
     fast, slow = np.full(24, 1e-3), np.full(24, 1e-3)
     fast[BATCH:] = 1e-4
     tracks = [
@@ -80,7 +80,9 @@ def test_ours_believes_a_model_that_is_right() -> None:
 
 
 def test_only_what_lies_ahead_is_chosen_from() -> None:
-    """The best predicted comes first; what the search has not found yet is not known, however good it is."""
+    """The best predicted comes first; candidates that the search has not found yet are unknown, however good
+    they are.
+    """
     secs = np.linspace(2.0, 1.0, 2 * AHEAD)
     lane = Lane(Track("a", "j", 1.0, secs, np.log(secs)[None], 1.0, 0.1))
 

@@ -224,7 +224,7 @@ def test_a_job_that_is_not_there_is_named(path: str) -> None:
 
 
 def test_the_command_to_repeat_a_run_has_its_shapes(path: str) -> None:
-    """Whoever types it tunes the same program."""
+    """The command tunes the same program again."""
     conditions = {
         "selector": "kind=cpu",
         "trials": 4,

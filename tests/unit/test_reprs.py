@@ -1,4 +1,4 @@
-"""What a person sees at the prompt: one readable line for each value, whatever strangers wrote into it."""
+"""Values at the prompt: one readable line for each, also with untrusted text in it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ DRIFT = {"disturbances": [{"kind": "REFERENCE_DRIFT", "text": "slower"}]}
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_is_one_line(value: object, line: str) -> None:
-    """What it is, how it is, whose it is; neither its hundred other fields nor control characters."""
+    """The line has the kind, state and holder, but neither the hundred other fields nor control characters."""
     assert repr(value) == line
 
 

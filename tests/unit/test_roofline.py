@@ -1,4 +1,4 @@
-"""What a device can do at best."""
+"""A device's performance limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_tighter_limit_counts() -> None:
 
 
 def test_memory_is_as_fast_as_the_smallest_cache_that_holds_what_is_read() -> None:
-    """What fits none is read at the rate of the largest size that was measured."""
+    """Data too large for every measured size is read at the rate of the largest one."""
     assert DEVICE.memory_sec(1_000_001) == pytest.approx(1_000_001 / 10e9)
     assert DEVICE.memory_sec(1e9) == pytest.approx(0.1)
 
@@ -49,7 +49,7 @@ def test_nothing_is_said_of_a_device_whose_limits_are_not_known() -> None:
 
 
 def test_a_roofline_is_the_best_that_was_measured() -> None:
-    """What is too wide is slower; what is small is read no slower than what is large; a failure counts for nothing."""
+    """A wider program may be slower, small data is read at least as fast as large data, and failures are ignored."""
     programs = [built(flop=1e9), built(flop=1e9), built(flop=9e9), built(read_bytes=1_000), built(read_bytes=9_000)]
     times = [(0.1, 0.2), (0.05,), (), (1e-6,), (3e-6, 1e-6)]
 

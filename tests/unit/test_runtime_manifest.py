@@ -1,4 +1,4 @@
-"""What an exported model says about itself, and who may run it."""
+"""The manifest of an exported model, and the checks of its readers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_manifest_of_an_earlier_version_is_read() -> None:
 
 
 def test_a_manifest_of_a_newer_format_is_refused() -> None:
-    """An old reader says what to do instead of guessing."""
+    """An old reader refuses with advice instead of guessing."""
     newer = json.loads(format_manifest(MANIFEST)) | {"format": 99}
 
     with pytest.raises(ArtifactRefused, match="it has format 99, this version reads 1; update"):
@@ -88,13 +88,13 @@ def test_a_manifest_of_a_newer_format_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1}', '{"format": 1, "check": 3}'])
 def test_a_malformed_manifest_is_an_error_of_ours(text: str) -> None:
-    """Whatever the file holds, the user learns which one it is and what to do."""
+    """For any contents of the file, the error names it and a remedy."""
     with pytest.raises(ArtifactRefused, match="manifest of it is malformed"):
         parse_manifest(text, where="it")
 
 
 def test_archives_of_equal_content_are_equal(tmp_path: Path) -> None:
-    """Who exports twice, or whose colleague did, sees by the hash that it is the same."""
+    """Exporting twice, also on another machine, gives files with equal hashes."""
     for name in ("a.fleet", "b.fleet"):
         write_archive(tmp_path / name, MANIFEST, CONTENT)
 
