@@ -29,7 +29,7 @@ def random_array(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def function_of(shapes: Sequence[tuple[object, ...]], body: Callable[..., Expr]) -> IRModule:
-    """Return a module whose main takes float32 tensors and returns the result of `body`.
+    """Return a module with a main that takes float32 tensors and returns the result of `body`.
 
     The last argument of `body` names a value; a value that is read twice needs a name.
     """

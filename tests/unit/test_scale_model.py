@@ -1,4 +1,4 @@
-"""The simulation of a large fleet says what arithmetic says where arithmetic is enough."""
+"""The simulation of a large fleet agrees with arithmetic in cases simple enough for it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_batches_made_ahead_keep_a_board_busy() -> None:
 
 
 def test_a_shared_queue_is_no_worse_than_one_for_each_machine() -> None:
-    """What work stealing could bring at most, where builders are short."""
+    """It bounds the gain of work stealing with few builders."""
     short = replace(PLENTY, builders=10, cores=2)
 
     assert simulate(replace(short, steals=True)).share >= simulate(short).share - 0.01
 
 
 def test_killed_builders_cost_their_share_of_the_pace_and_nothing_else() -> None:
-    """Half of them gone half-way: what is left works on, and every board goes on measuring."""
+    """Half of the builders die half-way: the others work on, and every board goes on measuring."""
     short = replace(PLENTY, builders=10, cores=1)
     whole, halved = (simulate(replace(short, deaths=deaths), batches=60) for deaths in (0, 5))
 

@@ -97,7 +97,7 @@ def test_a_build_pool_starts_in_a_long_temporary_folder(is_anywhere_short: bool,
 
 
 def test_folders_of_others_are_left(tmp_path: Path) -> None:
-    """What has no owner's file is somebody else's, whatever its name."""
+    """A folder without an owner's file belongs to another program, whatever its name."""
     (tmp_path / "fleet-agent").mkdir()
 
     with scratch_dir("mine"):

@@ -58,7 +58,7 @@ def test_order_and_repeats_do_not_count(parts: list[str]) -> None:
 
 @given(st.text(max_size=30) | st.text("ab/ *,=!", max_size=9).map(lambda text: f"name=devices/{text}"))
 def test_any_text_is_a_selector_or_refused(text: str) -> None:
-    """Nothing that a client can send breaks the parser; what parses reads back the same."""
+    """No text from a client breaks the parser; a parsed selector reads back the same."""
     try:
         selector = parse_selector(text)
     except InvalidRequest:

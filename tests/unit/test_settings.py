@@ -27,7 +27,7 @@ _SOURCES = (Source.FLAG, Source.ENVIRONMENT, Source.FILE)
 
 @pytest.fixture
 def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where the file would be."""
+    """Path of the settings file, which does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for key in KEYS:
         monkeypatch.delenv(f"FLEET_{key.upper()}", raising=False)
@@ -56,7 +56,7 @@ def test_the_first_of_flag_environment_file_and_default_counts(
 
 
 def test_an_empty_value_is_the_default_whatever_stands_below(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has a tracker in the file can still tune on this machine."""
+    """A user with a tracker in the file can still tune on this machine."""
     file.write_text("tracker: lab:9290\n")
 
     assert Setting(key="tracker", value="127.0.0.1:9290", source=Source.DEFAULT) == look_up("tracker", "")
@@ -141,7 +141,7 @@ def test_a_hint_names_the_library_where_that_is_needed(file: Path, tmp_path: Pat
 
 
 def test_the_doctor_finds_a_file_that_cannot_be_read(file: Path) -> None:
-    """A problem with its remedy, instead of a doctor who does not come."""
+    """The doctor reports a problem with its remedy instead of failing itself."""
     file.write_text("trackr: x")
 
     done = CliRunner().invoke(app, ["doctor", "--quick", "--json"])

@@ -1,4 +1,4 @@
-"""What strangers say reaches a terminal as words only."""
+"""Texts from peers are sanitized before they reach a terminal."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def test_a_fleet_of_boards_is_one_entry() -> None:
 
 @pytest.mark.parametrize("name", load_boards())
 async def test_any_board_can_be_simulated(name: str) -> None:
-    """Each gives an inventory whose labels selectors can ask for."""
+    """Selectors match every label of its inventory."""
     (driver,) = drivers(board=name)
     await driver.open(NoStrays())
     inventory = driver.inventory()

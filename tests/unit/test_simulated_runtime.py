@@ -23,5 +23,5 @@ def test_simulated_times_follow_from_the_content(tmp_path: Path) -> None:
 
 
 def test_simulated_seeds_are_other_devices(tmp_path: Path) -> None:
-    """What is fast on one need not be fast on another."""
+    """A program that is fast on one need not be fast on another."""
     assert measure(tmp_path / "a", b"one", seed=1).run_secs != measure(tmp_path / "a", b"one", seed=2).run_secs

@@ -1,4 +1,4 @@
-"""`fleet` and `fleet.aio` are one client: what the one says of a method holds for the other."""
+"""`fleet` and `fleet.aio` are one client: documentation of a method holds in both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = [
 ]
 
 FOR_LOOPS = {"watch", "lacks", "note_put", "make_upload_ticket"}
-"""Of `aio.Device`: for those who share its event loop, as the optimizer does."""
+"""Methods of `aio.Device` for code that shares its event loop, as the optimizer does."""
 
 WAITING = (
     (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
@@ -45,7 +45,7 @@ def waiting(text: str) -> str:
 
 @pytest.mark.parametrize(("there", "here", "name"), METHODS, ids=[f"{one.__name__}.{name}" for one, _, name in METHODS])
 def test_a_method_is_the_same_with_and_without_asyncio(there: type, here: type, name: str) -> None:
-    """Its arguments, their defaults and types, what it returns, and every word of its documentation."""
+    """Arguments, defaults, types, return values and documentation are equal."""
     twin, found = getattr(there, name), getattr(here, name)
 
     assert waiting(str(inspect.signature(twin))) == str(inspect.signature(found))

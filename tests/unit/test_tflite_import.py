@@ -22,7 +22,7 @@ X = np.random.default_rng(1).standard_normal((1, 4, 5, 2), np.float32)
 
 
 def vector(builder: flatbuffers.Builder, values: list[int]) -> int:
-    """Write a vector of what is written already."""
+    """Write a vector of offsets to earlier content."""
     builder.StartVector(4, len(values), 4)
     for value in reversed(values):
         builder.PrependUOffsetTRelative(value)
@@ -135,7 +135,7 @@ def test_an_operator_that_tvm_lacks_is_an_import_error(tmp_path: Path) -> None:
 
 
 def test_a_tflite_model_has_the_shapes_and_weights_of_its_file(path: Path) -> None:
-    """What lies between its operators is sized in the file."""
+    """The sizes of tensors between its operators are fixed in the file."""
     assert load_model(path, shapes={"serving_default_x": X.shape}) == load_model(path)
     with pytest.raises(InvalidRequest, match="dimension 0 of input 'serving_default_x' is 1 in the model, not 2"):
         load_model(path, shapes={"serving_default_x": (2, 4, 5, 2)})

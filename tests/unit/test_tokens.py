@@ -84,7 +84,7 @@ def test_what_an_interrupted_start_left_is_no_obstacle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
 def test_a_key_file_that_holds_none_is_named(tmp_path: Path, content: str) -> None:
-    """The error says which file, and what to do."""
+    """The error names the file and a remedy."""
     (tmp_path / "key.pem").write_text(content)
     with pytest.raises(ConfigError, match=r"key\.pem holds no Ed25519 key; move it away"):
         load_or_make_key(tmp_path / "key.pem")

@@ -82,7 +82,7 @@ class Indexed(torch.nn.Module):
 
 
 def test_places_are_counted_from_the_end(tmp_path: Path) -> None:
-    """PyTorch's negative indices, which TVM takes for what lies before the tensor."""
+    """PyTorch's negative indices count from the end; TVM would read before the tensor."""
     inputs = (torch.arange(35.0).reshape(5, 7), torch.tensor([-1, 1, -2]))
 
     assert_same(load_model(saved(Indexed(), inputs, tmp_path / "m.pt2")), [given.numpy() for given in inputs])
@@ -208,7 +208,7 @@ def test_weights_are_drawn_anew(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_program_is_named(tmp_path: Path) -> None:
-    """What is wrong is the file, and it says which."""
+    """The error names the file as the cause."""
     path = tmp_path / "broken.pt2"
     path.write_bytes(b"no program")
 

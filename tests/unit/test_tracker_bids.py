@@ -30,7 +30,7 @@ def joined() -> tuple[ev.Event, ...]:
 
 
 def next_holder(state: TrackerState) -> str:
-    """End the lease of the board and return whose request gets it."""
+    """End the lease of the board and return the client of the request that gets it."""
     lease = state.devices[BOARD].lease
     assert lease is not None
     granted = [

@@ -7,7 +7,7 @@ from fleet.tracker.contested import ContestedNames
 
 
 def test_that_a_name_is_wanted_is_news_every_ten_minutes() -> None:
-    """Who is refused tries every few seconds, and nobody reads a log of that; each name is news of its own."""
+    """A refused agent retries every few seconds, which would flood the log; warnings are limited for each name."""
     clock = FakeClock()
     names = ContestedNames(clock)
 

@@ -1,4 +1,4 @@
-"""Devices that fail, leave and come back, and what becomes of their leases, event by event."""
+"""Devices that fail, leave and come back, and the fate of their leases, event by event."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_lease_outlives_its_agent(bench: Bench) -> None:
 
 
 def test_grants_count_from_above_what_the_agent_has_seen(bench: Bench) -> None:
-    """A tracker that lost its journal, and whose clock was set back, repeats no epoch."""
+    """A tracker that lost its journal repeats no epoch, even if its clock was set back."""
     seen = bench.state.last_epoch + 1000
     bench.attach("a", highest_epoch=seen)
     bench.connect("alice")
@@ -82,7 +82,9 @@ def test_grants_count_from_above_what_the_agent_has_seen(bench: Bench) -> None:
 
 
 def test_lease_below_what_the_agent_has_seen_is_over(bench: Bench) -> None:
-    """A restored copy of the journal knows an old lease only; its device goes to who waits, above the newer one."""
+    """A restored copy of the journal has only an old lease; its device goes to the waiting client, with a
+    larger epoch.
+    """
     bench.attach("a")
     bench.connect("alice", "bob")
     lease = bench.grant("alice", "r1").lease
@@ -110,7 +112,7 @@ def test_lease_that_the_agent_has_fenced_is_over(bench: Bench) -> None:
 
 
 def test_an_epoch_of_one_device_moves_no_other(bench: Bench) -> None:
-    """What one agent claims to have seen uses up nobody else's numbers."""
+    """One agent's report of a high epoch uses up no epochs of other devices."""
     bench.attach("a", highest_epoch=2**61)
     bench.attach("b", agent="other")
     bench.connect("alice")
@@ -164,7 +166,7 @@ def test_leased_device_that_its_agent_no_longer_offers_goes_offline(bench: Bench
 
 
 def test_request_goes_on_when_another_device_takes_the_place_of_its_own(bench: Bench) -> None:
-    """Who waited for what was missing gets what came, under whatever name."""
+    """A request for a missing device gets its replacement, under any name."""
     bench.attach("missing")
     bench.apply(ev.DeviceReported("agent", "devices/missing", False, "not here", ""))
     bench.connect("alice")

@@ -52,8 +52,10 @@ def state_with(formerly: Sequence[ev.OfferedDevice], held: int, waiting: Sequenc
 
 
 def shown(state: TrackerState, effects: Sequence[ev.Effect]) -> object:
-    """What a hello has changed, and what others were told of it. Fences are left out, and epochs of devices without a
-    lease: they are the larger, the later they are said."""
+    """Return a hello's changes to the state, and its effects on others.
+
+    Fences, and epochs of devices without a lease, are left out: they grow with the time of the report.
+    """
     devices = {name: replace(device, epoch=0, lease=None) for name, device in state.devices.items()}
     told = [effect for effect in effects if not isinstance(effect, ev.Attached | ev.Fence)]
     return (
@@ -114,8 +116,9 @@ def test_a_hello_in_parts_does_what_it_does_in_one(
 def test_a_stream_that_ends_between_two_parts_leaves_no_device(
     devices: list[ev.OfferedDevice], waiting: int, size: int, heard: int, is_kill: bool
 ) -> None:
-    """All are offline, whatever comes late of that hello; what was granted meanwhile is above all that its agent has
-    seen, and goes on until its time is over. The same holds after a kill -9 of the tracker there."""
+    """All devices are offline, even if parts of that hello arrive late. Leases granted meanwhile have epochs above all
+    that the agent has seen, and last until they expire. The same holds if the tracker is killed at that point.
+    """
     state, ledger = state_with((), 0, ()), Ledger()
     ledger.open(T0)
     state.apply(ev.AgentAttached("other", "host:2", (offer("busy"),)), T0)
@@ -143,7 +146,7 @@ def test_a_stream_that_ends_between_two_parts_leaves_no_device(
 
 
 def test_a_part_of_an_older_stream_changes_nothing(bench: Bench) -> None:
-    """An agent that comes back says all that it serves; what its former stream had yet to say is out of date."""
+    """A returning agent reports all of its devices; the rest of its former stream's hello is out of date."""
     old = portions([offer("a"), offer("b"), offer("c")], 1, stream=1)
     bench.apply(old[0])
     bench.apply(ev.AgentAttached("agent", "host:1", (offer("a"),), stream=2))
@@ -208,7 +211,7 @@ def test_a_new_process_has_the_devices_of_one_that_is_about_to_leave(bench: Benc
 
 
 def test_an_agent_that_comes_back_while_it_leaves_keeps_what_it_offers(bench: Bench) -> None:
-    """What it does not offer any more is gone, and no portion of its former leave comes after it."""
+    """Devices that it offers no more are gone, and no portion of its former departure follows."""
     bench.attach(*map(str, range(MANY)))
     bench.apply(ev.AgentDetached("agent"))
 

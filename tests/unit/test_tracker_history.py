@@ -1,4 +1,4 @@
-"""What the tracker remembers of readings: an hour, sparsely, and not one sample more."""
+"""The tracker's history of readings: an hour, sparsely, and not one sample more."""
 
 from __future__ import annotations
 

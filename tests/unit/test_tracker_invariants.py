@@ -34,7 +34,7 @@ def offered(index: int, *, is_healthy: bool = True) -> ev.OfferedDevice:
 
 
 def comparable(durable: Durable) -> object:
-    """What of a state must survive: everything but who is attached and how healthy it is."""
+    """Return the durable part of a state: all but attachment and health of devices."""
     devices = {
         device.name: (
             device.kind,
@@ -51,7 +51,7 @@ def comparable(durable: Durable) -> object:
 
 
 class TrackerMachine(RuleBasedStateMachine):
-    """Feeds events to a state and its journal and remembers what a bystander would."""
+    """Feeds events to a state and its journal, and keeps a model of their effects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 assert not was_waiting or error_class in (Cancelled, WaitTimeout)
                 self.waiting.discard((client_id, request_id))
             case ev.LeaseEnded(_, lease_name, end, _):
-                # UNKNOWN is also the answer to whoever names the live lease of another client.
+                # UNKNOWN is also the answer if another client names a live lease.
                 if end is not LeaseEnd.UNKNOWN or lease_name not in self.state.leases:
                     self.ended.add(lease_name)
             case ev.Renewed(_, lease):
@@ -140,7 +140,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule(client=st.sampled_from(CLIENTS))
     def connect(self, client: str) -> None:
-        # What a client waited for in an older stream waits again once it is repeated.
+        # A client's requests of an older stream wait again once they are repeated.
         self.waiting = {key for key in self.waiting if key[0] != client}
         self.apply(ev.ClientConnected(client, "someone@here"))
 
@@ -230,7 +230,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule()
     def fail_journal_after_a_grant(self) -> None:
-        """Fail as the engine does on a full disk: what was granted in the failed turn is taken back."""
+        """Fail as the engine does on a full disk: grants of the failed turn are revoked."""
         self.apply(ev.ClientConnected(CLIENTS[0], "someone@here"))
         self.waiting = {key for key in self.waiting if key[0] != CLIENTS[0]}
         self.request_count += 1
@@ -251,7 +251,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule(away_sec=st.sampled_from([0.0, 5.0, 60.0]))
     def restart(self, away_sec: float) -> None:
-        """A kill -9: only what the journal holds goes on."""
+        """A kill -9: only the journal's content survives."""
         self._journal.write(self.state.take_changes())
         before, boot = comparable(self.state.durable()), self.state.boot
         self.now += away_sec

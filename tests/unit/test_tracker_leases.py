@@ -1,4 +1,4 @@
-"""How leases are renewed and how they end, event by event."""
+"""Renewal and end of leases, event by event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_renewal_extends_to_the_maximum_and_no_further(bench: Bench) -> None:
 
 
 def test_renewal_at_the_very_end_comes_too_late(bench: Bench) -> None:
-    """A lease whose time is over is ended before its renewal is read, and stays ended."""
+    """A lease that has expired ends before its renewal is processed, and stays ended."""
     bench.attach("a")
     bench.connect("alice")
     lease = bench.grant("alice", "r1", ttl_sec=10.0).lease

@@ -1,4 +1,4 @@
-"""What a tracker remembers of its members, and what it writes down."""
+"""The tracker's records of its members, and its audit log."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tm
 
 
 async def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> None:
-    """What it held is still there."""
+    """The file's content is kept."""
     members = Members(tmp_path / "members.sqlite")
     await members.bind(["devices/a"], "one", 1.0)
     members.close()
@@ -135,7 +135,7 @@ async def test_a_name_is_nobody_elses_while_it_is_written(tmp_path: Path) -> Non
 
 
 async def test_a_name_that_cannot_be_written_is_nobodys(tmp_path: Path) -> None:
-    """The agent hears of it, and whoever comes next may have the name."""
+    """The agent gets an error, and the name is free for the next one."""
     members = Members(tmp_path / "members.sqlite")
     with closing(sqlite3.connect(tmp_path / "members.sqlite", isolation_level=None)) as other:
         other.execute("DROP TABLE device_keys")
@@ -147,7 +147,7 @@ async def test_a_name_that_cannot_be_written_is_nobodys(tmp_path: Path) -> None:
 
 
 async def test_who_comes_while_his_key_is_revoked_stays_out(tmp_path: Path) -> None:
-    """What was noted of him before is written later than the revocation, and takes nothing of it back."""
+    """Earlier notes on the member are written later than the revocation, and do not undo it."""
     members = Members(tmp_path / "members.sqlite")
     alice = Identity(name="alice", role=Role.USER, key_id="aa" * 20)
     members.check(alice, 1.0)
@@ -162,7 +162,7 @@ async def test_who_comes_while_his_key_is_revoked_stays_out(tmp_path: Path) -> N
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    """It is not overwritten, and the sentence says what to do."""
+    """It is not overwritten, and the message has a remedy."""
     path = tmp_path / "members.sqlite"
     path.write_text("this is no database, but long enough to look at" * 10)
 
@@ -171,7 +171,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_log_keeps_the_newest_and_survives_a_torn_line(tmp_path: Path) -> None:
-    """What a crash tore is left out; the file is its owner's alone."""
+    """A line torn by a crash is left out; only the owner can read the file."""
     log = AuditLog(tmp_path / "audit.jsonl")
     for number in range(5):
         log.write(entry(number))

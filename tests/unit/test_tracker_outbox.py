@@ -1,4 +1,4 @@
-"""What waits for one stream is bounded, and comes out in order."""
+"""The outbox of one stream is bounded and keeps the order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_taking_waits_for_an_item() -> None:
 
 
 async def test_taking_gives_up_after_its_timeout() -> None:
-    """Which lets a stream send a heartbeat."""
+    """The timeout lets a stream send a heartbeat."""
     outbox: Outbox[int] = Outbox(100)
 
     assert await outbox.take(3, 0.001) == []
@@ -46,7 +46,7 @@ async def test_closed_outbox_is_emptied_first() -> None:
 
 
 async def test_overflow_cuts_the_stream() -> None:
-    """One item too many ends the sender's task and frees what waited."""
+    """One item too many ends the sender's task and frees the waiting items."""
     boxes: list[Outbox[int]] = []
 
     async def stuck_sender() -> None:

@@ -46,5 +46,5 @@ async def test_who_has_gone_holds_nobody_up() -> None:
 
 
 def test_portions_are_all_in_order() -> None:
-    """The last is what is left."""
+    """The last portion is the rest."""
     assert [[0, 1], [2, 3], [4]] == [list(portion) for portion in portions(range(5), 2)]

@@ -1,4 +1,4 @@
-"""Preferences for devices, and the label that follows what a fabric holds."""
+"""Preferences for devices, and the label that follows a fabric's bitstream."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_label_follows_the_fabric(bench: Bench) -> None:
 
 
 def test_a_bitstream_that_no_board_holds_is_refused_with_advice(bench: Bench) -> None:
-    """Nobody would ever program it for who waits, so the refusal says what to do instead."""
+    """No device would ever be programmed for a waiting request, so the refusal names "--prefer"."""
     effect = bench.acquire("r1", f"zynq,bitstream={ONE}")
 
     assert isinstance(effect, ev.Refused)
@@ -126,7 +126,7 @@ def test_free_board_that_gets_the_bitstream_serves_who_waits_for_it(bench: Bench
 
 
 def test_the_label_comes_back_with_the_agent(bench: Bench) -> None:
-    """What an agent says when it attaches replaces what the tracker remembered of its boards."""
+    """An agent's report when it attaches replaces the tracker's record of its boards."""
     bench.program("a", ONE)
     bench.apply(ev.AgentDetached("agent"))
 
@@ -152,7 +152,9 @@ def test_preference_survives_a_restart_with_the_client_that_repeats_it(bench: Be
 
 
 def test_a_preference_that_comes_again_is_bounded_like_the_first(bench: Bench) -> None:
-    """What a client repeats after a restart is not read, however long it is, and its request goes on without it."""
+    """A preference that a client repeats after a restart is ignored if it is too long; its request goes on
+    without it.
+    """
     for number in range(3):
         bench.acquire(f"r{number}")
     bench.acquire("r3")

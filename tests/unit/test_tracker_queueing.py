@@ -1,4 +1,4 @@
-"""Who gets a device, who waits for it and who is refused, event by event."""
+"""Grants, waiting and refusals of requests, event by event."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_position_counts_only_rivals(bench: Bench) -> None:
 
 
 def test_selector_that_nothing_satisfies_is_refused_with_what_there_is(bench: Bench) -> None:
-    """The refusal names the devices and what to do."""
+    """The refusal lists the devices that exist."""
     bench.attach("a")
     bench.connect("alice")
 
@@ -162,7 +162,7 @@ def test_full_queue_refuses(bench: Bench) -> None:
 
 @pytest.mark.parametrize("limit", ["max_waiting", "max_waiting_per_user", "max_waiting_per_client"])
 def test_a_client_that_comes_again_and_again_waits_for_no_more(bench: Bench, limit: str) -> None:
-    """What it is expected to repeat counts as waiting; repeated, it waits where it did."""
+    """Requests that a client may still repeat count as waiting, and keep their places when repeated."""
     bench.state.limits = bench.limits(**{"max_waiting": 100, limit: 3})
     bench.attach("a")
     bench.connect("alice")

@@ -1,4 +1,4 @@
-"""What the tracker knows after a restart, and what it does while the journal fails."""
+"""The tracker's state after a restart, and its behaviour while the journal fails."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def test_restart_keeps_leases_queue_and_epochs(bench: Bench) -> None:
 
 
 def test_nobody_passes_who_waited_when_the_clock_is_set_back(bench: Bench) -> None:
-    """What a request's moment says of those who ask after the restart holds on the clock of then, too: of two who had
-    waited, the first is served first, and whoever comes new is the last.
-    """
+    """Requests from before the restart keep their order and precede new ones, although the clock was set back."""
     bench.attach("a")
     bench.connect("alice", "bob", "carol", "dave")
     lease = bench.grant("alice", "r1").lease
@@ -64,7 +62,7 @@ def test_nobody_passes_who_waited_when_the_clock_is_set_back(bench: Bench) -> No
 
 
 def test_request_that_is_not_repeated_after_a_restart_is_dropped(bench: Bench) -> None:
-    """Whoever does not come back within the grace time waits no more, and was never granted to nobody."""
+    """A client that does not return within the grace time loses its requests, and gets no grant meanwhile."""
     bench.attach("a")
     bench.connect("alice")
     bench.acquire("alice", "r0")
@@ -92,7 +90,7 @@ def test_restart_after_the_lease_ran_out_ends_it(bench: Bench) -> None:
 
 
 def test_failed_journal_takes_untold_grants_back(bench: Bench) -> None:
-    """Nobody holds what could not be written; waiting goes on and is served once the journal is well."""
+    """Grants that could not be written are revoked; waiting goes on and is served once the journal has recovered."""
     bench.attach("a")
     bench.connect("alice")
     lease = bench.grant("alice", "r1").lease

@@ -82,7 +82,7 @@ def test_a_wait_from_before_a_newer_stream_leaves_nothing(bench: Bench, *, is_ta
 
 
 def test_a_lost_client_is_granted_nothing(bench: Bench) -> None:
-    """Very many requests leave a portion at a time; a device that comes free meanwhile goes to who is there."""
+    """Very many requests leave a portion at a time; a device that is freed meanwhile goes to a connected client."""
     bench.state.limits = bench.limits(max_waiting=10_000)
     bench.attach("a")
     bench.connect("gone", "alice")

@@ -12,7 +12,7 @@ from fleet.tracker.unit import NAME, unit_text
 
 @pytest.mark.parametrize("word", ["plain", "with space", 'a "quoted" one', "50%", "$HOME", "back\\slash", "it's", ""])
 def test_a_word_reaches_the_program_as_it_is(word: str) -> None:
-    """Systemd undoes what is done to it here: doubled signs, escaped quotes."""
+    """Systemd reverses the escaping: doubled signs, escaped quotes."""
     (line,) = [line for line in unit_text(["/bin/true", word]).splitlines() if line.startswith("ExecStart=")]
     said = line.removeprefix("ExecStart=/bin/true ")
     if said.startswith('"'):

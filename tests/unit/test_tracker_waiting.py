@@ -63,7 +63,7 @@ def make_request(
 def test_indexes_agree_with_a_search_of_everything(
     idle_groups: int, begun: bool, steps: list[tuple[object, ...]]
 ) -> None:
-    """After any order of changes: matches, free devices, heads and positions are what brute force finds."""
+    """After any order of changes, matches, free devices, heads and positions agree with brute force."""
     queue, labels, requests = Queue(idle_groups), dict[str, dict[str, str]](), list[RequestEntry]()
     before = [("add", name, "cpu", "arm") for name in NAMES] + [("free", name) for name in NAMES]
     for number, (kind, *rest) in enumerate([*before, *steps] if begun else steps):
@@ -122,7 +122,7 @@ def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[Req
 
 
 def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
-    """Return whose bid is highest among those of the first one's holder that may pass it."""
+    """Return the request with the highest bid among those of the first one's holder that may pass it."""
     first = fitting[0]
     rivals = [
         other
@@ -188,7 +188,7 @@ def test_the_highest_bid_goes_first_within_ones_own() -> None:
 
 
 def test_position_among_very_many_selectors_is_never_too_small() -> None:
-    """Where counting rivals exactly would cost too much, everyone ahead counts."""
+    """If counting rivals exactly would cost too much, all requests ahead count."""
     queue = Queue()
     for i in range(100):
         name = f"devices/d{i}"

@@ -43,7 +43,7 @@ def measured(workload: int, device_model: str, target_key: str, *, rule: int) ->
 
 @pytest.mark.slow
 def test_a_board_that_was_never_measured_is_ranked_as_its_siblings_are() -> None:
-    """What two device models have shown counts for a third one with the instruction set of one of them."""
+    """Experience with two device models counts for a third one that shares one of their instruction sets."""
     samples = [
         sample
         for workload in range(8)
@@ -116,7 +116,7 @@ def test_a_record_of_other_features_keeps_no_model_from_being_trained() -> None:
 
 @pytest.mark.slow
 def test_what_the_package_knows_is_not_forgotten() -> None:
-    """A first library alone taught less than what its snapshot replaced. GPUs are not taught what processors do."""
+    """A first library alone had taught less than the snapshot that it replaced. GPUs do not learn from processors."""
     of_pi = [sample for workload in range(2, 6) for sample in measured(workload, "pi", NEON, rule=1)]
     of_gpu = [sample for workload in range(2, 6) for sample in measured(workload, "gpu", CUDA, rule=1)]
     packaged = {group.workload for group in grouped(prior_samples(), least=LEAST_SAMPLES)}

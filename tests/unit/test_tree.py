@@ -11,7 +11,7 @@ _LINE = re.compile(r"(?P<indent> *)(?P<name>\w+)/ +(?P<words>\S.+)")
 
 
 def test_the_tree_names_every_package_and_nothing_else() -> None:
-    """A newcomer finds on disk what CONTRIBUTING.md shows, and the other way round."""
+    """The tree in CONTRIBUTING.md lists exactly the packages on disk."""
     on_disk = {path.parent.relative_to(_ROOT).as_posix() for root in _ROOTS for path in _packages(root)}
 
     assert set(_described()) == on_disk

@@ -1,4 +1,4 @@
-"""Which pairs of TVM and its FFI are taken."""
+"""Supported pairs of TVM and its FFI."""
 
 from __future__ import annotations
 

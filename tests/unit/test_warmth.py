@@ -1,4 +1,4 @@
-"""What cold and warm searches say together."""
+"""Summaries of cold and warm searches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(cold_trials: int, warm_trials: int, *, is_new: bool = False, seed: int =
 
 
 def test_searches_without_anything_to_save_are_counted_apart() -> None:
-    """Where the first trial is there already, a ratio of 1 says nothing of what a warm start saves."""
+    """If the first trial suffices anyway, a ratio of 1 does not show the savings of a warm start."""
     rows = [row(1, 1), row(40, 10), row(10, 10), row(64, 65, is_new=True)]
 
     found = summary(rows)

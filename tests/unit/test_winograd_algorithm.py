@@ -1,4 +1,4 @@
-"""Winograd's filtering is exact but for rounding, and its rounding stays within what is allowed anyway."""
+"""Winograd's filtering is exact but for rounding, and its rounding stays within the usual tolerance."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def test_its_rounding_is_allowed(outputs: int, channels: int) -> None:
 
 @EVERY
 def test_its_growth_is_covered(outputs: int) -> None:
-    """Rounding grows with the root of the channels, by `growth`; the tolerance with that of 9 terms for each channel.
+    """The tolerance covers the growth of rounding for any number of channels.
 
-    So what is left for safety is more than the growth, however many channels there are. The usual points of F(4, 3)
-    would fail here: their growth is 31.
+    Rounding grows with the root of the channels, by `growth`; the tolerance grows with that of 9 terms for each
+    channel. So the safety margin exceeds the growth, however many channels there are. The usual points of F(4, 3) would
+    fail here: their growth is 31.
     """
     assert growth(outputs) < _SAFETY * TAPS
 

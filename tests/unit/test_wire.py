@@ -95,7 +95,7 @@ def test_evaluators_survive(evaluator: Evaluator) -> None:
 
 
 def test_flushing_has_another_name_on_the_wire_and_the_same_number() -> None:
-    """Peers of every version read each other: a field of v1 keeps what it was called first."""
+    """Peers of every version read each other: a field of v1 keeps its first name on the wire."""
     message = measurement_pb2.Evaluator(cache_flush_bytes=4096, flush_cpu_cache=True)
 
     assert Evaluator(flush_bytes=4096, flush_cache=True) == evaluator_from_proto(message)
@@ -122,12 +122,12 @@ def test_an_empty_evaluator_is_the_default() -> None:
     )
 )
 def test_trials_survive(trial: Trial) -> None:
-    """What is asked for is what is measured."""
+    """A trial arrives unchanged."""
     assert trial == trial_from_proto(trial_to_proto(trial))
 
 
 def test_an_empty_trial_is_the_default() -> None:
-    """Older clients leave out what they do not know."""
+    """Older clients leave out fields that they do not know."""
     message = measurement_pb2.MeasureRequest(candidate_id="a", artifact_digest="d")
 
     assert Trial(candidate_id="a", artifact_digest="d") == trial_from_proto(message)
@@ -144,12 +144,12 @@ def test_an_empty_trial_is_the_default() -> None:
     )
 )
 def test_calls_survive(call: Call) -> None:
-    """Arrays arrive with their content, numbers as what they are."""
+    """Arrays arrive with their content, and numbers with their types."""
     assert call == call_from_proto(call_to_proto(call))
 
 
 def test_an_empty_call_is_the_default() -> None:
-    """What a message leaves out has the default of a call's own value."""
+    """Fields missing from a message have the defaults of a call."""
     message = session_service_pb2.CallRequest(artifact_digest="d")
 
     assert Call(artifact_digest="d") == call_from_proto(message)
@@ -190,12 +190,12 @@ def test_measurements_survive(measurement: Measurement) -> None:
 
 @given(disturbances)
 def test_disturbances_survive(disturbance: Disturbance) -> None:
-    """Kinds are what is decided on: none may turn into another."""
+    """Decisions depend on kinds: none may turn into another."""
     assert disturbance == disturbance_from_proto(disturbance_to_proto(disturbance))
 
 
 def test_a_kind_of_disturbance_from_a_newer_peer_is_a_disturbance_all_the_same() -> None:
-    """Whoever does not know it still measures again."""
+    """A peer that does not know the kind still repeats the measurement."""
     message = measurement_pb2.Disturbance(text="an earthquake")
     message.MergeFromString(b"\x08\x63")
 
@@ -228,7 +228,7 @@ def test_a_kind_that_a_newer_peer_invented_reads_as_failed() -> None:
 
 @given(st.integers(0, 4 * 10**18))
 def test_times_survive(nanos: int) -> None:
-    """Timestamps and durations keep what a float can hold."""
+    """Timestamps and durations keep the precision of a float."""
     sec = nanos / 1e9
     assert timestamp_sec(timestamp(sec)) == pytest.approx(sec, abs=1e-6)
     assert duration_sec(duration(sec)) == pytest.approx(sec, abs=1e-6)

@@ -91,7 +91,7 @@ def test_no_state_is_on_one_side_only() -> None:
 
 
 def test_what_a_newer_peer_invented_promises_nothing() -> None:
-    """A device in an unknown state is not to be had; an unknown runtime is what all had before there were two."""
+    """A device in an unknown state is unavailable; an unknown runtime counts as TVM, the only one of older versions."""
     message = fleet_service_pb2.Snapshot()
     message.devices.add(name="devices/x", state=99, inventory=device_pb2.Inventory(runtime=99))  # type: ignore[arg-type]
 
@@ -110,7 +110,7 @@ def test_a_job_is_between_its_beginning_and_its_end(sent: float, read: float) ->
 
 
 def test_json_has_the_names_and_the_defaults_of_the_protos() -> None:
-    """Scripts find every field; of what never was there is null, no time. Numbers of 64 bits are numbers."""
+    """Scripts find every field; missing readings and times are null. Numbers of 64 bits are numbers."""
     device = device_json(DeviceStatus(name="devices/x", state=DeviceState.AVAILABLE))
 
     assert {"name": "devices/x", "state": "available", "epoch": 0}.items() <= device.items()

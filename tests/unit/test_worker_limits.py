@@ -1,4 +1,4 @@
-"""How a worker's failures are classed, and what it has written to disk is counted."""
+"""Classes of a worker's failures, and the size of its files."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def nest(folder: Path, depth: int, name: str) -> None:
 
 
 def test_a_folder_that_nobody_can_look_into_is_more_than_a_worker_may_make(tmp_path: Path) -> None:
-    """What looks after its limits ended at one that is too deep to have a path: from then on there were none."""
+    """The check of limits had ended at a folder too deep to have a path, and no limits applied from then on."""
     limits = WorkerLimits(memory_bytes=2**40, disk_bytes=2**40)
     assert find_excess([], str(tmp_path), limits) is None
     nest(tmp_path, 20, "n" * 250)
@@ -103,7 +103,7 @@ def test_a_folder_that_nobody_can_look_into_is_more_than_a_worker_may_make(tmp_p
 
 @pytest.mark.slow
 def test_whatever_a_worker_leaves_is_removed(tmp_path: Path) -> None:
-    """Folders deeper than a recursion reaches, shut ones, and links, which lead to what stays."""
+    """The cleanup removes very deep folders, locked ones, and links without their destinations."""
     kept = tmp_path / "kept"
     kept.write_text("kept")
     room = WorkerDirectory.make(tmp_path / "worker")
@@ -142,7 +142,7 @@ def test_open_files_without_a_name_count_as_what_they_lie_on(tmp_path: Path) -> 
 
 
 def test_files_in_memory_count_as_memory(tmp_path: Path) -> None:
-    """What a worker puts into file systems of its own that lie in memory; one that is gone counts nothing."""
+    """A worker's files in its own file systems in memory count; a file system that is gone counts nothing."""
     limits = WorkerLimits(memory_bytes=1, disk_bytes=1)
 
     excess = find_excess([], str(tmp_path / "home"), limits, [str(tmp_path)])

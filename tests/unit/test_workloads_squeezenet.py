@@ -112,7 +112,7 @@ def test_best_schedules_are_applied_and_right(
 def test_candidates_of_the_costliest_convolution_are_right(
     pool: BuildPool, workloads: list[Workload], tmp_path: Path
 ) -> None:
-    """What search proposes for a real operator builds, and agrees with the unscheduled program."""
+    """Candidates that the search proposes for a real operator build, and agree with the unscheduled program."""
     workload = workloads[0]
     task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=3, population=16)
     traces = [None, *(proposal.trace_json for proposal in pool.submit(propose, task).result())]
@@ -189,6 +189,6 @@ def test_foreign_schedule_for_a_workload_fails_the_build(
 
 
 def test_arguments_of_a_program_mark_what_it_writes(workloads: list[Workload]) -> None:
-    """Outputs are found by what the program's blocks write."""
+    """Outputs are found by the writes of the program's blocks."""
     for workload in workloads[:5]:
         assert workload.args == argument_specs(module_of(workload.mod_json))

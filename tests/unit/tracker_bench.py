@@ -73,7 +73,7 @@ def refused(effects: list[ev.Effect]) -> list[tuple[str, type[FleetError]]]:
 
 
 def checked_bench() -> Iterator[Bench]:
-    """Yield a bench whose state is valid at the end, too."""
+    """Yield a bench, and check the invariants of its state at the end."""
     bench = Bench()
     yield bench
     validate(bench.state)
