@@ -11,7 +11,7 @@ _BY_DTC = bytes.fromhex(
     "1a000000020000000200000002000000097461726765742d70617468006669726d776172652d6e616d65007061727469616c2d66706761"
     "2d636f6e66696700"
 )
-"""What dtc 1.6.1 makes of:
+"""Output of dtc 1.6.1 for:
 /dts-v1/; / { fragment@0 { target-path = "/fpga-region"; __overlay__ { firmware-name = "fleet-x.bin";
 partial-fpga-config; }; }; };"""
 
