@@ -56,7 +56,7 @@ class Journal(NamedTuple):
     """The tracker's state on disk."""
 
     boot: int = 0
-    """0: there is none."""
+    """0: no journal exists."""
     floor: int = 0
     lease: Grant | None = None
 
@@ -94,7 +94,7 @@ class State(NamedTuple):
     newest: Grant | None = None
     """The lease that ran on the device last."""
     went_back: bool = False
-    """Whether the device ran another lease with an epoch that was no larger."""
+    """True if the device ran another lease with an epoch that was no larger."""
     lost: Loss = Loss.NOTHING
 
 

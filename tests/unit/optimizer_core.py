@@ -88,7 +88,7 @@ class Script:
         self.core = JobCore(progress)
         self.answer: Answer = timed
         self.verdicts: dict[str, ev.Verdict] = {}
-        """By digest; RIGHT where nothing is said."""
+        """By digest; RIGHT if missing."""
 
         self.proofs: dict[str, Proof] = {}
         """Proofs by digest of a candidate, or by trace of a known schedule."""

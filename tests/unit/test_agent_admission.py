@@ -72,7 +72,7 @@ def test_time_goes_on_without_the_tracker() -> None:
 
 
 def test_nothing_is_admitted_before_the_tracker_was_met() -> None:
-    """Nothing is admitted without the tracker's key, nor without its clock."""
+    """Tokens are refused without the tracker's key or clock."""
     gate = Admission([DEVICE], TrackerClock(LocalClock()))
     with pytest.raises(TrackerUnavailable):
         gate.check(token(1))
@@ -83,7 +83,7 @@ def test_nothing_is_admitted_before_the_tracker_was_met() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=30))
 def test_epochs_only_grow(steps: list[tuple[bool, int]]) -> None:
-    """Whatever comes in whatever order, nothing at or below a fence, or below an admitted epoch, gets in."""
+    """In any order of messages, no token at or below a fence, or below an admitted epoch, is admitted."""
     gate = admission()
     fenced = admitted = 0
     for is_fence, epoch in steps:
@@ -135,7 +135,7 @@ def test_a_damaged_ledger_does_not_stop_the_agent(tmp_path: Path, content: str) 
 
 
 def test_the_ledger_is_the_agents_own(tmp_path: Path) -> None:
-    """Nobody else can read or replace it; one that an older agent kept in the open is taken over."""
+    """Only the agent can read or replace its ledger; an older agent's public one is taken over."""
     (tmp_path / "epochs.json").write_text(
         json.dumps({"public_key": SIGNER.public_key.hex(), "admitted": {DEVICE: 5}, "fenced": {}})
     )
@@ -152,7 +152,7 @@ def test_the_ledger_is_the_agents_own(tmp_path: Path) -> None:
 
 
 def test_a_restarted_agent_tells_what_it_has_seen(tmp_path: Path) -> None:
-    """Even before it has met its tracker, which counts on from there."""
+    """It reports its highest epoch even before it has met its tracker, which counts on from there."""
     gate = admission(directory=tmp_path)
     gate.admit(gate.check(token(5)))
     gate.fence(fence(7))
@@ -193,7 +193,7 @@ def test_the_same_epoch_is_not_the_same_lease() -> None:
 
 
 def test_an_epoch_that_none_can_follow_is_not_believed() -> None:
-    """Neither a token nor a fence with it shuts everybody out."""
+    """Neither a token nor a fence with such an epoch blocks later leases."""
     gate = admission()
     with pytest.raises(Unauthenticated, match="no tracker counts"):
         gate.check(token(EPOCHS_END))

@@ -60,7 +60,7 @@ def test_an_answer_of_the_size_that_was_asked_for_is_one() -> None:
     ids=["too large", "too many", "too much text", "a length beyond the end", "cut", "no number", "no kind"],
 )
 def test_what_could_not_be_an_answer_is_refused(frame: bytes) -> None:
-    """Each with the same error as a frame that is none."""
+    """Each gets the same error as a broken frame."""
     with pytest.raises(BrokenFrame):
         bound_of_call(request(256)).check(frame)
 
@@ -91,7 +91,7 @@ def test_a_frame_of_very_many_fields_is_refused_before_it_is_walked_through() ->
     ids=["digits", "letters", "dimensions"],
 )
 def test_a_bound_follows_from_any_request_soon(shape: tuple[int, ...], dtype: str) -> None:
-    """Types and shapes are a holder's own words; none asks for more than a frame holds."""
+    """Types and shapes come from a lease's holder; no bound exceeds the size of a frame."""
     spec = tensor_pb2.TensorSpec(shape=shape, dtype=dtype)
 
     bound = bound_of_call(session_service_pb2.CallRequest(args=[tensor_pb2.Argument(output=spec)]))

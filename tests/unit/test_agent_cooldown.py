@@ -66,7 +66,7 @@ async def test_one_that_stays_warm_is_measured_and_marked() -> None:
 
 
 async def test_without_a_sensor_it_rests_by_time() -> None:
-    """The interval of the evaluator, and nothing is said against the times."""
+    """It rests for the evaluator's interval, and no disturbance is reported."""
     board = Board(80)
 
     rest = await board.rest(Evaluator(cool_below_c=50, cooldown_interval_ms=700), board.read_nothing)

@@ -18,7 +18,7 @@ def test_nothing_known_is_nothing_said() -> None:
 
 
 def test_throttling_is_said_with_its_reasons() -> None:
-    """Whether it began before or meanwhile."""
+    """Throttling counts whether it began before or during the run."""
     before, after = Telemetry(throttle_reasons=("thermal",)), Telemetry(throttle_reasons=("thermal", "power-brake"))
 
     assert find_disturbances(before, after) == [

@@ -21,7 +21,7 @@ async def start(code: str) -> asyncio.subprocess.Process:
 
 
 async def test_a_full_pipe_keeps_nobody_waiting() -> None:
-    """A program that wrote more than anybody read is ended and reaped."""
+    """A program with more unread output than its pipe holds is ended and reaped."""
     process = await start(FLOOD)
     assert process.stdout is not None
     await process.stdout.read(1)

@@ -103,7 +103,7 @@ LOOK = Evaluator(
 
 
 def test_a_long_candidate_far_behind_stops_after_one_run() -> None:
-    """Nobody takes a processor away for most of 20 ms."""
+    """One run is conclusive: preemption does not last for most of 20 ms."""
     timer = Timer(0.02, 0.001)
 
     assert run_schedule(LOOK, timer) == Timing([0.02], Stop.HOPELESS)

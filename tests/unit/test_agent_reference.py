@@ -38,7 +38,7 @@ def test_times_that_no_clock_says_are_none(secs: tuple[float, ...]) -> None:
 
 
 def test_calm_runs_are_usual() -> None:
-    """A little noise is no drift, and nothing is said."""
+    """A little noise is no drift, and no disturbance is reported."""
     reference = taken(CALM, CALM, (1.0, 1.1, 1.2))
 
     assert not reference.has_drifted
@@ -61,7 +61,7 @@ def test_a_busy_core_shows_in_the_very_first_run() -> None:
 
 
 def test_it_is_over_as_soon_as_a_run_is_calm() -> None:
-    """Nothing lingers."""
+    """A calm run ends a drift at once."""
     assert not taken(CALM, (2.0, 2.0, 2.0), CALM).has_drifted
 
 
@@ -170,7 +170,7 @@ class OnceOutOfMemory(SimulatedRuntime):
 
 
 def test_a_run_that_fails_is_missed() -> None:
-    """As when a candidate had taken all memory: drifts went unnoticed from then on, until the agent started anew."""
+    """A run fails if a candidate has taken all memory; before, drifts went unnoticed until the agent was restarted."""
     runtime, reference = OnceOutOfMemory(), ReferenceTimes()
     order = worker_pb2.WorkerRequest(reference=worker_pb2.ReferenceRequest())
 
@@ -235,7 +235,7 @@ class Gpu:
 
 
 def test_copies_are_long_enough_that_a_busy_host_does_not_show() -> None:
-    """Of a fast GPU a buffer of 8 MiB would tell how fast the host starts copies."""
+    """On a fast GPU, a buffer of 8 MiB would measure the speed at which the host starts copies."""
     fast, slow = Gpu(bytes_per_sec=1.5e12), Gpu(bytes_per_sec=1e10)
     kernel = fast.kernel()
     calm = kernel()

@@ -92,7 +92,7 @@ async def test_what_ended_and_nobody_waited_for_is_buried(start: Start) -> None:
 
 
 async def test_a_new_agent_kills_what_an_earlier_one_listed(start: Start, tmp_path: Path) -> None:
-    """With all that descends from it, even after the leader of its session is dead, and in one more session."""
+    """All of its descendants die, too, even after the death of their session's leader, and in another session."""
     leader, other = start(code=DAEMON), start("setsid", code=DAEMON)
     orphan, apart = (int(process.stdout.readline()) for process in (leader, other) if process.stdout)
     Ledger(tmp_path / "processes.json").keep(map(look_at, (leader.pid, other.pid)))
@@ -128,7 +128,7 @@ def _fields(process: linux.Process) -> dict[str, object]:
 
 
 def test_this_process_is_seen_as_it_is() -> None:
-    """Number, parent and session as the system calls say; nothing for a number that nobody has."""
+    """Parent, session and state are as the system calls report; an unused number has no process."""
     mine = look_at(os.getpid())
 
     assert (mine.parent, mine.session, mine.state) == (os.getppid(), os.getsid(0), "R")

@@ -23,7 +23,7 @@ SPEC = WorkerSpec(runtime="device_agents.runtimes.simulated:SimulatedRuntime")
 
 
 class DeafToKills:
-    """Stands for a kernel that does not end a process: SIGKILL arrives once it `hears`."""
+    """Simulates a kernel that does not end a process: SIGKILL has no effect until `hears` is set."""
 
     hears = False
 

@@ -100,7 +100,7 @@ def test_a_phone_that_tells_little_leaves_readings_unset() -> None:
 
 
 def test_phones_are_read_from_adbs_list() -> None:
-    """Also where a serial has spaces, where adb explains a state, and where it tells first that it starts a daemon."""
+    """Serials with spaces, explained states and messages about the daemon's start are read, too."""
     text = (
         "* daemon not running; starting now at tcp:5037\n* daemon started successfully\nList of devices attached\n"
         "R58                    device usb:1-1 product:a model:Pixel_0 device:b transport_id:12\n"
@@ -130,7 +130,7 @@ def test_phones_on_usb_are_seen_without_starting_adb(tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
-    """A library that only the others ask for is named, too."""
+    """A library that only the other libraries need is named, too."""
     (tmp_path / "tvm_rpc").write_bytes(b"\x7fELF" + bytes(60) + b"libc++_shared.so\0")
 
     with pytest.raises(FilesMissing, match=r"libtvm_runtime\.so, libtvm_ffi\.so, libc\+\+_shared\.so missing"):
@@ -147,6 +147,6 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_refused(values: dict[str, str], text: str) -> None:
-    """Settings are checked before any phone is asked."""
+    """Settings are checked before any phone is queried."""
     with pytest.raises(ConfigError, match=text):
         AndroidDriver.from_config(values, where="agent.yaml", host_name="h")

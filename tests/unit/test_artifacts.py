@@ -26,7 +26,7 @@ def test_facts_survive_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_the_machine_is_read_from_the_header() -> None:
-    """This interpreter is an ELF file of this machine; text is none."""
+    """This interpreter is an ELF file of this machine; a text has no machine."""
     assert elf_machine(Path(sys.executable).read_bytes()[:20]) in ("x86_64", "aarch64")
     assert elf_machine(b"#!/bin/sh and some more text") is None
     assert elf_machine(b"") is None

@@ -287,7 +287,7 @@ def test_a_folder_that_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_state_directory_with_workers_of_another_kind_is_left_alone(tmp_path: Path) -> None:
-    """Agents empty the folder `workers` of their state directory: that of somebody's project is not theirs."""
+    """Agents empty the folder `workers` of their state directory, so a directory with other files in it is refused."""
     source = tmp_path / "workers" / "bees.py"
     source.parent.mkdir()
     source.touch()

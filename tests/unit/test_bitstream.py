@@ -87,7 +87,7 @@ def test_a_bitstream_for_another_chip_is_refused_by_its_idcode() -> None:
 
 
 def test_an_unknown_idcode_is_refused_where_the_board_is_known() -> None:
-    """It is some other chip, whichever."""
+    """An unknown IDCODE belongs to another chip."""
     found = parse_bitstream(bitstreams.make_bit(idcode=0x0362D093))
 
     with pytest.raises(InvalidRequest, match="IDCODE 0x362d093"):
@@ -148,7 +148,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_endless_padding_is_not_walked(tmp_path: Path) -> None:
-    """As many words of nothing as fit into a file would keep a small board's core busy for minutes."""
+    """A file full of padding would keep a small board's core busy for minutes."""
     words = bitstreams.make_words()
     at = words.index(bytes.fromhex("aa995566")) + 4
     path = tmp_path / "padded.bin"

@@ -73,7 +73,7 @@ async def test_a_read_that_hangs_is_waited_for_once_and_never_asked_again(
 
 
 async def test_an_answer_that_a_busy_loop_hears_of_late_is_one() -> None:
-    """A driver that answered is not said to hang because this process had no time to listen."""
+    """A driver that answered in time does not count as hung if this process was too busy to notice."""
     reads, is_read = BlockingReads(SOURCE), threading.Event()
 
     def read() -> str:
@@ -90,7 +90,7 @@ async def test_an_answer_that_a_busy_loop_hears_of_late_is_one() -> None:
 
 
 async def test_the_last_read_is_done_before_the_end(gate: threading.Event) -> None:
-    """If something hangs, the last read is done once that comes back, and nobody waits for it."""
+    """After a hang, the last read is done once the hung read returns; closing does not wait for it."""
     done: list[str] = []
     healthy, hung = BlockingReads(PATIENT), BlockingReads(SOURCE)
     await healthy.ask(lambda: None)

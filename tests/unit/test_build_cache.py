@@ -42,7 +42,7 @@ def key_of(number: int) -> str:
 
 
 def test_what_was_put_comes_out_with_its_facts(cache: BuildCache, tmp_path: Path) -> None:
-    """Content, digest and facts are those of the build, in the folder that is asked for."""
+    """Content, digest and facts are those of the build, in the requested folder."""
     made = make_artifact(tmp_path / "made")
 
     cache.put("abc", made)
@@ -106,7 +106,7 @@ def test_nothing_is_removed_but_what_is_the_caches(tmp_path: Path) -> None:
 
 
 def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> None:
-    """Without anybody asking for it, many puts stay near the limit."""
+    """Writers trim the cache by themselves: many puts stay near the limit."""
     made = make_artifact(tmp_path / "made", random.Random(0).randbytes(1000))
     cache = BuildCache(folder=str(tmp_path / "cache"), max_bytes=100_000)
     chance = random.Random(1)
@@ -179,7 +179,7 @@ def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None
 
 
 def test_everything_that_decides_a_library_is_in_its_name() -> None:
-    """One name for one library, whatever the order of a target's words; none where a compiler's version is not told."""
+    """A library has one name for any order of a target's options, and none if the compiler's version is unknown."""
     options = {"function": "main", "checks_arguments": True, "tvm": "0.27"}
     names = [
         cache_key(1, TARGET, **options),

@@ -48,7 +48,7 @@ def test_an_older_system_gets_what_runs_there() -> None:
 
 
 def test_an_unknown_board_gets_what_its_machine_runs() -> None:
-    """Nobody has to describe a board before an agent can run there."""
+    """A board without a description gets the bundle of its architecture."""
     assert fitting_spec(_THERE, replace(_PI, model="Some Board"), None).board == "aarch64"
 
 
@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_the_agents_alone_is_refused(directory: str) -> Non
 
 
 def test_what_lies_there_is_not_overwritten() -> None:
-    """Unless it is an agent."""
+    """Only an earlier agent is replaced; other files are left alone."""
     assert settled(_THERE, _PI, Start()).directory == "/home/pi/fleet-agent"
     with pytest.raises(ConfigError, match="there is something else"):
         settled(_THERE, replace(_PI, is_foreign=True), Start())

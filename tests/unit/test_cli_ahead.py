@@ -60,7 +60,7 @@ def test_what_this_machine_wants_is_loaded_once_unless_another_target_is_named()
 
 @pytest.mark.slow
 def test_tune_starts_the_build_pools_server_once_and_only_where_it_is_sure_to_build_here() -> None:
-    """Nothing heavy is imported for it, or it would start no earlier than the pool itself does."""
+    """It starts without heavy imports, or it would start no earlier than the pool itself does."""
     words = [sys.executable, "-c", _SCRIPT, json.dumps(_NOT_SURE)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
 

@@ -77,7 +77,7 @@ main()
 
 
 def test_ctrl_c_while_the_command_is_imported_is_quiet() -> None:
-    """As at any other moment: exit code 130, and no traceback of an import."""
+    """The exit code is 130 as at any other moment, without an import's traceback."""
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED, "targets"], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
@@ -116,7 +116,7 @@ def test_words_in_brackets_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_cost_nothing(closed: str) -> None:
-    """As those of a program that somebody else starts in the background."""
+    """Programs started in the background may have such streams."""
     script = f'exec "$0" -m fleet targets show rpi4-64 {closed}'
 
     done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)

@@ -56,7 +56,7 @@ def test_other_things_are_refused(value: object) -> None:
 
 
 def test_arrays_of_objects_are_refused() -> None:
-    """Nothing but numbers travels."""
+    """Only numbers can be sent."""
     with pytest.raises(InvalidRequest, match="only numbers"):
         arrays.tensor_of(np.array([object()]))
 

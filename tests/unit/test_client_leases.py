@@ -52,7 +52,7 @@ class Recorder:
 
 
 async def test_a_new_stream_repeats_what_still_matters() -> None:
-    """Waiting requests are repeated with their ids, leases renewed, unconfirmed releases said again."""
+    """Waiting requests are repeated with their ids, leases renewed, unconfirmed releases sent again."""
     table = Recorder()
     first, second = table.ask(), table.ask()
     table.grant(first.request_id)
@@ -142,7 +142,7 @@ async def test_a_refusal_is_its_own_error() -> None:
 
 @pytest.mark.parametrize(("ends_at_sec", "why"), [(50, "maximum length"), (90, "no renewal")])
 async def test_an_expired_lease_says_why(ends_at_sec: int, why: str) -> None:
-    """At its maximum length nobody was late, and the advice is another one."""
+    """At the maximum length the renewals were in time, so the advice is another one."""
     table = Recorder()
     waiting = table.ask()
     table.grant(waiting.request_id)

@@ -89,7 +89,9 @@ def test_without_dask_it_says_what_to_install(certs: Path, monkeypatch: pytest.M
 
 
 def test_certificates_are_the_owners_alone(certs: Path) -> None:
-    """Nobody else reads the key, TLS accepts the certificate as its own authority, and a second one is refused."""
+    """Only the owner can read the key, TLS accepts the certificate as its own authority, and a second one is
+    refused.
+    """
     found = x509.load_pem_x509_certificate((certs / CERT).read_bytes())
     context = ssl.create_default_context(cafile=certs / "ca.pem")
     context.load_cert_chain(certs / CERT, certs / "key.pem")
@@ -101,7 +103,9 @@ def test_certificates_are_the_owners_alone(certs: Path) -> None:
 
 
 def test_only_builders_of_our_versions_count() -> None:
-    """Others are named, once there is nobody else; Dask workers that are no builders are nobody."""
+    """The error names builders of other versions if there are no matching ones; Dask workers without a slot do not
+    count.
+    """
     ours, others = ("a 1 f00d", [resource_name(SLOT)]), ("b 2 beef", ["slot of tvm-fleet 0.0 with apache-tvm 1"])
 
     assert matching([], "tls://x:1") == matching([("stock", ["GPU"])], "tls://x:1") == []

@@ -158,7 +158,7 @@ def test_a_program_with_a_view_of_a_parameter_keeps_it() -> None:
 
 @pytest.mark.slow
 def test_producers_write_into_the_result_of_the_concat() -> None:
-    """As a fire module has it: two convolutions of one tensor, side by side; the concat's program is gone."""
+    """In a fire module, two convolutions of one tensor write side by side; the concat's program is gone."""
     from tvm import relax
 
     def fire(x: Expr, emit: Emit) -> Expr:
@@ -177,7 +177,7 @@ def test_producers_write_into_the_result_of_the_concat() -> None:
 
 
 def grown(x: Expr, emit: Emit) -> Expr:
-    """As a dense block has it: each layer reads all that was computed before it, and adds to it."""
+    """A dense block: each layer reads all earlier results and adds its own."""
     from tvm import relax
 
     x = conv(x, emit, 16)
@@ -266,7 +266,7 @@ def test_an_operand_that_the_model_returns_is_copied() -> None:
 
 @pytest.mark.slow
 def test_what_will_not_be_computed_is_known_before_it_is_scheduled() -> None:
-    """So nobody tunes it; a program that is still called somewhere, or runs on a GPU, is not among it."""
+    """Such programs are not tuned; one that is still called elsewhere, or runs on a GPU, is not among them."""
     from tvm import relax
 
     def twice(x: Expr, emit: Emit) -> Expr:

@@ -60,7 +60,7 @@ def test_keys_are_listed_for_the_documentation() -> None:
     ("text", "message"), [("a: [", "is not YAML"), ("- 1", "expected 'key: value'"), (None, "No such")]
 )
 def test_files_that_cannot_be_read_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
-    """Missing, broken and misshapen files are told apart."""
+    """Missing, broken and misshapen files have different errors."""
     path = tmp_path / "agent.yaml"
     if text is not None:
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""The data set that the cost model learns from."""
+"""The training data of the cost model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_workload_that_is_collected_anew_leaves_the_others_as_they_are(tmp_pat
 
 
 def test_a_disturbed_time_counts_only_where_there_is_no_other() -> None:
-    """Timed again in calm, a candidate is not disturbed any more, in whichever order."""
+    """A candidate that was measured again in calm is not disturbed any more, in either order."""
     calm, disturbed = Times(run_secs=(2.0,)), Times(run_secs=(1.0,), is_disturbed=True)
 
     assert [calm + disturbed, disturbed + calm] == [calm, calm]
@@ -107,7 +107,7 @@ def test_a_space_that_begins_with_other_schedules_is_noticed() -> None:
 
 
 def test_the_package_has_what_its_model_was_trained_on() -> None:
-    """Of each workload the candidates that ran, with their times and features."""
+    """The package has the usable candidates of each workload, with their times and features."""
     packaged = {group.workload: group for group in grouped(prior_samples())}
     groups = {group.program.shash: usable(group) for group in load(DATA).groups}
 

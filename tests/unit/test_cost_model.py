@@ -176,7 +176,7 @@ def test_a_device_that_differs_has_a_residual_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_only_a_snapshot_that_is_worse_for_sure_is_rejected(snapshot: Snapshot) -> None:
-    """A new snapshot is published unless the paired test says that it is worse."""
+    """A new snapshot is published unless the paired test shows that it is worse."""
     holdout = many(range(300, 310))
     wrong = train_snapshot(many(range(9), rule=-1))
 

@@ -46,7 +46,7 @@ def test_llvm_knows_every_core(name: str) -> None:
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_every_board_says_where_its_numbers_come_from(name: str) -> None:
-    """It says so, and how the board is recognised, and whom it is for."""
+    """Its description has sources, a title, a way to recognise it, and the facts that its kind needs."""
     board = BOARDS[name]
     assert board.sources
     assert all(source.startswith("https://") for source in board.sources)
@@ -87,7 +87,7 @@ V3 = f"{V2} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
     ],
 )
 def test_a_machine_is_recognised(expected: str, found: Found) -> None:
-    """The closest description wins, whatever the order of the files."""
+    """The closest description wins, in any order of the files."""
     boards = list(BOARDS.values())
     for order in (boards, boards[::-1]):
         recognised = match(found, order)
@@ -96,7 +96,7 @@ def test_a_machine_is_recognised(expected: str, found: Found) -> None:
 
 
 def test_an_unknown_machine_is_none_of_them() -> None:
-    """Nothing is guessed."""
+    """No board is guessed."""
     assert match(Found(kind="raspberry_pi", arch="aarch64", model="Orange Pi 5")) is None
     assert match(Found(arch="riscv64")) is None
 
@@ -121,7 +121,7 @@ def test_an_unknown_board_names_the_nearest() -> None:
 
 
 def test_a_target_is_named_by_board_by_json_or_as_this_machine() -> None:
-    """Wherever a target is asked for, all three will do; JSON is checked."""
+    """A board's name, a target's JSON and the word host work in all places; JSON is checked."""
     assert resolve_target("pynq-z2").json == find_board("pynq-z2").target_json
     assert resolve_target(" host ") == host_target()
     assert resolve_target('{"kind": "llvm"}').options == {"kind": "llvm"}

@@ -14,8 +14,7 @@ from fleet.base.findings import State
 
 @pytest.mark.slow
 def test_no_linker_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With nothing to link with there is nothing to build with: a problem for this machine's own platform, and the
-    advice names packages."""
+    """A missing linker for this machine's own platform is a problem, and the advice names packages."""
     hide_ziglang = tmp_path / "sitecustomize.py"
     hide_ziglang.write_text("import sys\nsys.modules['ziglang'] = None\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

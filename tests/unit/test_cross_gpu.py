@@ -122,7 +122,7 @@ def test_a_compiler_with_a_header_stands_in_for_one_without(monkeypatch: pytest.
 
 @slow
 def test_a_jetson_gets_arm_code_around_its_cubin(tmp_path: Path) -> None:
-    """The host part is for the board's CPU, whatever this machine's is."""
+    """The host part is for the board's CPU, not for this machine's."""
     board = find_board("jetson-orin")
     artifact = built(board.target_json, tmp_path)
 
@@ -147,7 +147,7 @@ def test_rocm_artifacts_hold_a_code_object_for_their_gpu(board_name: str, tmp_pa
 
 @pytest.mark.parametrize("board", [board for board in load_boards().values() if board.kind == "rocm"])
 def test_waves_are_as_wide_as_the_board_says(board: Board) -> None:
-    """The device libraries are told the same as TVM, whether the target says it or not."""
+    """The device libraries and TVM use the same wave size, whether the target specifies it or not."""
     lanes = board.gpu["thread_warp_size"]
     assert rocm_code.wave_size(board.gpu) == rocm_code.wave_size({"mcpu": board.name}) == lanes
     controls = rocm_code.control_library(board.name, wave_size=lanes)

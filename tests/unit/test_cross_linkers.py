@@ -111,7 +111,7 @@ def test_a_soft_float_library_is_told_by_flags_and_by_attributes(linker_name: st
 
 @pytest.mark.slow
 def test_a_linker_for_another_machine_is_caught(tmp_path: Path) -> None:
-    """ld.lld links whatever it is given; the library's machine is compared with the target's."""
+    """ld.lld links objects for any machine; the library's machine is compared with the target's."""
     linker = Linker(name="ld.lld", command=("ld.lld", "-shared"))
     library = linked(linker, TARGETS["aarch64"], tmp_path)
 

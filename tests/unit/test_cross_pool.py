@@ -65,7 +65,7 @@ def test_temporary_files_of_compilers_go_away_with_the_pool() -> None:
 
 
 def test_hang_ends_at_its_limit(pool: BuildPool) -> None:
-    """A task over its time is killed and says so, and its place is taken by a fresh worker."""
+    """A task over its limit is killed with an error that says so, and a fresh worker takes its place."""
     hanging = pool.submit_within(0.3, tasks.hang)
 
     with pytest.raises(BuildError, match=r"hang took longer than 0.3 s") as caught:
@@ -126,7 +126,7 @@ def test_death_of_an_idle_worker_goes_unnoticed() -> None:
 
 
 def test_a_server_that_was_started_ahead_is_the_pools(pool: BuildPool) -> None:
-    """Or TVM would be loaded once more, and workers would not die with the first."""
+    """Pools share the server; a second one would load TVM once more, and its workers would not die with the first."""
     before = pool.submit(os.getppid).result()
     start_fork_server(TARGET)
 

@@ -51,7 +51,7 @@ def test_boards_are_suggested_whatever_the_case() -> None:
 
 
 def test_architecture_speaks_like_uname() -> None:
-    """Architectures compare with a device's label, whatever the triple calls them."""
+    """Architectures are named as in a device's label, for all spellings of the triple."""
     named = {"armv7l-linux-gnueabihf": "armv7l", "arm64-apple": "aarch64", "x86_64-linux-gnu": "x86_64"}
     for llvm_triple, expected in named.items():
         target = {"kind": "llvm", "mtriple": llvm_triple, "mfloat-abi": "hard"}
@@ -113,7 +113,7 @@ def test_this_machine_is_the_target_that_its_agent_says() -> None:
 
 
 def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With nothing on PATH, the error says which packages would help."""
+    """If PATH has no linker, the error names packages that bring one."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("cross.compile.tools.importlib.util.find_spec", lambda _: None)
 

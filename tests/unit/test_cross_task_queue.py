@@ -37,7 +37,7 @@ def test_an_item_waits_for_its_home_while_that_is_idle() -> None:
 
 
 def test_items_without_a_home_come_in_order() -> None:
-    """Also before a later one of the taker's own."""
+    """An item without a home precedes a later one of the taker's own."""
     queue: TaskQueue[str] = TaskQueue()
     for item, home in (("a", None), ("b", 0), ("c", 0), ("d", None)):
         queue.put(item, home)
@@ -46,7 +46,7 @@ def test_items_without_a_home_come_in_order() -> None:
 
 
 def test_nobody_takes_from_a_busy_home_what_is_not_its_own_first() -> None:
-    """With nothing else to do it does."""
+    """A taker without other work takes a busy home's items."""
     queue: TaskQueue[str] = TaskQueue()
     for item, home in (("of 1", 1), ("of 0", 0), ("anyone's", None)):
         queue.put(item, home)

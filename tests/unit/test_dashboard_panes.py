@@ -53,7 +53,7 @@ def test_numbers_are_sorted_largest_first_and_unknown_ones_last(is_turned: bool,
 
 @pytest.mark.parametrize("pane", [DEVICES, QUEUE, JOBS], ids=lambda pane: pane.title)
 def test_every_column_sorts(pane: object) -> None:
-    """None of them loses a row or fails, on things of which nothing is known, too."""
+    """Sorting by any column neither loses a row nor fails, even if all fields are unknown."""
     fleet = busy_fleet()
     things = {
         "devices": (*fleet.devices, DeviceStatus(name="devices/new")),
@@ -139,7 +139,7 @@ def test_the_header_counts_and_shows_the_order() -> None:
 
 
 def test_an_empty_pane_says_why() -> None:
-    """Nothing there is something else than nothing that matches."""
+    """An empty pane and a filter without a match have different notes."""
     assert "attach one with: fleet agent serve --tracker lab:9290" in device_sheet((), Choice()).note
     none = device_sheet(boards(3), Choice(selector=parse_selector("cuda")))
     assert ("none of 3 matches kind=cuda", ()) == (none.note, none.names)
@@ -167,7 +167,7 @@ def test_a_row_is_found_again_by_its_name() -> None:
 
 @given(st.integers(0, 200), st.lists(st.integers(0, 2000), min_size=1, max_size=5))
 def test_lines_are_shared_fairly(available: int, wanted: list[int]) -> None:
-    """No line is left while somebody wants it, none is given twice, and nobody has two less than an equal part."""
+    """Lines are used up as long as a pane wants more; each pane gets all that it wants or at least an equal share."""
     given_lines = share(available, wanted)
 
     assert sum(given_lines) == min(available, sum(wanted))

@@ -195,7 +195,7 @@ def functions(path: str) -> set[str]:
 
 
 def leads_somewhere(dotted: str) -> bool:
-    """Whether a file defines or imports the first word that is no package any more."""
+    """Tell whether a dotted name is a package or module, or a name that its file contains."""
     path, words = _ROOT, dotted.split(".")
     while words and (path / words[0]).is_dir():
         path /= words.pop(0)

@@ -36,7 +36,7 @@ def environment_of_a_build() -> str:
 
 @pytest.mark.slow
 def test_a_build_process_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the build process nor its fork server has them; the starting process keeps its own."""
+    """Neither the build process nor its fork server has the secrets; the starting process keeps its own."""
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     with BuildPool(1) as pool:

@@ -151,7 +151,7 @@ def test_aliases_cannot_grow_without_bound() -> None:
 
 
 def test_a_description_that_is_too_long_for_an_order_is_refused() -> None:
-    """However little it says."""
+    """The limit counts bytes, even if they are comments."""
     check_registers(SMALL, ())
     for padding in ("# \n" * 15_000, "# \u00e9" * 8_000):
         with pytest.raises(InvalidRequest, match="longer than 48 KiB"):

@@ -13,7 +13,7 @@ from fleet.tracker.streams import first_message
 
 
 async def test_a_hello_that_came_while_the_tracker_stood_still_is_in_time() -> None:
-    """It lies in the socket when the limit is over, and is read before anybody is told that it did not come."""
+    """A hello that waits in the socket when the limit is over is read before the timeout is reported."""
     loop = asyncio.get_running_loop()
     hello: asyncio.Future[str] = loop.create_future()
 

@@ -42,7 +42,7 @@ def test_without_a_remedy_its_fault_is_found(remedies: Remedies, faults: set[str
 
 
 def test_the_way_to_a_fault_is_the_shortest() -> None:
-    """It reads as a story: here, the token that nobody had used yet when the journal was wiped."""
+    """The way reads as a story: here, a token was still unused when the journal was wiped."""
     way = found(Remedies(fine_clock=False, reports=False, nonce=False)).faults[GETS_IN]
 
     assert way == (

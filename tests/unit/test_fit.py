@@ -74,7 +74,7 @@ def test_missing_features_are_named_with_what_asks_for_them(target_json: str, de
     ],
 )
 def test_what_fits_or_is_not_known_passes(target_json: str, device: Inventory) -> None:
-    """An agent that tells no features, and a core that nobody knows, refuse nothing."""
+    """An agent that reports no features, and an unknown core, refuse no artifact."""
     check(target_json, device)
 
 

@@ -63,7 +63,7 @@ def attention_on(emit: Emit, query: Expr, key: Expr, value: Expr, masked: Callab
 
 @pytest.mark.parametrize("mask", [None, (TOKENS, SEEN)])
 def test_attention_on_heads_is_one_program(mask: tuple[int, ...] | None) -> None:
-    """No transpose is left, whatever the mask: it is padded where it is, as the keys are."""
+    """No transpose is left, with or without a mask; the mask is padded in place, as the keys are."""
     shapes = [(1, TOKENS, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH)]
 
     def body(q: Expr, k: Expr, v: Expr, *rest: object) -> Expr:
@@ -85,7 +85,9 @@ def test_attention_on_heads_is_one_program(mask: tuple[int, ...] | None) -> None
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_choice_of_what_is_seen_is_a_mask(is_known: bool) -> None:
-    """GPT-2 puts the lowest number in place of a score, where a constant or another input says so."""
+    """GPT-2 replaces scores by the lowest number where a constant or another input decides so; that choice is a
+    mask.
+    """
     shapes = [(1, TOKENS, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH), (1, 1, TOKENS, SEEN)]
 
     def body(q: Expr, k: Expr, v: Expr, limits: Expr, emit: Emit) -> Expr:

@@ -43,7 +43,7 @@ def normalized(layers: int) -> list[IRModule]:
 
 
 def test_a_schedule_fits_the_same_program_of_another_model() -> None:
-    """Whatever came before it in the model."""
+    """The programs before it in the model do not matter."""
     others = {workload_hash(mod): mod for mod in normalized(3)}
     fitting = [(mod, others[workload_hash(mod)]) for mod in normalized(1) if workload_hash(mod) in others]
 

@@ -48,7 +48,7 @@ def scheduled(proto: object, folder: Path, *inputs: Array) -> Array:
 def test_an_index_that_is_none_means_the_nearest(
     operator: str, given: list[int], nearest: list[int], attributes: dict[str, int], tmp_path: Path
 ) -> None:
-    """As ONNX Runtime answers where the nearest one is asked for; negative ones count from the end, as there."""
+    """The result is ONNX Runtime's for the nearest valid index; negative indices count from the end."""
     far, near = (np.array(indices, "int64") for indices in (given, nearest))
     new = ["new"] if operator.startswith("Scatter") else []
     weights = {"table": TABLE} | ({"new": NEW} if new else {})

@@ -154,7 +154,7 @@ def test_operators_that_name_axes_follow() -> None:
 
 
 def test_what_lies_otherwise_is_brought_into_line() -> None:
-    """A gate that somebody else computes, with channels first, is transposed once; quantizing changes nothing."""
+    """A gate from another input, with channels first, is transposed once; quantizing changes no layout."""
 
     def body(x: Expr, gate: Expr, emit: Emit) -> Expr:
         from tvm import relax

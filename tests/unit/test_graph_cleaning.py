@@ -185,7 +185,7 @@ def test_other_constant_exponents_are_known_to_the_program(exponent: float) -> N
 
 
 def test_a_square_that_may_repeat_its_base_stays() -> None:
-    """Of an open size nobody knows; the result had the base's shape."""
+    """With an open size it is unknown whether the base repeats; the rewritten result had the base's shape."""
     from tvm import relax, tirx
 
     twos = np.full((1, 4), 2, "float32")

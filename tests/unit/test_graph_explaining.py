@@ -77,7 +77,7 @@ def test_a_gpu_keeps_the_layout_of_the_model() -> None:
 
 
 def test_limits_of_a_processor_come_from_its_target() -> None:
-    """Two cores with two units of eight lanes do 64 operations in a cycle; the clock is assumed, and said to be."""
+    """Two cores with two units of eight lanes do 64 operations in a cycle; the assumed clock is marked as such."""
     roofline = expected_roofline(AVX2)
 
     assert 64 * 2e9 == roofline.flop_per_sec

@@ -61,7 +61,7 @@ def of_another_tensor(x: Expr, emit: Emit) -> Expr:
 
 @pytest.mark.parametrize("norm", [by_inverse, by_inverse_root, by_division])
 def test_norm_is_one_operator(norm: Norm) -> None:
-    """However its root is written."""
+    """All forms of its root are recognised."""
     mod = function_of([(2, 3, 8)], lambda x, emit: weighted(norm, x, emit))
 
     assert {"nn.rms_norm": 1} == operators(rewrite(mod, NORMS))

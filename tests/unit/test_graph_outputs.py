@@ -86,7 +86,7 @@ def test_a_view_of_what_nobody_else_has_stays_one() -> None:
 
 
 def test_a_model_whose_outputs_are_its_own_stays_as_it_is() -> None:
-    """Nothing is copied where nothing is shared."""
+    """Outputs that share no memory are not copied."""
     from tvm import relax
 
     lowered = lower(function_of([(2, 3)], lambda x, emit: relax.op.add(x, x)), TARGET)

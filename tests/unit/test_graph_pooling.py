@@ -35,7 +35,7 @@ HOST = host_target()
     ],
 )
 def test_a_window_is_cut_to_its_input(kind: str, attributes: dict[str, object], tmp_path: Path) -> None:
-    """With and without counted padding. Before, a window of 1280 x 1280 took 8.4 GB for 7 x 5 numbers per channel."""
+    """The padding may count or not. Before, a window of 1280 x 1280 took 8.4 GB for 7 x 5 numbers per channel."""
     x = random_array(1, 3, 7, 5)
     node = helper.make_node(kind, ["x"], ["y"], ceil_mode=1, **attributes)
     model = loaded(model_of([node], {"x": x}, opset=19), tmp_path)

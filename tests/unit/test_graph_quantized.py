@@ -126,7 +126,7 @@ def test_a_process_that_has_built_nothing_explains_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", [AVX2, ARM], ids=["avx2", "arm"])
 def test_nothing_wider_than_a_byte_goes_through_memory(target: Target, tmp_path: Path) -> None:
-    """Until the mean, which is computed in float; on ARM, too, where codes are signed."""
+    """Tensors are bytes until the mean, which is computed in float; on ARM, too, where codes are signed."""
     lowered = lower(import_model(loaded(residual("int8"), tmp_path)), target)
 
     calls = [b.value for block in lowered["main"].body.blocks for b in block.bindings if op_name(b.value)]

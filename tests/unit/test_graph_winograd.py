@@ -55,7 +55,7 @@ def winograd_programs(mod: IRModule) -> list[str]:
     ],
 )
 def test_it_computes_the_same(shape: tuple[int, ...], filters: int, padding: object) -> None:
-    """Whatever the sizes and paddings."""
+    """The result equals the plain convolution's for all sizes and paddings."""
     mod = convolved(shape, filters, padding=padding)
     lowered = lower(mod, TARGET)
     x = random_array(*shape)
@@ -68,7 +68,7 @@ def test_it_computes_the_same(shape: tuple[int, ...], filters: int, padding: obj
 
 @pytest.mark.slow
 def test_bias_activation_and_residual_stay_in_the_program() -> None:
-    """It is named like any convolution, and says that it is one by Winograd."""
+    """Its description is that of a convolution, with the word winograd."""
     lowered = lower(convolved((1, 32, 12, 12), 32, padding=1), TARGET)
 
     [name] = winograd_programs(lowered)

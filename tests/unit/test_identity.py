@@ -69,7 +69,7 @@ def test_a_request_proves_that_its_sender_has_the_key(authority: Credentials) ->
 
 
 def test_a_certificate_is_renewed_before_it_ends(authority: Credentials) -> None:
-    """Not on its first day, but while weeks are left."""
+    """It is due weeks before its end, but not on its first day."""
     made = member(authority)
 
     assert not needs_renewal(made.certificate_pem, NOW)
@@ -169,7 +169,7 @@ def test_every_rpc_is_in_the_table_and_nothing_else() -> None:
 
 
 def test_every_call_that_changes_something_at_the_tracker_is_audited() -> None:
-    """Those that only look are not: there are too many of them."""
+    """Read-only calls are not audited: there are too many of them."""
     at_the_tracker = {rpc: rule for rpc, rule in RULES.items() if not rpc.startswith(("SessionService", "Snapshot"))}
     looks = {rpc for rpc in at_the_tracker if rpc.partition(".")[2].startswith(("Get", "List", "Watch", "Check"))}
 

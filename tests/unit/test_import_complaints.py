@@ -16,7 +16,7 @@ from fleet.models.model import import_model, load_model
 
 
 def test_tvms_notation_is_taken_out() -> None:
-    """Constants are no references into metadata that nobody sees, numbers and shapes are plain."""
+    """Constants are not shown as references into hidden metadata; numbers and shapes are plain."""
     said = (
         '  File somewhere\n\nthe LHS x has shape R.shape([8, 63]), while the RHS metadata["ir.GenericConst"][0]\n'
         "# Metadata omitted. Use show_meta=True in script() method to show it. has shape R.shape([64, 32]); "
@@ -33,7 +33,7 @@ _REFUSED = r"^bad: TVM cannot import node 'y' \(MatMul of float32\[8, 63\], floa
 
 @pytest.mark.slow
 def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """63 columns times 64 rows: the message names the two, and nothing of TVM's text format; stdout is for data."""
+    """The message names both shapes without TVM's text format; stdout stays free for data."""
     weight = numpy_helper.from_array(np.ones((64, 32), np.float32), "b")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 63])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 32])
@@ -78,7 +78,7 @@ def _file_of(graph: onnx.GraphProto, path: Path) -> Path:
 
 
 def test_a_weight_of_too_few_bytes_is_named(tmp_path: Path) -> None:
-    """As a file has it that was cut and mended; numpy would stumble over it, with a traceback."""
+    """A truncated and repaired file has such a weight; numpy would fail on it with a traceback."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy")
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 4], raw_data=b"only")
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "cut", [x], [y], [weight])

@@ -22,7 +22,7 @@ def test_the_page_has_every_model_of_the_survey() -> None:
 
 
 def test_what_the_page_does_not_say_is_found() -> None:
-    """A model that is not imported any more, or is wrong; another small difference on another machine is none."""
+    """Changed outcomes and wrong results are found; a small difference on another machine does not count."""
     page = "| a | keras | yes | 3e-07 |\n| b | keras | yes | not compiled |\n| c | keras | no | why |"
     right = ["| a | keras | yes | 8e-06 |", "| b | keras | yes | not compiled |", "| c | keras | no | why |"]
     wrong = ["| a | keras | yes | 2e-01 |", "| b | keras | no | why |", "| c | keras | yes | not compiled |"]

@@ -100,7 +100,7 @@ def test_a_workload_that_takes_no_time_is_not_worth_a_choice() -> None:
 
 
 def test_each_build_holds_another_schedule_of_every_workload() -> None:
-    """As many builds as the workload with most rivals needs; the static build is there anyway."""
+    """There are as many builds as the workload with most rivals needs, besides the static one."""
     one_rival = contest_of(workload("pool"), "a", CLOSE[:2])
     assert one_rival is not None
     decided = {"hash of conv": "a", "hash of pool": "a", "hash of other": "x"}

@@ -43,7 +43,7 @@ def test_programs_tell_how_long_their_tables_are(tmp_path: Path) -> None:
 
 
 def test_a_model_with_a_short_table_has_answers(tmp_path: Path) -> None:
-    """It was exported by nobody: its index 2 was beyond the table."""
+    """Before, such a model could not be exported: its index 2 was beyond the table."""
     answers = find_answers(lookup(tmp_path, 20, 2), 0)
 
     assert ("onnxruntime", None) == (answers.reference, answers.weakness)

@@ -52,7 +52,7 @@ def judge(machine: str, number: int, *arguments: int, architecture: int | None =
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_a_filter_refuses_what_leads_out_and_nothing_else(machine: str) -> None:
-    """By the numbers of each architecture; a thread is made, a namespace is not."""
+    """The filter has the numbers of each architecture; it allows new threads and refuses new namespaces."""
     threads, new_users = 0x3D0F00, 0x10000000
 
     assert judge(machine, READ[machine]) == ALLOWED
@@ -91,7 +91,7 @@ def test_nothing_is_shown_twice() -> None:
 
 
 def test_device_files_are_found_by_pattern(tmp_path: Path) -> None:
-    """Those that are there now, without directories."""
+    """The pattern finds existing files, and no directories."""
     for name in ("gpu0", "gpu1", "other"):
         (tmp_path / name).touch()
     (tmp_path / "gpu-caps").mkdir()
@@ -104,7 +104,9 @@ def test_device_files_are_found_by_pattern(tmp_path: Path) -> None:
     [([], []), ([0o666], []), ([0o660], [os.getgid()]), ([0o600], None), ([0o600, 0o666], [])],
 )
 def test_a_user_gets_the_groups_of_its_devices(tmp_path: Path, modes: list[int], groups: list[int] | None) -> None:
-    """None where only their owner may use them: then the worker stays the agent's user. Root's group is no group."""
+    """If only its owner may use a device, no group helps: the worker stays the agent's user. Root's group does not
+    count.
+    """
     paths = []
     for number, mode in enumerate(modes):
         path = tmp_path / str(number)
@@ -147,7 +149,7 @@ def test_the_doctor_says_what_is_missing_and_what_to_do() -> None:
 
 
 def test_a_jail_of_no_known_kind_is_refused() -> None:
-    """By name, with those that there are."""
+    """The error lists the known kinds."""
     with pytest.raises(ConfigError, match="auto, required, none"):
         parse_config({"jail": "bars"})
 

@@ -26,7 +26,7 @@ def test_looking_makes_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_jobs_are_in_the_library_that_is_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the one of the configuration as in one that is named; a job of another is said to be elsewhere."""
+    """Jobs are looked up in the configured library or a named one; a job of another library is not found."""
     path, config = tmp_path / "library.sqlite", tmp_path / "config.yaml"
     config.write_text(f"library: {path}\n")
     monkeypatch.setenv("FLEET_CONFIG", str(config))
@@ -46,7 +46,7 @@ def test_jobs_are_in_the_library_that_is_set_up(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_job_that_has_ended_is_not_stopped(tmp_path: Path) -> None:
-    """The library's words are told as they are."""
+    """The library's error is passed on unchanged."""
     path = tmp_path / "library.sqlite"
     with Library.open(path) as library:
         job = library.queue.submit(title="a", spec={})

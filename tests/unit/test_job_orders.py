@@ -68,7 +68,7 @@ def test_a_job_is_called_as_its_model_is_named(model: str, title: str) -> None:
 
 @pytest.mark.parametrize("program", ["matmul-256", "programs.of_mine:product", "programs.py:product"])
 def test_a_job_of_a_program_is_called_as_its_user_calls_that(program: str) -> None:
-    """Not by the file that it was written to, which nobody typed and nobody else has."""
+    """The title is the user's name for the program, not the path of the cached file."""
     assert TuneOptions(model=Path("cache/1234/product.json"), program=program).title == program
 
 
@@ -102,7 +102,7 @@ class Sample:
 
 
 def test_a_value_of_a_newer_or_older_version_is_read() -> None:
-    """Keys that nobody knows are left out, fields that are not there have their defaults."""
+    """Unknown keys are left out, and missing fields have their defaults."""
     assert from_plain(Sample, {"kinds": ["TIMEOUT"], "new": 1}) == Sample(kinds=(ErrorKind.TIMEOUT,))
 
 

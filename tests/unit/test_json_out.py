@@ -27,7 +27,7 @@ def test_lengths_of_time_are_seconds_everywhere_but_in_a_whole_model() -> None:
 
 
 def test_moments_are_rfc_3339_in_utc() -> None:
-    """Whether they come as a time with a zone or as seconds since 1970."""
+    """Times with a zone and seconds since 1970 are written alike."""
     when = datetime(2026, 11, 22, 21, 0, tzinfo=timezone(timedelta(hours=1)))
 
     assert in_seconds({"made_at": when, "at_sec": 0, "state": State.FREE}) == {

@@ -63,7 +63,7 @@ def test_terms_are_read_once() -> None:
     ],
 )
 def test_what_cannot_be_granted_is_refused_at_once(selector: str, keywords: LeaseKeywords, said: str) -> None:
-    """Nobody has to ask the tracker."""
+    """The client refuses such terms without the tracker."""
     with pytest.raises(InvalidRequest, match=said):
         make_terms(selector, **keywords)
 

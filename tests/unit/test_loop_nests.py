@@ -99,7 +99,7 @@ def test_a_program_is_named_with_the_blocks_that_its_schedule_leaves_alone() -> 
 @pytest.mark.parametrize("name", ["efficientnet", "gru", "keyword_spotting", "llama", "lstm", "segformer", "tabular"])
 @pytest.mark.parametrize("target", [AVX2, CORTEX_A72], ids=["avx2", "cortex-a72"])
 def test_models_of_all_kinds_are_scheduled_as_a_whole(name: str, target: Target, tmp_path: Path) -> None:
-    """Nothing of them is a bare loop nest."""
+    """None of their programs is left as a bare loop nest."""
     model = import_model(load_model(write(name, tmp_path)))
 
     assert apply_schedules(lower(model, target), target, {}).loop_nests == ()

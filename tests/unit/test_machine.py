@@ -11,8 +11,7 @@ _TICK_SEC = 0.011
 
 
 def test_a_process_knows_its_age_to_a_hundredth_of_a_second() -> None:
-    """Whatever the time of the boot is taken to be: not less than since it could print, not more than since it was
-    asked for."""
+    """The age is at least the time since the first statement, and at most the time since the start was requested."""
     program = "import time; born = time.monotonic(); from fleet.base.machine import process_age_sec as age\n"
     program += "print(age(), time.monotonic() - born)"
     asked_at = time.monotonic()

@@ -17,7 +17,7 @@ def test_disturbances_are_read_from_the_provenance() -> None:
 
 
 def test_sentences_of_older_records_are_disturbances() -> None:
-    """Libraries hold times from before disturbances had kinds; nobody guesses a kind from the words."""
+    """Older libraries hold disturbances without kinds; no kind is guessed from the text."""
     sentence = "reference kernel 1.31 times its usual time"
 
     assert found_in(sentence) == (Disturbance(DisturbanceKind.OTHER, sentence),)
@@ -30,5 +30,5 @@ def test_a_kind_that_nobody_knows_is_a_disturbance_all_the_same() -> None:
 
 
 def test_without_provenance_nothing_is_known() -> None:
-    """Nothing speaks against the times then."""
+    """A measurement without provenance has no disturbances."""
     assert Measurement(candidate_id="a").disturbances == ()

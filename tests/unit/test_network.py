@@ -38,7 +38,7 @@ def test_the_host_of_an_address(address: str, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["10.0.0.5", "pi4.local", "::1", "[::1]", "fd00::5"])
 def test_an_address_is_written_as_it_is_read(host: str) -> None:
-    """Whatever version of IP, and with or without brackets."""
+    """Addresses of both IP versions are read back, with or without brackets."""
     address = address_of(host, 9290)
 
     check_address(address, "it")

@@ -171,7 +171,7 @@ def scheduled_outputs(model: Model, inputs: Sequence[Array]) -> list[Array]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_rare_models_answer_as_onnx_runtime(name: str, tmp_path: Path) -> None:
-    """Shape, type and numbers are the same, whatever passes and schedules made of the model."""
+    """Shape, type and numbers stay the same through all passes and schedules."""
     case = CASES[name]
     model = loaded(model_of(case.nodes, case.inputs, case.weights, case.outputs), tmp_path)
     arrays = [case.inputs[given] for given in model.input_names]

@@ -79,7 +79,9 @@ def test_the_nearest_where_two_are_as_near(size: int, result: int, tmp_path: Pat
 def test_what_tvm_resizes_otherwise_or_not_at_all(
     shape: tuple[int, ...], scales: list[float], sizes: list[int], how: dict[str, object], tmp_path: Path
 ) -> None:
-    """A single row, other axes than height and width, antialiasing, one scale for all; and defaults that are said."""
+    """Cases with a single row, other axes than height and width, antialiasing, one scale for all, or explicit
+    defaults.
+    """
     proto, inputs = resize(scales, sizes, *shape, **how)
 
     assert_same(proto, inputs, tmp_path)

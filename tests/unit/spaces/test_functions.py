@@ -29,7 +29,7 @@ PAIRS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e9, -1e9, 1e38,
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4", None])
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_right(name: str, mcpu: str | None) -> None:
-    """With vectors of 256 and 512 bits, and with this machine's own."""
+    """Errors stay within the limit with vectors of 256 and 512 bits, and with this machine's own."""
     own = str(dict(host_target().options).get("mcpu", ""))
     if mcpu is not None and not mcpu <= own:
         pytest.skip(f"this machine runs {own or 'no x86-64'} code")
@@ -43,7 +43,7 @@ def test_functions_are_right(name: str, mcpu: str | None) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no ziglang")
 @pytest.mark.parametrize("name", ON_NEON)
 def test_functions_are_right_on_arm(name: str) -> None:
-    """With the vectors of 64-bit ARM, at the edges of each range."""
+    """Errors stay within the limit with the vectors of 64-bit ARM, at the edges of each range."""
     assert worst_on_neon(name, every=0).ulp <= MOST_ULP
 
 

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: exact whatever the shape, by the processor's own instruction."""
+"""Products of 8-bit integers: exact for all shapes, by the processor's own instruction."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_sums_are_exact(target: Target, size: int, channels: int, columns: int) 
     ],
 )
 def test_the_code_has_the_instruction(options: dict[str, object], instruction: str) -> None:
-    """Whatever machine compiles it."""
+    """The instruction depends on the target alone, not on the compiling machine."""
     target = parse_target(json.dumps({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2} | options))
     load_intrinsics(target)
     unit = integer_unit(target)

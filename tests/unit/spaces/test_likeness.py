@@ -69,7 +69,7 @@ def space_in(mod: IRModule) -> Space:
 
 @given(KNOBS, st.lists(KNOBS))
 def test_the_nearest_is_one_of_those_with_the_same_knobs(wanted: Knobs, choices: list[Knobs]) -> None:
-    """None is nearer; where none has these knobs, there is no nearest."""
+    """No choice is nearer; if none has these knobs, there is no nearest."""
     place = nearest(wanted, choices)
 
     alike = [choice for choice in choices if type(choice) is type(wanted)]
@@ -80,7 +80,7 @@ def test_the_nearest_is_one_of_those_with_the_same_knobs(wanted: Knobs, choices:
 
 @given(KNOBS, st.lists(KNOBS), st.integers(0))
 def test_a_choice_that_both_have_stays_as_it_is(wanted: Knobs, others: list[Knobs], at: int) -> None:
-    """Wherever it is in the order."""
+    """The choice's position does not matter."""
     choices = [*others[: at % 8], wanted, *others[at % 8 :]]
 
     place = nearest(wanted, choices)
@@ -118,7 +118,7 @@ def test_a_schedules_knobs_are_found_from_its_trace(kind: str) -> None:
 
 @pytest.mark.slow
 def test_what_no_space_made_has_no_knobs() -> None:
-    """Such as loops that somebody has split by hand."""
+    """Loops that were split by hand have no knobs."""
     from tvm.s_tir import Schedule
 
     mod = module_of(matmul(96).mod_json)

@@ -70,7 +70,7 @@ def padded_groups(groups: int, padded: int, width: int) -> Make:
 
 
 def grouped_and_padded() -> list[Any]:
-    """As ShuffleNet's: 28 columns of each group count, and 32 are computed."""
+    """A convolution as in ShuffleNet: 28 columns of each group count, and 32 are computed."""
     from tvm import te, topi
 
     data, weights, bias = tensors((1, 9, 7, 24), (1, 1, 6, 128), (112,))
@@ -148,7 +148,7 @@ def concat(*channels: int) -> Make:
 
 
 def rotary() -> list[Any]:
-    """As Llama's: the halves of each of two heads are swapped, one of them negated."""
+    """A rotary embedding as in Llama: the halves of each of two heads are swapped, one of them negated."""
     from tvm import te, topi
 
     [data] = tensors((1, 9, 2 * 16))
@@ -255,7 +255,7 @@ def run(mod: Any, arrays: list[np.ndarray[Any, Any]], *, optimized: bool = False
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_schedule_computes_the_same(case: str) -> None:
-    """Whatever the shape and the type."""
+    """The schedule is right for all shapes and types."""
     mod = module(CASES[case])
     arrays = arrays_for(mod)
 
@@ -375,7 +375,7 @@ def test_a_tile_of_a_grouped_convolution_fills_the_registers(core: str, sums: in
 
 @pytest.mark.parametrize(("case", "lanes"), [("concat of vectors", 8), ("concat", None)])
 def test_pieces_of_whole_vectors_are_copied_in_vectors(case: str, lanes: int | None) -> None:
-    """As many lanes as always lie in one piece; a copy without such a number is left to LLVM."""
+    """Copies use as many lanes as always lie in one piece; without such a number they are left to LLVM."""
     from tvm.tirx import ForKind
 
     schedule = static_schedule(module(CASES[case]), AVX2)

@@ -89,7 +89,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_static_schedule_computes_the_same(case: str) -> None:
-    """Whatever the shapes; with weights packed as the schedule says."""
+    """The schedule is right for all shapes, with weights packed as it requires."""
     shapes, compute, constants = CASES[case]
     mod = function_of(shapes, compute, constants)
     rng = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def test_columns_that_are_no_whole_vectors_are_one_tile_with_a_short_last_one(co
 
 
 def test_weights_that_are_no_constants_stay_as_they_are() -> None:
-    """Nobody could pack them but the function itself."""
+    """Only the function itself could pack them."""
     mod = function_of([(64, 64), (64, 128)], matmul)
 
     schedule = static_schedule(mod, HOST)
@@ -205,7 +205,7 @@ def test_a_kept_schedule_means_the_program_that_was_measured(
 
 
 def test_what_schedules_have_in_common_changes_none_of_them() -> None:
-    """Whether a schedule is made alone or after others, each of its steps is the same."""
+    """Each step of a schedule is the same, whether it is made alone or after others."""
     from tvm.s_tir import Schedule
 
     mod, facts = function_of(*CASES["conv 3x3"]), processor_facts(HOST)

@@ -1,4 +1,4 @@
-"""Schedules of Winograd convolutions: the same numbers whatever is cut how, weights packed, and no bare loop nest."""
+"""Schedules of Winograd convolutions: the same numbers for all cuts, packed weights, and no bare loop nest."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_every_way_to_cut_computes_the_same(outputs: int, size: tuple[int, int])
 
 
 def test_what_cuts_have_in_common_changes_no_schedule() -> None:
-    """Whether a schedule is made alone or after others, each of its steps is the same."""
+    """Each step of a schedule is the same, whether it is made alone or after others."""
     from tvm.s_tir import Schedule
 
     mod = convolution(4, (12, 10), 16, 32)
