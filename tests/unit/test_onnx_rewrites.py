@@ -94,7 +94,7 @@ def test_powers_of_mixed_types(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", ["positive", "negative"])
 def test_one_infinity_is_told_from_the_other(sign: str, tmp_path: Path) -> None:
-    """Only the infinity that is asked for counts."""
+    """Only the requested infinity counts."""
     inputs = {"x": np.array([np.inf, -np.inf, 1, np.nan], "float32")}
     node = helper.make_node("IsInf", ["x"], ["y"], **{f"detect_{sign}": 0})
 
@@ -141,7 +141,7 @@ def test_functions_of_the_specification(op_type: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
-    """As torch.onnx writes them: a layer that is a function in the file."""
+    """A layer may be a function in the file, as written by torch.onnx."""
     inputs = {"x": noise(2, 3)}
     proto = model_of([helper.make_node("Relu", ["x"], ["y"])], inputs)
     body = [helper.make_node("Mul", ["a", "a"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
@@ -274,7 +274,7 @@ def test_what_still_drops_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{}, {"overlap": 0.0}, {"overlap": 0.5}, {"overlap": 0.5, "score": 0.2}])
 def test_boxes_are_suppressed_within_the_limits_that_are_given(limits: dict[str, float], tmp_path: Path) -> None:
-    """No limit of the overlap is a limit of 0, and no limit of the score is none, for scores below 0, too."""
+    """A missing limit of the overlap means 0, and a missing limit of the score means none, for scores below 0, too."""
     corners = np.sort(np.random.default_rng(0).random((1, 12, 2, 2), dtype="float32"), axis=2)
     inputs = {"boxes": corners.reshape(1, 12, 4), "scores": noise(1, 2, 12)}
     constants = {"count": np.array(3), **{name: np.array(value, "float32") for name, value in limits.items()}}

@@ -70,7 +70,7 @@ def made(**settings: str) -> list[OpenClDriver]:
 
 
 def test_without_a_driver_but_pocl_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither an empty machine nor one with PoCL alone pays for a look, and no CPU is served unasked."""
+    """An empty machine and one with PoCL alone are not searched, and no CPU is served by default."""
     monkeypatch.setattr(opencl, "find_opencl_devices", lambda: pytest.fail("asked"))
 
     assert OpenClDriver.find(tmp_path) == []
@@ -93,7 +93,7 @@ def test_by_itself_it_serves_gpus_that_no_other_driver_serves(tmp_path: Path, de
 
 
 def test_an_entry_alone_means_every_device(devices: list[OpenClDevice]) -> None:
-    """Several devices are numbered; a CPU takes turns with the driver cpu, a GPU with nobody."""
+    """Several devices are numbered; a CPU takes turns with the driver cpu, a GPU with no other driver."""
     drivers = made()
 
     assert ["here-opencl-0", "here-opencl-1"] == [driver.device_id for driver in drivers]

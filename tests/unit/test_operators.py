@@ -87,7 +87,7 @@ def test_what_is_not_known_keeps_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("shapes", [[], [(8,), (8,)], [(1, 3, 8, 8), (5, 7, 3, 3), (1, 4, 8, 8)]])
 def test_shapes_that_fit_no_convolution_keep_the_name(shapes: list[tuple[int, ...]]) -> None:
-    """So do workloads of an import that came without arguments."""
+    """Workloads from an import without arguments keep their names, too."""
     assert describe_workload("conv2d7", specs(*shapes)) == "conv2d7"
 
 

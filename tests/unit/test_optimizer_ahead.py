@@ -87,7 +87,7 @@ def test_what_is_two_batches_behind_is_thrown_away() -> None:
 
 
 def test_where_cores_are_shared_a_batch_knows_all_results() -> None:
-    """Nothing is measured while a search runs there, so nothing is gained by an old one where it has all cores."""
+    """A search on shared cores stops all measuring, so a batch of an older search would gain no time."""
     job = Script(shares_cores=True)
     job.find(*"abcdefgh")
     job.run(ev.RoundWanted())
@@ -145,9 +145,7 @@ def test_only_who_knows_less_than_it_could_is_searched_ahead() -> None:
 
 
 def test_what_is_expected_of_candidates_decides_whose_turn_it_is() -> None:
-    """Of two similar workloads, the one with more promising candidates in its backlog is next, with a forecast to
-    match.
-    """
+    """The workload with the more promising backlog of two similar ones is next, with a forecast to match."""
     job = Script(begun("a"), begun("b"))
     job.run(ev.Found("a", tuple(expecting(f"a{n}", 1.9, 2.1) for n in range(8))))
     job.run(ev.Found("b", tuple(expecting(f"b{n}", 0.4, 0.6) for n in range(8))))

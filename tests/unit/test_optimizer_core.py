@@ -111,7 +111,7 @@ def test_no_more_trials_are_planned_than_there_are() -> None:
 
 
 def test_a_search_that_finds_nothing_closes_its_workload() -> None:
-    """So does one that fails, with a word to the user; the others go on."""
+    """A failing search closes its workload, too, with a notice for the user; the others go on."""
     job = Script(known("a"), known("b"))
 
     job.run(ev.Found("a", ()))
@@ -158,7 +158,7 @@ def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
 
 
 def test_searches_side_by_side_are_of_different_workloads() -> None:
-    """And none is left when each workload is in a search; one that fails leaves the others alone."""
+    """No search is started if each workload has one; a failed search leaves the others alone."""
     job = Script(known("a"), known("b"))
 
     asked = [propose for _ in range(3) for propose in find(job.feed(ev.RoundWanted()), ev.Propose)]
@@ -171,7 +171,7 @@ def test_searches_side_by_side_are_of_different_workloads() -> None:
 
 
 def test_the_cost_model_learns_when_there_is_something_new() -> None:
-    """It learns once for each batch."""
+    """The model learns once for each batch."""
     job = Script(known(), known("v"))
     job.propose("a", "b")
 
@@ -269,7 +269,7 @@ def test_the_unscheduled_program_runs_off_too() -> None:
 
 
 def test_a_baseline_far_behind_stays_out_of_the_run_off() -> None:
-    """Nothing that it could show is worth its time."""
+    """A baseline far behind has no chance, so measuring it would waste time."""
     job = Script()
     job.build_baseline()
     job.answer = secs({"w": 20.0, "a": 1.0})
@@ -351,7 +351,7 @@ def test_broken_rules_are_found() -> None:
 
 
 def test_what_another_job_measures_is_not_asked_for_again() -> None:
-    """Nothing of a batch was free, but the workload is not exhausted: the next search leaves these out."""
+    """No candidate of the batch was free, but the workload is not exhausted: the next search leaves these out."""
     script = Script()
     script.core.begin_search()
     script.taken = {"a", "b"}
@@ -406,7 +406,7 @@ def test_no_batch_is_planned_past_the_deadline() -> None:
 
 
 def test_a_job_says_what_it_measures_and_why() -> None:
-    """As `fleet jobs show` and the dashboard have it: the newest decision, in words."""
+    """The newest decision is described in words for `fleet jobs show` and the dashboard."""
     job = Script(known(untuned_sec=1.0))
     job.find(*"abcd")
 

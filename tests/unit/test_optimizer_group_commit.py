@@ -58,7 +58,7 @@ async def test_a_batch_is_stored_in_one_transaction() -> None:
 
 
 async def test_a_result_is_stored_while_the_next_takes_long() -> None:
-    """It waits a moment for others, and no longer, though nobody asks for it."""
+    """A result waits a moment for others, and no longer, without a call of `finish`."""
     log = Log()
 
     async with asyncio.timeout(60), GroupCommit(log.store, moment_sec=0.0) as results:
@@ -96,7 +96,7 @@ async def test_a_result_that_cannot_be_stored_is_told() -> None:
 
 
 async def test_what_was_measured_before_an_error_is_stored() -> None:
-    """Also where the measuring of the next candidate was cancelled."""
+    """Results are stored even if the measuring of the next candidate was cancelled."""
     log = Log()
 
     async def lose_the_device() -> None:

@@ -34,7 +34,9 @@ def test_a_workload_takes_as_long_as_its_operations_or_its_bytes(dtype: str, exp
 
 @pytest.mark.parametrize(("best_sec", "is_done"), [(1.01, True), (1.5, False), (0.5, False)])
 def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> None:
-    """And says so in a sentence; one that is not goes on, and a roofline that was beaten is no limit."""
+    """A workload close to the limit is closed with a reason; others go on, and a roofline that was beaten is no
+    limit.
+    """
     item = WorkloadProgress(
         workload=dataclasses.replace(workload(), flop=1e9),
         right={"t": best_sec},

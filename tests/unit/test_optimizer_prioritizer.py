@@ -1,4 +1,4 @@
-"""The next batch goes where it is worth most, and nobody waits for ever."""
+"""The next batch goes to the workload with the highest worth, and no workload starves."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def states(draw: st.DrawFn) -> list[WorkloadState]:
 
 @st.composite
 def predictions(draw: st.DrawFn) -> Predictions:
-    """Of some of those workloads, from none to more candidates than a batch has; members agree, or do not."""
+    """Predictions for some of those workloads, for none or more candidates than a batch has, with or without
+    agreement.
+    """
     found = {}
     for number in range(draw(st.integers(0, 6))):
         shape = (draw(st.integers(1, 12)), draw(st.integers(0, 40)))
@@ -179,8 +181,9 @@ def test_the_unit_of_weight_does_not_matter(workloads: list[WorkloadState], expe
     expected=predictions(),
 )
 def test_no_workload_starves(times: list[float], weights: list[int], expected: Predictions) -> None:
-    """However little it is worth, each gets a batch within a bounded number of turns, though none ever gains and a
-    model that is never right promises whatever it likes."""
+    """Each workload gets a batch within a bounded number of turns, even if none ever gains and all predictions are
+    wrong.
+    """
     workloads = [
         state(f"w{number}", current_sec=sec, weight=weights[number], batches=0, max_batch=4)
         for number, sec in enumerate(times)
@@ -221,7 +224,7 @@ def test_a_static_schedule_is_no_first_batch() -> None:
 
 
 def test_a_first_batch_that_would_be_late_is_small() -> None:
-    """Nothing but the smallest batch is planned past the deadline, whether anything is known of the workload or not."""
+    """A batch that could end past the deadline has the smallest size, for known and unknown workloads."""
     hurried = JobTerms(deadline_sec=1.0)
 
     counts = [decide(state("w", job=hurried), now_sec=now_sec).batches[0].count for now_sec in (0.0, 0.5)]
@@ -230,13 +233,13 @@ def test_a_first_batch_that_would_be_late_is_small() -> None:
 
 
 def test_weight_times_gain_decides() -> None:
-    """Of two workloads with equal times, the more frequent one is first; then the one with the larger possible gain."""
+    """The more frequent of two workloads with equal times is first; then the one with the larger possible gain."""
     assert names(decide(state("a", *SPREAD_OUT), state("b", *SPREAD_OUT, weight=3))) == ["b", "a"]
     assert names(decide(state("flat", *[1.0] * 16), state("steep", *SPREAD_OUT))) == ["steep", "flat"]
 
 
 def test_dear_device_time_counts() -> None:
-    """Of two equal gains, the one that takes less device time is taken."""
+    """The cheaper of two equal gains, in device time, is taken."""
     assert names(decide(state("a", *SPREAD_OUT, trial_device_sec=4.0), state("b", *SPREAD_OUT))) == ["b", "a"]
 
 
@@ -322,7 +325,7 @@ def test_members_that_disagree_about_a_workload_disagree_about_all_of_it() -> No
 
 
 def test_no_future_is_faster_than_the_roofline() -> None:
-    """Whatever is drawn, the gain ends where the device does."""
+    """Drawn futures end at the device's limit."""
     futures = from_records(SPREAD_OUT, 64, 500, np.random.default_rng(0))
 
     assert gains(futures, 1.0, 0.0).max() > 0.2
@@ -354,7 +357,7 @@ def test_records_foretell_what_more_of_them_gain() -> None:
     ],
 )
 def test_a_finished_workload_says_why(facts: dict[str, object], done: Done) -> None:
-    """As data, and in a sentence."""
+    """The reason is available as data and as a sentence."""
     plan = decide(state("w", *SPREAD_OUT, **facts), now_sec=5.0)
 
     assert names(plan) == []
@@ -434,7 +437,7 @@ def test_a_job_with_a_workload_of_unknown_time_is_not_at_its_target() -> None:
 
 
 def test_the_turn_of_the_least_served_is_said() -> None:
-    """One batch of four is explored, and its reason says so."""
+    """The least served workload gets one batch of four, and the reason names exploration."""
     workloads = [state("a", *SPREAD_OUT, batches=2), state("b", *[1.0] * 16, batches=1)]
 
     first = decide(*workloads).batches[0]

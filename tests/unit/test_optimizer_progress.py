@@ -76,7 +76,7 @@ def test_the_current_time_is_the_best_that_is_known() -> None:
 
 
 def test_few_trials_do_not_make_a_workload_dear() -> None:
-    """Until a whole batch was measured, a trial counts as long as the others' do."""
+    """Until a whole batch was measured, a trial is assumed to take as long as those of other workloads."""
     records = [Observation(workload="w", trace_json="t", run_sec=1.0)]
     items = [
         progress("begun", trials=2, device_sec=60.0, right={"[]": 1.0}, records=records),
@@ -224,7 +224,7 @@ def test_a_report_says_what_running_in_the_model_changed() -> None:
 
 
 def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
-    """As a whole they are faster than those that are fastest alone; nothing slower is kept."""
+    """The static schedules are faster as a whole than those that are fastest alone; no slower model is kept."""
     model = ModelReport(static_ms=1.0, tuned_ms=1.0, alone_ms=1.5, max_abs_error=0.0, keeps_static=True)
     report = report_of(model)
 
@@ -255,7 +255,7 @@ def test_a_model_whose_import_differs_is_wrong_and_no_schedule_is_blamed() -> No
 
 
 def test_a_search_of_some_minutes_is_as_far_as_its_time() -> None:
-    """Its most trials are nobody's wish: neither the bar nor the text counts towards them."""
+    """The maximum of trials is not the user's choice, so neither the bar nor the text counts towards it."""
     running = JobProgress(trials_total=512, is_bound_by_time=True, search_sec=60.0, workloads=[progress(trials=5)])
     report = report_progress(running, elapsed_sec=15.0)
 
@@ -267,7 +267,7 @@ def test_a_search_of_some_minutes_is_as_far_as_its_time() -> None:
 
 
 def test_a_search_with_trials_and_a_deadline_is_as_far_as_the_further_of_both() -> None:
-    """Whichever is over first ends it."""
+    """The limit that is reached first ends the search."""
     running = JobProgress(trials_total=10, search_sec=60.0, workloads=[progress(trials=5)])
 
     assert report_progress(running, elapsed_sec=15.0).share == 0.5
@@ -277,7 +277,7 @@ def test_a_search_with_trials_and_a_deadline_is_as_far_as_the_further_of_both() 
 
 
 def test_a_job_that_goes_on_counts_what_it_had() -> None:
-    """Also where nothing is left to do."""
+    """Earlier trials count even if no trials are left."""
     report = report_progress(JobProgress(trials_total=0), elapsed_sec=1.0, done_before=64)
 
     assert (report.trials_done, report.trials_total, report.share) == (64, 64, 1.0)

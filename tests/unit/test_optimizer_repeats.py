@@ -38,7 +38,7 @@ def written(disturbance: Disturbance) -> dict[str, str]:
 
 
 def test_a_calm_batch_is_measured_once() -> None:
-    """Nothing is said."""
+    """The user gets no notice."""
     job = script()
 
     job.propose(*"abc")
@@ -49,7 +49,7 @@ def test_a_calm_batch_is_measured_once() -> None:
 
 
 def test_only_what_was_disturbed_is_measured_again() -> None:
-    """Its new time is the one that counts; its user is told, once."""
+    """The new time counts; the user is notified once."""
     job = script({"b": BUSY})
     job.core.use_device("devices/pi", "a Pi")
 
@@ -89,7 +89,7 @@ def test_it_gives_a_batch_up_after_two_repeats() -> None:
 
 
 def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None:
-    """Two batches in vain, then once each, until one is calm; its user hears of it once."""
+    """Two batches are repeated in vain, then none until one is calm; the user is notified once."""
     job = script(*[{"*": BUSY}] * 8, {}, {"*": BUSY}, {})
 
     for name in "abcdefg":
@@ -140,7 +140,9 @@ def test_a_failure_is_a_verdict_also_when_it_was_disturbed() -> None:
 
 
 def test_a_drift_speaks_against_all_since_the_reference_ran_last() -> None:
-    """It ran before a and before c, where it had drifted: nobody knows when that began, but not before a."""
+    """The reference ran before a and before c, where it had drifted: the drift may have begun any time after
+    the first.
+    """
     calm, drifted = {"reference_sec": 1.0}, {"reference_sec": 1.31}
     measurements = [
         made("earlier", before={"reference_sec": 0.99}, after={"reference_sec": 0.99}),

@@ -99,7 +99,7 @@ def test_tiles_of_another_loop_become_the_nearest_divisors(extent: int, tiles: l
 
 @given(st.integers(1, 5000), st.lists(st.integers(-1, 5000), min_size=1, max_size=6), st.integers(1, 64))
 def test_fitted_tiles_are_those_of_the_loop(extent: int, tiles: list[int], most: int) -> None:
-    """As many, their product is the extent, and the innermost is no larger than it may be."""
+    """The number of tiles stays, their product is the extent, and the innermost is no larger than its limit."""
     fitted = fitted_tiles(extent, tiles, most)
 
     assert len(tiles) == len(fitted)
@@ -109,7 +109,7 @@ def test_fitted_tiles_are_those_of_the_loop(extent: int, tiles: list[int], most:
 
 @given(st.integers(1, 64), st.lists(st.integers(1, 16), min_size=1, max_size=4))
 def test_inner_tiles_that_divide_are_kept(outermost: int, inner: list[int]) -> None:
-    """Whatever the outermost has to become."""
+    """Only the outermost tile changes."""
     assert [outermost, *inner] == fitted_tiles(outermost * math.prod(inner), [1, *inner])
 
 
@@ -126,7 +126,7 @@ def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, s
 
 
 def test_what_does_not_fit_is_left_out(neighbour: tuple[Workload, str]) -> None:
-    """Neither a trace of other blocks nor a broken one ends the search; they are counted."""
+    """Neither a trace of other blocks nor a broken one ends the search; both are counted."""
     workload, trace = neighbour
     broken = ["", "null", "[]", "[[], [1]]", '[[["Nothing", [], [], []]], []]']
     seeds = [seed(workload, text) for text in (trace, *broken)]
@@ -181,7 +181,7 @@ def test_a_schedule_of_a_space_without_knobs_is_replayed_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_a_first_batch_begins_with_what_was_best_elsewhere(neighbour: tuple[Workload, str], tmp_path: Path) -> None:
-    """From the library, which has records of another shape, to the proposals of a workload without any."""
+    """Seeds go from a library with records of another shape to the proposals of a workload without any."""
     workload, trace = neighbour
     wider = row_sums(96, 80)
     with Library.open(tmp_path / "library.sqlite") as library:
@@ -220,7 +220,7 @@ def test_neighbours_have_the_same_operators_and_the_nearest_shapes() -> None:
 
 
 def test_the_nearest_neighbour_has_a_length_of_one_where_the_workload_has() -> None:
-    """A depthwise convolution learns from another one, not from a 1x1 convolution of its own size."""
+    """A depthwise convolution gets seeds from another one, not from a 1x1 convolution of its own size."""
 
     def convolution(channels: int, *weights: int) -> StoredWorkload:
         args = (TensorSpec((1, channels, 14, 14), "float32"), TensorSpec((channels, *weights), "float32"))

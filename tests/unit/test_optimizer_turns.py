@@ -28,7 +28,7 @@ async def _use(turns: Turns, side: str, log: list[str], pauses: int) -> None:
 
 @given(plan=st.lists(st.tuples(st.sampled_from(["building", "measuring"]), st.integers(0, 3)), max_size=12))
 def test_sides_never_overlap_and_all_get_their_turn(plan: list[tuple[str, int]]) -> None:
-    """At any moment only one side holds the cores, and nobody waits for ever."""
+    """Only one side holds the cores at any moment, and all tasks finish."""
     log: list[str] = []
 
     async def run() -> None:
@@ -81,7 +81,7 @@ async def test_a_cancelled_waiter_blocks_nobody() -> None:
 
 
 async def test_nobody_waits_when_the_device_is_elsewhere() -> None:
-    """With the device on another machine both sides run at once, unless that machine builds for us."""
+    """If the device is on another machine, both sides run at once, unless that machine builds for us."""
     turns = Turns(shares_cores=False)
 
     async with turns.building(), asyncio.timeout(30), turns.measuring(ELSEWHERE):

@@ -1,4 +1,4 @@
-"""Every command on a page is typed by a test, or it is said why not; and those have no flag that does not exist."""
+"""Every command on a page is run by a test or listed with a reason, and all flags on pages exist."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_output_holds_no_command(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_names_commands_and_flags_that_exist(page: Path) -> None:
-    """Also those that no test runs, and those within sentences: one that was renamed is found here."""
+    """Commands without a test and those within sentences are checked, too, so that a rename is noticed here."""
     text = page.read_text()
     named = [step.name for step in steps(text) if step.name.startswith("fleet ")]
     named += [found.replace("\n", " ") for found in re.findall(r"`(fleet [a-z][^`]*)`", text)]
@@ -69,7 +69,7 @@ def problem_of(command: str) -> str:
 
 
 def test_a_flag_or_command_that_does_not_exist_is_noticed() -> None:
-    """So that the test above can fail."""
+    """The check above can fail."""
     assert "--frobnicate" in problem_of("fleet time matmul.so --frobnicate 1")
     assert "no command 'frobnicate'" in problem_of("fleet jobs frobnicate")
     assert problem_of("fleet acquire cpu -- ./bench.sh --frobnicate") == ""

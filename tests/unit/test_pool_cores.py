@@ -44,7 +44,7 @@ def core_of_this_thread() -> int:
 
 
 def test_a_thread_moves_off_a_core_that_another_one_is_bound_to(taken: int) -> None:
-    """And may run anywhere again, once it has."""
+    """After the move the thread may run anywhere again."""
     usable = os.sched_getaffinity(0)
     move_to(frozenset({taken}))
     assert core_of_this_thread() == taken
@@ -57,7 +57,7 @@ def test_a_thread_moves_off_a_core_that_another_one_is_bound_to(taken: int) -> N
 
 @pytest.mark.parametrize("cores", [frozenset(), frozenset({4095})])
 def test_a_thread_that_cannot_move_stays(cores: frozenset[int]) -> None:
-    """All cores are somebody's, or the process may use that one no more."""
+    """The thread stays if all cores are taken, or if its process may not use the core any more."""
     usable = os.sched_getaffinity(0)
 
     move_to(cores)

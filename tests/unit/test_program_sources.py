@@ -94,7 +94,7 @@ def test_what_is_no_program_is_refused(here: Path, source: str, kind: type[Fleet
 
 @pytest.mark.parametrize("content", ["", "{}", "no json", '{"nodes": []}', "\x00"])
 def test_a_file_that_holds_no_program_is_refused(here: Path, content: str) -> None:
-    """Whatever TVM makes of it."""
+    """The error names the file for every kind of content."""
     (here / "odd.json").write_text(content)
 
     with pytest.raises(InvalidRequest, match=r"odd\.json"):

@@ -100,7 +100,7 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
-    """From the own space and from MetaSchedule's rules: a worker that begins anew proposes the same."""
+    """A new worker proposes the same, from the own space and from MetaSchedule's rules."""
     kept = SearchState(workload.mod_json, TARGET)
     own = list(itertools.islice(kept.own_space(), 24))
     rows = kept.features_of(own, threads=1)
@@ -247,7 +247,7 @@ def test_exhausted_space_gives_fewer_then_none() -> None:
 
 
 def test_foreign_trace_is_refused(workload: Workload) -> None:
-    """A trace of another program is the caller's mistake, said without a stack."""
+    """A trace of another program is the caller's mistake, reported without a stack."""
     trace = json.dumps([[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []])
 
     with pytest.raises(InvalidRequest, match="does not fit its workload"):
@@ -320,7 +320,7 @@ def test_model_is_repeatable_and_travels_as_bytes() -> None:
 
 
 def test_disturbed_times_teach_less() -> None:
-    """Of two records that contradict each other, the calm one is believed."""
+    """If two records contradict each other, the calm one wins."""
     calm = synthetic_records(40)
     odd = [replace(one, run_sec=calm[-1 - number].run_sec) for number, one in enumerate(calm)]
     best_sec = min(one.run_sec for one in calm)

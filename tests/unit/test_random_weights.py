@@ -17,7 +17,7 @@ from fleet.models.random_weights import randomize_weights
 from fleet.testing.models import GENERATED, HELD_OUT, build, write
 
 BUNDLED = ("squeezenet", "shufflenet", "inception_v1", "inception_v2", "densenet121", "resnet50")
-"""Those of the onnx package; alexnet, vgg19 and zfnet512 have 60 to 140 million weights, half a minute of drawing."""
+"""Models of the onnx package; alexnet, vgg19 and zfnet512 have 60 to 140 million weights, half a minute of drawing."""
 
 LEAST_RMS, LARGEST_RMS = 1e-4, 1e3
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
@@ -112,7 +112,7 @@ def test_what_masks_or_tabulates_is_no_weight() -> None:
 
 
 def test_a_node_that_nobody_can_run_does_not_stop_the_drawing(caplog: pytest.LogCaptureFixture) -> None:
-    """Weights behind an operator of somebody's own are drawn without its data, and the log says so."""
+    """Weights behind an unknown operator are drawn without its data, and the log says so."""
     nodes = [
         helper.make_node("Secret", ["x"], ["s"], domain="somebody"),
         helper.make_node("MatMul", ["s", "w"], ["y"]),
@@ -131,7 +131,7 @@ def test_a_node_that_nobody_can_run_does_not_stop_the_drawing(caplog: pytest.Log
 
 @pytest.mark.slow
 def test_generated_models_are_the_same_every_time(tmp_path: Path) -> None:
-    """Figures of different days are about the same model, byte for byte, whatever the file is called."""
+    """Figures of different days are about the same model, byte for byte, under any file name."""
     paths = [write("keyword_spotting", tmp_path / to) for to in ("folder", "model.onnx")]
 
     assert paths == [tmp_path / "folder/keyword_spotting.onnx", tmp_path / "model.onnx"]
@@ -140,7 +140,7 @@ def test_generated_models_are_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_unknown_generated_models_are_refused() -> None:
-    """A misspelt name is told the nearest one."""
+    """The error suggests the nearest name."""
     with pytest.raises(NotFound, match="did you mean 'resnet18'"):
         build("resnet1")
     assert set(HELD_OUT) < set(GENERATED)

@@ -73,7 +73,7 @@ async def test_the_target_is_the_boards_with_what_was_found(tmp_path: Path) -> N
 
 
 async def test_an_emulated_one_says_so(tmp_path: Path) -> None:
-    """Nobody takes its times for a board's, and records are kept apart."""
+    """Its times are not mistaken for a board's, and its records are kept apart."""
     inventory = (await _opened(put_files(tmp_path, PI_4), emulated=True, threads=2)).inventory()
 
     assert inventory.is_simulated
@@ -121,7 +121,7 @@ async def test_vcgencmd_is_asked_between_measurements(tmp_path: Path) -> None:
 
 
 async def test_a_firmware_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
-    """It holds nobody up for long, and is not asked again and again."""
+    """It delays the heartbeat only once, and is not queried again."""
     tool = tmp_path / "usr/bin/vcgencmd"
     tool.parent.mkdir(parents=True)
     tool.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -156,7 +156,7 @@ def test_a_32_bit_system_on_a_64_bit_kernel_is_a_32_bit_machine(machine: str, po
 
 
 async def test_kernels_can_be_kept_on_some_cores(tmp_path: Path) -> None:
-    """As on any CPU: the worker is pinned, and the target counts these cores only."""
+    """The worker is pinned and the target counts these cores only, as on any CPU."""
     driver = await _opened(put_files(tmp_path, PI_4), cpus=[0])
 
     assert driver.worker_spec().cpus == (0,)

@@ -141,7 +141,7 @@ def test_the_page_needs_nothing_else_and_escapes_names(job: tuple[Library, str])
     assert "&lt;script&gt;.onnx" in page
     assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
     assert "24 ms" in page
-    assert "ONNX Runtime" not in page  # nobody ran it: no column without a figure
+    assert "ONNX Runtime" not in page  # no timing, so no column
     assert "1 TIMEOUT" in page
 
 
@@ -214,7 +214,7 @@ def test_a_notebook_shows_the_page_and_stays_as_it_is(job: tuple[Library, str]) 
 
 
 def test_a_job_that_is_not_there_is_named(path: str) -> None:
-    """So is a library without any."""
+    """A library without jobs is named, too."""
     Library.open(path).close()
 
     with pytest.raises(NotFound, match="has no jobs; `fleet tune` makes one"):
@@ -296,7 +296,7 @@ def test_the_format_is_that_of_the_file(
 
 
 def test_a_page_is_utf_8_whatever_the_terminal_is(job: tuple[Library, str], path: str, tmp_path: Path) -> None:
-    """The page says so itself; a model's name may have any letters."""
+    """The page declares its encoding; a model's name may have any letters."""
     library, _ = job
     name = library.start_job(title="modèle-模型.onnx", trials_total=1).name
     page = tmp_path / "page.html"

@@ -63,7 +63,7 @@ MANIFEST = Manifest(
 
 
 def test_a_manifest_survives_its_journey_as_json() -> None:
-    """Nothing is lost, and equal manifests give equal texts."""
+    """No field is lost, and equal manifests give equal texts."""
     text = format_manifest(MANIFEST)
 
     assert parse_manifest(text, where="it") == MANIFEST

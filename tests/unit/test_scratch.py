@@ -47,7 +47,7 @@ def test_it_is_removed_with_all_that_is_in_it() -> None:
 
 
 def test_what_a_killed_process_left_goes_with_the_next() -> None:
-    """The owner's lock ends with it; nobody else has to know of its end. While it lives its folder is safe."""
+    """The owner's lock is released by its death, and protects the folder until then."""
     with subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         held = Path(holder.stdout.readline().strip())
@@ -81,7 +81,7 @@ def test_the_folder_of_a_killed_build_pool_goes_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_anywhere_short", [True, False])
 def test_a_build_pool_starts_in_a_long_temporary_folder(is_anywhere_short: bool, tmp_path: Path) -> None:
-    """A socket's path has at most 107 bytes: the folder is made elsewhere, or the error asks to set TMPDIR."""
+    """A socket's path has at most 107 bytes: the folder is made elsewhere, or the error suggests TMPDIR."""
     long = tmp_path / ("t" * 100)
     long.mkdir()
     nowhere = "" if is_anywhere_short else "from cross.pool import fork_server\nfork_server._SHORT_ROOTS = ()\n"
@@ -97,7 +97,7 @@ def test_a_build_pool_starts_in_a_long_temporary_folder(is_anywhere_short: bool,
 
 
 def test_folders_of_others_are_left(tmp_path: Path) -> None:
-    """A folder without an owner's file belongs to another program, whatever its name."""
+    """A folder without an owner's file belongs to another program, even if its name is ours."""
     (tmp_path / "fleet-agent").mkdir()
 
     with scratch_dir("mine"):

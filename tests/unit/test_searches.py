@@ -51,7 +51,7 @@ def records_of(candidates: list[Made]) -> tuple[Observation, ...]:
 
 @pytest.mark.slow
 def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, own: list[Made]) -> None:
-    """Batch after batch, whatever was measured of it."""
+    """The order of batches does not depend on measurements."""
     first = propose(task_of(product, "gridsearch"), state)
     second = propose(task_of(product, "gridsearch", records=records_of(own[:COUNT])), state)
 

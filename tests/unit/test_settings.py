@@ -105,7 +105,7 @@ def test_a_file_that_was_named_must_be_there(file: Path, monkeypatch: pytest.Mon
 
 
 def test_config_show_tells_where_each_value_came_from(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a table, and as data; a password in it is nobody's business."""
+    """Values and sources are shown as a table and as data, with passwords masked."""
     file.write_text("library: postgresql://me:s3cret@db/fleet\nformat: json\n")
     monkeypatch.setenv("FLEET_SELECTOR", "kind=cuda")
 

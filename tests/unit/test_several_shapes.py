@@ -25,7 +25,7 @@ SHAPES = ({"x": (1, 6, 32)}, {"x": (1, 9, 32)}, {"x": (2, 6, 32)})
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A product with weights, a sum of whatever length, and a second input that has one shape."""
+    """A product with weights, a sum of any length, and a second input with one shape."""
     weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((32, 256), np.float32), "w")
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
@@ -67,7 +67,7 @@ def arrays_for(model: Model) -> list[Array]:
 
 
 def test_a_program_serves_each_of_its_shapes(model: Model, program: Callable[..., list[Array]]) -> None:
-    """Whichever comes, in any order, the answers are those of ONNX Runtime."""
+    """The answers are ONNX Runtime's for all shapes, in any order."""
     for variant in [*model.variants, *model.variants]:
         arrays = arrays_for(variant)
         expected = reference_outputs(variant, arrays)
@@ -78,7 +78,7 @@ def test_a_program_serves_each_of_its_shapes(model: Model, program: Callable[...
 
 
 def test_other_shapes_get_an_error_that_names_those_there_are(program: Callable[..., list[Array]]) -> None:
-    """Also a stock virtual machine, which knows nothing of our manifest, gets it."""
+    """A stock virtual machine, which ignores our manifest, raises the error, too."""
     known = (
         r"open is compiled for inputs of shapes \[1, 6, 32\], \[256\] or \[1, 9, 32\], \[256\] or \[2, 6, 32\], \[256\]"
     )

@@ -25,7 +25,7 @@ def test_nothing_that_a_terminal_obeys_is_left() -> None:
 
 @given(st.text())
 def test_what_is_shown_is_one_line_of_visible_characters(text: str) -> None:
-    """Whatever comes; doing it twice changes nothing."""
+    """Sanitizing any text gives one visible line, and is idempotent."""
     found = sanitize(text)
 
     assert len(found.splitlines()) <= 1
@@ -49,7 +49,7 @@ def test_every_text_of_a_message_is_cleaned() -> None:
 
 @pytest.mark.parametrize("message", [device_pb2.Device(), job_pb2.Job(name="jobs/1", title="plain")])
 def test_a_tame_message_is_left_as_it_is(message: device_pb2.Device | job_pb2.Job) -> None:
-    """Not a field becomes set that was not."""
+    """No unset field becomes set."""
     before = message.SerializeToString()
     sanitize_message(message)
     assert message.SerializeToString() == before

@@ -127,7 +127,7 @@ def test_what_is_no_tflite_model_is_refused(content: bytes, said: str, tmp_path:
 
 
 def test_an_operator_that_tvm_lacks_is_an_import_error(tmp_path: Path) -> None:
-    """With TVM's words, which name it."""
+    """TVM's own message, which names the operator, is part of the error."""
     (tmp_path / "odd.tflite").write_bytes(convolution_model(tflite.BuiltinOperator.DELEGATE))
 
     with pytest.raises(ImportFailed, match=r"odd: TVM cannot import the model: .*DELEGATE"):

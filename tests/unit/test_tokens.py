@@ -66,7 +66,7 @@ def test_a_signature_of_something_else_is_refused() -> None:
 
 
 def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
-    """The second start finds the key of the first; nobody else can read it."""
+    """The second start finds the key of the first, which only its owner can read."""
     path = tmp_path / "state" / "key.pem"
 
     first, second = load_or_make_key(path), load_or_make_key(path)

@@ -174,7 +174,7 @@ def test_what_would_be_computed_as_something_else_is_refused(module: Any, words:
 
 
 def test_last_element_of_an_open_axis(tmp_path: Path) -> None:
-    """As models of language take their last token."""
+    """Language models take their last token like this."""
     length = {"x": {1: torch.export.Dim("length", min=2, max=64)}}
     path = saved(Last(), (X,), tmp_path / "m.pt2", dynamic_shapes=length)
 

@@ -33,7 +33,7 @@ def test_faulted_device_takes_no_lease_until_it_is_well(bench: Bench) -> None:
 
 
 def test_name_of_another_live_agent_is_refused(bench: Bench) -> None:
-    """Two agents cannot serve one name; nothing of the second one is taken in."""
+    """Two agents cannot serve one name; the second agent's whole hello is refused."""
     bench.attach("a")
 
     (effect,) = bench.attach("a", "b", agent="other")
@@ -99,7 +99,7 @@ def test_lease_below_what_the_agent_has_seen_is_over(bench: Bench) -> None:
 
 
 def test_lease_that_the_agent_has_fenced_is_over(bench: Bench) -> None:
-    """A restored copy of the journal has it as live: nobody could use the device, and nobody else would get it."""
+    """A restored copy of the journal has the lease as live; it must end, as no holder could use the device."""
     bench.attach("a")
     bench.connect("alice", "bob")
     lease = bench.grant("alice", "r1").lease
@@ -124,7 +124,7 @@ def test_an_epoch_of_one_device_moves_no_other(bench: Bench) -> None:
 
 
 def test_reset_epochs_count_from_the_trackers_own(bench: Bench) -> None:
-    """The live lease ends, the agent is told to forget, and tokens carry a nonce that no earlier one has."""
+    """The live lease ends, the agent gets a reset fence, and tokens carry a new nonce."""
     bench.attach("a", highest_epoch=2**61)
     bench.connect("alice")
     lease = bench.grant("alice", "r1").lease
@@ -151,7 +151,7 @@ def test_device_that_its_agent_no_longer_offers_is_forgotten(bench: Bench) -> No
 
 
 def test_leased_device_that_its_agent_no_longer_offers_goes_offline(bench: Bench) -> None:
-    """Its holder is told how the lease ends, and not that there never was such a device."""
+    """The device is kept until its lease has ended, so that the holder learns of the lease's end."""
     bench.attach("a", "b")
     bench.connect("alice")
     lease = bench.grant("alice", "r1", "name=a").lease

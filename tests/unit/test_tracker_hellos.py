@@ -96,7 +96,9 @@ def hellos() -> st.SearchStrategy[list[ev.OfferedDevice]]:
 def test_a_hello_in_parts_does_what_it_does_in_one(
     formerly: list[ev.OfferedDevice], devices: list[ev.OfferedDevice], held: int, waiting: list[str], size: int
 ) -> None:
-    """The same devices, leases, grants and refusals, whatever there was before; each part leaves a whole state."""
+    """A hello in parts has the same devices, leases, grants and refusals as a whole one, and each part leaves a valid
+    state.
+    """
     in_one, in_parts = (state_with(formerly, held, waiting) for _ in range(2))
 
     (event,) = portions(devices, 100)
@@ -159,7 +161,7 @@ def test_a_part_of_an_older_stream_changes_nothing(bench: Bench) -> None:
 
 
 def test_very_many_devices_go_offline_in_portions(bench: Bench) -> None:
-    """Each event takes some of them, so that nobody waits for all; at the end none is left."""
+    """Each event takes some of them, so that other events need not wait; at the end no device is online."""
     bench.attach(*map(str, range(MANY)))
 
     bench.apply(ev.AgentDetached("agent"))

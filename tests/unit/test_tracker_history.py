@@ -70,7 +70,7 @@ def test_a_forgotten_device_has_no_past() -> None:
 
 
 def test_a_clock_that_is_set_back_begins_a_new_hour() -> None:
-    """A board without a clock of its own may start in the future; a correction of milliseconds is none."""
+    """A board without a clock of its own may start in the future; a correction of milliseconds does not count."""
     history = History()
     history.on_telemetry(NAME, device_pb2.Telemetry(temp_c=1), 1e9)
     history.on_telemetry(NAME, device_pb2.Telemetry(temp_c=2), 1e9 - 0.5)

@@ -48,7 +48,7 @@ def test_renewal_at_the_very_end_comes_too_late(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("asked_sec", "expected_sec"), [(0.0, 30.0), (0.5, 2.0), (5.0, 5.0), (1e6, 300.0)])
 def test_ttl_is_bounded(bench: Bench, asked_sec: float, expected_sec: float) -> None:
-    """The tracker's limits hold whatever a client asks for."""
+    """The tracker's limits hold for any requested time."""
     bench.attach("a")
     bench.connect("alice")
 
@@ -88,7 +88,7 @@ def test_every_end_of_a_lease_fences_its_device(bench: Bench) -> None:
 
 
 def test_lost_client_leaves_the_queue_at_once_and_its_leases_after_the_grace_time(bench: Bench) -> None:
-    """Requests of a lost stream stand in nobody's way; its lease waits for a reconnect."""
+    """Requests of a lost stream do not delay others; its lease waits for a reconnect."""
     bench.attach("a")
     bench.connect("alice", "bob")
     lease = bench.grant("alice", "r1").lease

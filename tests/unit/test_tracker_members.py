@@ -56,7 +56,7 @@ def test_a_join_token_is_used_once_and_in_time(tmp_path: Path) -> None:
 
 
 async def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
-    """A device name is its first key's, also for the next process; nobody else reads the file."""
+    """A device name belongs to its first key, also after a restart; only the owner can read the file."""
     members = Members(tmp_path / "members.sqlite")
     await members.bind(["devices/a", "devices/b"], "one", 1.0)
     await members.bind(["devices/b", "devices/c"], "two", 2.0)
@@ -75,7 +75,7 @@ async def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path: Path) -> None:
-    """Also for the next process; its device names are free, and a key may be named by how it begins, unless two do."""
+    """Revocations survive a restart; a revoked key's device names are free, and a unique prefix identifies a key."""
     members = Members(tmp_path / "members.sqlite")
     alice, bob, carol = (
         Identity(name=name, role=Role.USER, key_id=digits * 20)
@@ -120,7 +120,7 @@ async def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> Non
 
 
 async def test_a_name_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
-    """Two agents that come for the first time at once cannot both have it; the disk holds nobody up."""
+    """Two new agents cannot both have a name, and the event loop does not wait for the disk."""
     members = Members(tmp_path / "members.sqlite")
 
     first = asyncio.create_task(members.bind(["devices/a"], "one", 1.0))
@@ -201,8 +201,10 @@ def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_full_disk_costs_what_happens_meanwhile(tmp_path: Path) -> None:
-    """Nobody's call fails for it, and once there is room deeds are written again, a line each. Before, every
-    client that came after a full disk was turned away until the tracker was started anew."""
+    """Calls do not fail, and once there is room, entries are written again, a line each.
+
+    Before, every client that came after a full disk was turned away until the tracker was restarted.
+    """
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     log.write(entry(0))
@@ -217,7 +219,7 @@ def test_a_full_disk_costs_what_happens_meanwhile(tmp_path: Path) -> None:
 
 
 def test_refusals_cannot_push_deeds_out(tmp_path: Path) -> None:
-    """Of a flood of refused calls only some are written, and how many were not is told with the next entry."""
+    """Only some refusals of a flood are written; the next entry counts the others."""
     log = AuditLog(tmp_path / "audit.jsonl")
     for number in range(5000):
         log.write(entry(number, "NotAllowed", at_sec=1000.0))

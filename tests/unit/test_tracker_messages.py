@@ -101,7 +101,7 @@ def test_a_waiting_request_has_a_reason() -> None:
 
 
 def test_devices_of_an_absent_agent_are_offline() -> None:
-    """So is each of several, in the words for the first."""
+    """If several devices are offline, the reason names the first."""
     state = make_state()
     queries = Queries(state)
     labels = device_labels("devices/b", "cpu", {})

@@ -35,7 +35,7 @@ async def test_taking_gives_up_after_its_timeout() -> None:
 
 
 async def test_closed_outbox_is_emptied_first() -> None:
-    """Nothing that was put before the close is lost."""
+    """Items added before the close are still delivered."""
     outbox: Outbox[int] = Outbox(100)
     outbox.put(1)
     outbox.close()

@@ -9,7 +9,7 @@ from fleet.tracker.pace import Pace, portions
 
 
 async def test_one_portion_in_each_turn_of_the_loop() -> None:
-    """However many tasks have long work: they take turns, in the order in which they came."""
+    """Many tasks with long work take turns in the order in which they came."""
     pace, done = Pace(), list[str]()
     seen_by_others: list[int] = []
 

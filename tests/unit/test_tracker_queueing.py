@@ -75,7 +75,7 @@ def test_age_makes_up_for_priority(bench: Bench) -> None:
 
 
 def test_no_request_starves_beside_endless_priority(bench: Bench) -> None:
-    """With a stream of more urgent requests, the lowest one is still served within its bound."""
+    """A request of the lowest priority is served within its bound, despite a stream of more urgent ones."""
     bench.attach("a")
     bench.connect("alice", "bob")
     lease = bench.grant("alice", "r0").lease
@@ -149,7 +149,7 @@ def test_bad_request_is_refused(
 
 
 def test_full_queue_refuses(bench: Bench) -> None:
-    """Beyond the limit requests are told to come later, and the queue stays as it was."""
+    """Requests beyond the limit are refused as retryable, and the queue stays unchanged."""
     bench.attach("a")
     bench.connect("alice")
     bench.grant("alice", "r")

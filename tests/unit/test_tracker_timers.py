@@ -43,7 +43,7 @@ def test_timers_do_what_a_dictionary_would(steps: list[tuple[int, int | None]]) 
 
 
 def test_what_is_due_comes_in_portions() -> None:
-    """Ten thousand leases that end together do not keep everybody waiting."""
+    """Ten thousand leases that end together do not block other events."""
     timers = Timers()
     for number in range(100):
         timers.set(number, 1.0, lambda: None)
@@ -67,7 +67,7 @@ def test_a_cancelled_wait_leaves_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_taken_up", [True, False])
 def test_a_wait_from_before_a_newer_stream_leaves_nothing(bench: Bench, *, is_taken_up: bool) -> None:
-    """Whether its client repeats it and is granted a device, or does not: its deadline of ten years is forgotten."""
+    """Its deadline of ten years is removed, whether or not its client repeats the request."""
     bench.attach("a")
     bench.connect("alice", "bob")
     lease = bench.grant("alice", "held").lease

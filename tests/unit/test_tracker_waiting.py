@@ -157,7 +157,7 @@ def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
 )
 @settings(max_examples=40, deadline=None)
 def test_bids_change_places_of_one_users_requests_only(asked: list[tuple[str, int, int, int]]) -> None:
-    """Whatever is bid, each holder is served at the same turns, with the same priorities, and nobody waits for ever."""
+    """For any bids, each holder is served at the same turns with the same priorities, and no request waits for ever."""
     requests = [
         make_request(number, SELECTORS[0], priority, user=user, bid=bid, asked_sec=20.0 * asked_at)
         for number, (user, priority, bid, asked_at) in enumerate(asked)

@@ -37,7 +37,7 @@ def test_configuration_class_is_a_model(config: str) -> None:
 
 
 def test_folder_is_a_model(transformers: Any, tmp_path: Path) -> None:
-    """As `save_pretrained` writes it; an image model needs no shape."""
+    """A folder written by `save_pretrained` is loaded; an image model needs no shape."""
     config = transformers.ViTConfig(
         hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, image_size=32
     )
@@ -60,7 +60,7 @@ def test_a_setting_may_be_a_list() -> None:
 
 @pytest.mark.usefixtures("transformers")
 def test_neither_folder_nor_class_is_refused() -> None:
-    """A name of a hub is none of both: nothing is downloaded."""
+    """A hub's name is neither: nothing is downloaded."""
     with pytest.raises(ImportFailed, match=r"no folder 'google/bert'.*write hf:\./folder or hf:BertConfig"):
         load_model("hf:google/bert")
 

@@ -18,7 +18,7 @@ def test_the_tree_names_every_package_and_nothing_else() -> None:
 
 
 def test_every_folder_with_code_is_a_package() -> None:
-    """One without __init__.py is neither in a wheel nor in a layer, and nothing else says so."""
+    """A folder without __init__.py is neither in a wheel nor in a layer, without any other warning."""
     with_code = {path.parent for root in _ROOTS for path in (_ROOT / root).rglob("*.py")}
 
     assert [folder for folder in with_code if not (folder / "__init__.py").exists()] == [_ROOT / "cross/bundle/files"]

@@ -48,7 +48,7 @@ def test_nothing_to_save_anywhere_is_no_figure() -> None:
 
 
 def test_a_file_of_results_is_read_up_to_searches_of_other_lengths(tmp_path: Path) -> None:
-    """Comparisons of several sittings are one, but those of 64 trials say nothing of 256."""
+    """Comparisons of several sittings are joined, but those of 64 trials do not count for 256."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({**asdict(row(8, 4, seed=seed)), "machine": {}}) + "\n" for seed in range(2)))
 

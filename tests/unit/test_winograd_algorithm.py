@@ -11,7 +11,7 @@ from fleet.graph.winograd_algorithm import OUTPUTS, TAPS, Filtering, growth
 
 EVERY = pytest.mark.parametrize("outputs", OUTPUTS)
 _SAFETY = 4.0
-"""Of the tolerance of `fleet.checking.numerics`: between the typical loss and the largest."""
+"""Factor of the tolerance in `fleet.checking.numerics`: between the typical loss and the largest."""
 
 
 def filtered(outputs: int, data: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from fleet.wire.json_shape import device_json, snapshot_json, telemetry_json
 from fleet.wire.snapshots import snapshot_from_proto, snapshot_to_proto
 
 moments = st.integers(1, 2**31).map(float)
-"""Of whole seconds, which a message and a float both hold exactly [s since 1970]."""
+"""Times in whole seconds, which a message and a float both hold exactly [s since 1970]."""
 
 counts = st.integers(0, 2**31 - 1)
 inventories = st.builds(
@@ -102,7 +102,7 @@ def test_what_a_newer_peer_invented_promises_nothing() -> None:
 
 @pytest.mark.parametrize(("sent", "read"), [(math.nan, 0.0), (-1.0, 0.0), (math.inf, 1.0)])
 def test_a_job_is_between_its_beginning_and_its_end(sent: float, read: float) -> None:
-    """Whatever number a peer sends: bars are drawn of it."""
+    """Shares outside of 0 to 1 are limited, since bars are drawn of them."""
     message = fleet_service_pb2.Snapshot()
     message.jobs.add(name="jobs/x", share_done=sent)
 

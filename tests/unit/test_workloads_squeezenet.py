@@ -33,7 +33,7 @@ TARGET = host_target()
 
 
 _TIMEOUT_SEC = 300.0
-"""Of a whole model's build: it takes five seconds of a processor that others may be using."""
+"""Limit for building a whole model, which takes five seconds of a processor that others may be using."""
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def save_unsupported(tmp_path: Path) -> Path:
 
 
 def test_unsupported_operator_is_named_with_its_node(pool: BuildPool, tmp_path: Path) -> None:
-    """The user learns which operator of the model, and which node, is in the way."""
+    """The error names the operator of the model and its node."""
     model = load_model(save_unsupported(tmp_path))
 
     with pytest.raises(ImportFailed, match=r"NoSuchOperator \(node 'layer7'\)"):
