@@ -31,7 +31,7 @@ class Remedies:
     reports: bool = True
     """Agents report the epochs that they have seen, and the tracker counts on from there."""
     nonce: bool = True
-    """Agents honour tokens of the tracker's present start, and of the lease which it says goes on."""
+    """Agents honour tokens of the tracker's present start, and the token of the lease that its fence keeps."""
 
 
 class Loss(Flag):

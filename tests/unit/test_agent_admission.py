@@ -203,7 +203,7 @@ def test_an_epoch_that_none_can_follow_is_not_believed() -> None:
 
 
 def test_a_reset_forgets_epochs_and_brings_no_holder_back() -> None:
-    """After the operator's command smaller epochs are good again, but not the tokens of before."""
+    """A reset by the operator accepts smaller epochs again, but not the earlier tokens."""
     gate = admission()
     gate.fence(fence(1, "first"))
     gate.admit(gate.check(token(EPOCHS_END - 1, nonce="first")))

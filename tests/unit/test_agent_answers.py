@@ -100,7 +100,7 @@ def test_a_bound_follows_from_any_request_soon(shape: tuple[int, ...], dtype: st
 
 
 def test_a_measurement_is_small() -> None:
-    """It grows with the repeats that were asked for, and with nothing that a candidate says."""
+    """The bound grows with the requested repeats alone, not with anything that a candidate sends."""
     few = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=3))
     long_look = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=3, look_runs=100_000))
     many = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=100_000))

@@ -27,7 +27,7 @@ def test_devices_are_named_by_host_and_driver() -> None:
 
 
 def test_the_default_is_this_machines_cpu() -> None:
-    """No file, no questions."""
+    """A machine can be served without a configuration file."""
     assert [driver.name for driver in make_drivers(parse_config({}), host_name="box")] == ["devices/box-cpu"]
 
 

@@ -43,14 +43,14 @@ def test_a_gpu_at_its_power_limit_is_not_disturbed(reason: str) -> None:
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 foreign process"), (2, "2 foreign processes")])
 def test_processes_of_others_are_said(count: int, text: str) -> None:
-    """They may have come meanwhile."""
+    """Processes that came during the run count, too."""
     found = find_disturbances(Telemetry(foreign_processes=0), Telemetry(foreign_processes=count))
 
     assert found == [Disturbance(DisturbanceKind.FOREIGN_PROCESSES, text)]
 
 
 def test_another_governor_is_said() -> None:
-    """Somebody changed how the machine works."""
+    """A changed governor is a disturbance."""
     found = find_disturbances(Telemetry(governor="performance"), Telemetry(governor="powersave"))
 
     assert found == [Disturbance(DisturbanceKind.GOVERNOR_CHANGED, "governor changed from performance to powersave")]
@@ -58,7 +58,7 @@ def test_another_governor_is_said() -> None:
 
 @pytest.mark.parametrize("governor", ["performance", "userspace", ""])
 def test_a_fixed_clock_that_falls_is_said(governor: str) -> None:
-    """It does so only when it has to."""
+    """A fixed clock falls only if the processor is forced to slow down."""
     before, after = Telemetry(governor=governor, freq_hz=3e9), Telemetry(governor=governor, freq_hz=2.6e9)
 
     assert find_disturbances(before, after) == [
@@ -93,7 +93,7 @@ def test_waking_up_is_no_waiting() -> None:
 
 
 def test_every_thread_of_a_process_is_read() -> None:
-    """The kernel tells for this process."""
+    """The kernel reports times of this process."""
     assert os.getpid() in waited_sec_by_thread(os.getpid())
 
 

@@ -43,7 +43,7 @@ async def test_a_pipe_in_other_hands_keeps_nobody_waiting() -> None:
 
 
 async def test_one_that_ended_is_fine() -> None:
-    """Twice, too."""
+    """Ending an ended process is idempotent."""
     process = await start("")
     await process.wait()
 

@@ -42,14 +42,14 @@ def test_zero_means_once() -> None:
 
 
 def test_a_candidate_clearly_slower_stops_after_one_repeat() -> None:
-    """Its device seconds are worth more elsewhere."""
+    """Its device time is worth more for other candidates."""
     timer = Timer(1.1, 1.1, 1.1)
 
     assert run_schedule(Evaluator(repeat=3, give_up_above_sec=1.0), timer).secs == [1.1]
 
 
 def test_one_that_may_win_gets_all_repeats() -> None:
-    """Just below the bound is not given up."""
+    """A first time just below the bound does not stop the candidate."""
     timer = Timer(0.9, 1.1, 1.1)
 
     assert run_schedule(Evaluator(repeat=3, give_up_above_sec=1.0), timer).secs == [0.9, 1.1, 1.1]
@@ -215,7 +215,7 @@ def test_cold_repeats_are_bounded() -> None:
 
 
 def test_rests_lie_between_cold_repeats() -> None:
-    """There are none between the single runs of a repeat, which would rest thousands of times."""
+    """Single runs of a repeat have no rests in between: there would be thousands."""
     rests: list[float] = []
     evaluator = Evaluator(number=3, repeat=5, cooldown_interval_ms=20, repeats_to_cooldown=2, flush_bytes=4096)
 

@@ -47,7 +47,7 @@ def test_arguments_differ_and_trials_do_not(name: str, count: int) -> None:
 
 
 def test_vectors_are_filled_like_their_elements() -> None:
-    """Lanes are only a shape."""
+    """Lanes only add a dimension."""
     assert random_content("float32x4", 64, 1) == random_content("float32", 64, 1)
 
 

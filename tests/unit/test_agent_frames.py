@@ -11,7 +11,7 @@ from device_agents.machine import frames
 
 @given(st.binary(max_size=1000))
 def test_frames_say_their_length(content: bytes) -> None:
-    """Header and content, nothing else."""
+    """A frame is a header with the length, and the content."""
     frame = frames.format_frame(content)
 
     assert frames.parse_header(frame[:4]) == len(content)

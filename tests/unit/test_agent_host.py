@@ -63,7 +63,9 @@ def test_a_raspberry_pi_is_recognised(raspberry_pi: Path) -> None:
 
 
 def test_readings_of_a_raspberry_pi(raspberry_pi: Path) -> None:
-    """Units are those of the message; sensors without a probe do not count; load is of the time in between."""
+    """Readings have the message's units; sensors without a probe do not count; load covers the time since the last
+    reading.
+    """
     telemetry = HostTelemetry(raspberry_pi)
     first = telemetry.read()
     (raspberry_pi / "proc/stat").write_text("cpu  130 0 120 750 100 0 0 0 0 0\n")
@@ -105,7 +107,7 @@ def test_the_x86_level_follows_from_the_features(tmp_path: Path, flags: str, mcp
 
 
 def test_hyper_threads_of_one_core_count_once(tmp_path: Path) -> None:
-    """Kernels get one thread per physical core, of those that this process may use."""
+    """Kernels get one thread per physical core that this process may use."""
     path = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     record(tmp_path, {path.format(cpu): f"{cpu % 4},{cpu % 4 + 4}\n" for cpu in range(8)})
 
@@ -114,7 +116,7 @@ def test_hyper_threads_of_one_core_count_once(tmp_path: Path) -> None:
 
 
 def test_the_big_cores_name_a_big_little_machine(tmp_path: Path) -> None:
-    """Linux lists them last."""
+    """The last core in Linux's list is a big one."""
     cores = "".join(f"CPU implementer : 0x41\nCPU part\t: {part}\n\n" for part in ("0xd03", "0xd03", "0xd09", "0xd09"))
     record(tmp_path, {"proc/cpuinfo": cores})
 
@@ -135,6 +137,6 @@ def test_fingerprints_tell_machines_and_boots_apart(tmp_path: Path) -> None:
 
 
 def test_slugs_are_fit_for_selectors() -> None:
-    """No commas, equals signs, marks or spaces."""
+    """Slugs have no commas, equals signs, marks or spaces."""
     assert slug("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz") == "intel-xeon-platinum-8481c-cpu-2.70ghz"
     assert slug("") == "unknown"

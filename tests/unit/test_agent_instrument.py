@@ -57,7 +57,7 @@ def test_a_call_pays_for_itself_alone() -> None:
 
 
 def test_runs_that_do_different_things_have_no_profile() -> None:
-    """Times of different calls are never taken together."""
+    """Times of different calls are never combined."""
     machine = Machine(["conv"], ["conv", "relu"])
 
     with pytest.raises(CandidateFailed, match="other functions"):

@@ -24,7 +24,7 @@ def phone(root: Path, file: str = "cpu_capacity") -> Path:
 
 @pytest.mark.parametrize("setting", [None, "all"])
 def test_all_keeps_nothing_anywhere(setting: str | None) -> None:
-    """The default."""
+    """The default pins nothing."""
     assert choose_cpus(setting, range(4), where="here") == ()
 
 
@@ -50,7 +50,7 @@ def test_big_on_a_machine_of_equals_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_processor_that_is_not_there_is_named() -> None:
-    """The message names those that are there."""
+    """The message names the available processors."""
     with pytest.raises(ConfigError, match=r"here: cpus: this agent may not use processor 7; it may use 0, 1"):
         choose_cpus([1, 7], range(2), where="here")
 
@@ -71,7 +71,7 @@ def own_cpus() -> Iterator[OwnCpus]:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: nothing to keep off to")
 def test_the_agent_keeps_off_with_all_its_threads_and_comes_back(own_cpus: OwnCpus) -> None:
-    """Threads that are there already move, too."""
+    """Existing threads move, too."""
     before = os.sched_getaffinity(0)
     taken = {max(before)}
     done = threading.Event()

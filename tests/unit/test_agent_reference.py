@@ -48,7 +48,7 @@ def test_calm_runs_are_usual() -> None:
 
 
 def test_a_slow_clock_is_a_drift() -> None:
-    """All pieces take longer: throttled, or another governor."""
+    """A slow clock or another governor slows down all pieces of the kernel."""
     reference = taken(CALM, CALM, (1.3, 1.31, 1.32))
 
     assert reference.has_drifted
@@ -74,7 +74,7 @@ def test_drifted_runs_do_not_become_usual() -> None:
 
 
 def test_a_drift_that_lasts_becomes_usual() -> None:
-    """After ten minutes it is how the device is now: it would be measured again for ever otherwise."""
+    """After ten minutes the drift becomes the usual time; otherwise measurements would be repeated for ever."""
     reference = taken(CALM, *[(2.0, 2.0, 2.0)] * 602)
 
     assert not reference.has_drifted
@@ -111,7 +111,7 @@ def test_a_holder_that_slowed_the_device_down_for_long_leaves_no_mark() -> None:
 
 
 def test_one_fast_run_changes_nothing() -> None:
-    """A clock can be raised for a moment."""
+    """One fast run may come from a short boost of the clock."""
     assert taken(*[CALM] * 8, (0.8, 0.8, 0.8), CALM).usual_sec == pytest.approx(1.0)
 
 
@@ -147,7 +147,7 @@ def test_an_old_time_says_nothing_about_now() -> None:
 
 
 def test_a_device_without_one_is_never_asked_again() -> None:
-    """Unknown is not drifted."""
+    """A device without a reference has no drift."""
     reference = taken(())
 
     assert not reference.is_due(PID, 100.0, is_wanted=True)
@@ -187,7 +187,7 @@ def test_an_empty_answer_of_a_device_that_has_one_is_missed() -> None:
 
 
 def test_a_kernel_that_kills_its_worker_again_and_again_rests() -> None:
-    """Once may be the fault of the candidate before it; three times in a row cost three workers."""
+    """One crash may be the fault of the candidate before; three in a row cost three workers."""
     reference = ReferenceTimes()
 
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_copies_are_long_enough_that_a_busy_host_does_not_show() -> None:
 
 
 def test_a_gpu_without_room_for_large_copies_gets_smaller_ones() -> None:
-    """A reference that says little is better than none."""
+    """A less exact reference is better than none."""
     small = Gpu(bytes_per_sec=1.5e12, memory_bytes=100 << 20)
 
     assert len(small.kernel()()) > 1

@@ -62,7 +62,7 @@ def look_at(pid: int) -> linux.Process:
 
 
 async def test_only_what_came_later_and_from_elsewhere_is_a_stray(start: Start) -> None:
-    """The agent's own children are spared: those of its session, and those that were there before."""
+    """The agent's own children are spared: those in its session and those noted before."""
     strays = Strays()
     server = start()
     strays.note_own()

@@ -19,7 +19,7 @@ def sensor(root: Path, folder: str, label: str, name: str, temp_c: float) -> Non
 
 
 def test_the_hottest_sensor_of_the_processors_counts(tmp_path: Path) -> None:
-    """A disk that is warmer says nothing about how a kernel runs."""
+    """A disk's or a radio's temperature does not affect kernels."""
     sensor(tmp_path, "hwmon/hwmon0", "name", "nvme", 68)
     sensor(tmp_path, "hwmon/hwmon1", "name", "coretemp", 51)
     sensor(tmp_path, "thermal/thermal_zone0", "type", "iwlwifi_1", 63)

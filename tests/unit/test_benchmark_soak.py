@@ -48,6 +48,6 @@ def test_what_fills_up_at_first_and_noise_are_flat() -> None:
 
 
 def test_too_few_samples_are_no_line() -> None:
-    """Instead of a slope that is anything."""
+    """Too few samples are an error instead of a meaningless slope."""
     with pytest.raises(ValueError, match="too few"):
         trend_of(samples(1.0, 2.0), "memory_mb")

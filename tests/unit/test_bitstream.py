@@ -41,7 +41,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(payload: bytes, cut: int) 
 
 @given(payload=PAYLOADS, cut=st.integers(min_value=2, max_value=60))
 def test_a_bin_file_without_its_end_is_refused(payload: bytes, cut: int) -> None:
-    """No header tells its length; the packets do."""
+    """No header has the file's length; the packets tell it."""
     words = bitstreams.make_words(payload)
     with pytest.raises(InvalidRequest, match=r"truncated|no bitstream"):
         parse_bitstream(words[: max(4, len(words) - 4 * cut)])
@@ -73,7 +73,7 @@ def test_the_image_holds_the_sync_word_as_the_kernel_looks_for_it() -> None:
     ],
 )
 def test_what_is_no_bitstream_is_named(content: bytes, message: str) -> None:
-    """Each mistake has its own sentence."""
+    """Each mistake has its own message."""
     with pytest.raises(InvalidRequest, match=message):
         parse_bitstream(content)
 
@@ -111,7 +111,7 @@ def test_any_revision_of_the_chip_will_do() -> None:
 
 
 def test_an_encrypted_bitstream_is_not_walked_into() -> None:
-    """After the write to CBC everything is noise: it is let through, the kernel decides."""
+    """After the write to CBC the content cannot be parsed: the file is let through, and the kernel decides."""
     words = bitstreams.make_words()
     at = words.index(struct.pack(">I", bitstreams.SYNC)) + 4
     encrypted = words[:at] + struct.pack(">I", 0x30016004) + b"\xde\xad\xbe\xef" * 16

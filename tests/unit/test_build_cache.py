@@ -132,7 +132,7 @@ def test_what_a_dead_writer_left_goes(cache: BuildCache, tmp_path: Path) -> None
 
 
 def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path) -> None:
-    """A cache is a help, never a need."""
+    """A build works without its cache."""
     (tmp_path / "file").touch()
     cache = BuildCache(folder=str(tmp_path / "file"))
 

@@ -110,7 +110,7 @@ def test_the_versions_are_the_tested_ones() -> None:
 
 
 def test_a_platform_takes_every_older_libc() -> None:
-    """pip has to be told each of them."""
+    """pip needs a tag for each of them."""
     tags = Userland(machine="aarch64", libc="2.19").tags
 
     assert tags == [
@@ -189,7 +189,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypa
 
 
 def test_an_archive_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    """The message says how much it takes and how much is free."""
+    """The message has the needed and the free space."""
     path = tmp_path / "made.tar.xz"
     path.write_bytes(b"x")
     made = bundle.Bundle(

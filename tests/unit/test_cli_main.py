@@ -84,7 +84,7 @@ def test_ctrl_c_while_the_command_is_imported_is_quiet() -> None:
 
 
 def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program reads whole cells; $COLUMNS says otherwise."""
+    """Other programs read whole cells, unless $COLUMNS sets a width."""
     monkeypatch.delenv("COLUMNS", raising=False)
     table = make_table("why", left=frozenset({"why"}))
     table.add_row(line("w" * 300))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # it loads every command
 
 
 def rendered(page: str) -> str:
-    """Return a page as a terminal shows it; groff says nothing about it."""
+    """Return a page as a terminal shows it, after groff accepted it without warnings."""
     words = ["groff", "-man", "-ww", "-k", "-Tutf8", "-P-cbou", "-rLL=1000n"]
     done = subprocess.run(words, input=page, capture_output=True, text=True, check=True)
     assert done.stderr == ""

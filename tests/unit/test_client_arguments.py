@@ -62,7 +62,7 @@ def test_arrays_of_objects_are_refused() -> None:
 
 
 def test_too_much_for_one_call_is_refused() -> None:
-    """Arguments above the bound on a message say how to avoid sending them."""
+    """The error for arguments above the limit of a message names an alternative."""
     large = np.broadcast_to(np.zeros(1, "float32"), (70 * 2**20,))
     with pytest.raises(InvalidRequest, match="filled on the device"):
         arrays.sendable([large])
@@ -83,7 +83,7 @@ def test_room_for_outputs_is_put_in_its_place() -> None:
 
 
 def test_another_function_than_the_known_one_takes_what_it_is_given() -> None:
-    """The known arguments are those of one function."""
+    """The known arguments belong to a single function."""
     assert call_arguments(artifact(IN, OUT), [1, 2.5, True], "other") == [1, 2.5, 1]
 
 
@@ -103,7 +103,7 @@ def test_wrong_arguments_are_named_with_both_shapes(args: list[object], message:
 
 
 def test_timing_takes_known_all_or_inputs_only() -> None:
-    """For timing the arguments may be left out, or the outputs, or nothing."""
+    """All arguments, or only the outputs, may be left out for timing."""
     known = artifact(IN, OUT)
     spec = TensorSpec((2, 3), "float32")
     assert time_arguments(known, None, None) == [IN, OUT]

@@ -45,7 +45,7 @@ def test_a_good_message_has_no_problem(message: str) -> None:
     ],
 )
 def test_a_bad_message_is_explained(message: str, problem: str) -> None:
-    """One sentence for the rule that is broken."""
+    """The broken rule is explained in one sentence."""
     (found,) = problems_of(message)
 
     assert problem in found

@@ -206,7 +206,7 @@ def test_a_growing_concat_is_one_buffer() -> None:
 
 @pytest.mark.slow
 def test_concats_along_different_axes_nest() -> None:
-    """A slice of a slice begins where both say."""
+    """The starts of nested slices add up."""
     from tvm import relax
 
     def tiles(x: Expr, emit: Emit) -> Expr:

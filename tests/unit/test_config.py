@@ -70,7 +70,7 @@ def test_files_that_cannot_be_read_are_refused(text: str | None, message: str, t
 
 
 def test_directories_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The environment says where files go; XDG is followed otherwise."""
+    """Environment variables set the directories; XDG is the fallback."""
     monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("FLEET_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")

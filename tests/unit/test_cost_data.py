@@ -56,7 +56,7 @@ def assert_same(group: Group, wanted: Group) -> None:
 
 
 def test_a_workload_that_is_collected_anew_leaves_the_others_as_they_are(tmp_path: Path) -> None:
-    """It takes its place, says itself when it was collected, and changes nothing else in the file."""
+    """The new group takes the old one's place with its own date, and the rest of the file stays."""
     path = tmp_path / "some.npz"
     save(path, Dataset(provenance={"cpu": "some"}, groups=[made_up(name) for name in "123"]))
     old = load(path)

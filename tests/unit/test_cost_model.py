@@ -75,7 +75,7 @@ def test_a_value_is_the_mean_of_its_parts(snapshot: Snapshot) -> None:
 
 
 def test_a_snapshot_that_is_stored_and_read_predicts_the_same(snapshot: Snapshot) -> None:
-    """Bytes are all there is of a snapshot."""
+    """A snapshot is fully determined by its bytes."""
     query = Query(features=[one.features for one in made_up(101)], flop=1e6, known=made_up(101)[:10])
 
     again = Snapshot.of(snapshot.content)
@@ -205,7 +205,7 @@ def test_what_no_measurement_can_give_is_refused(bad: dict[str, float]) -> None:
 
 
 def test_features_of_another_version_are_refused(snapshot: Snapshot) -> None:
-    """Other columns would be taken for those that the snapshot knows."""
+    """Other columns would be mistaken for known ones."""
     with pytest.raises(InvalidRequest, match="12 columns"):
         snapshot.predict(Query(features=[np.ones((2, COLUMNS + 1), np.float32)]))
 

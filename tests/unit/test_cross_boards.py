@@ -113,7 +113,7 @@ def test_a_target_is_refined_by_what_was_found() -> None:
 
 
 def test_an_unknown_board_names_the_nearest() -> None:
-    """A board named by half of its name is found among those that begin so."""
+    """The error suggests a board whose name begins like the given one."""
     with pytest.raises(ConfigError, match="unknown board 'rpi4'; did you mean 'rpi4-64'"):
         find_board("rpi4")
     with pytest.raises(ConfigError, match="list them with: fleet targets"):

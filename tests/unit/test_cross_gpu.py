@@ -79,7 +79,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
 @pytest.mark.parametrize("compiler", ["nvcc", "NVRTC"])
 def test_cuda_artifacts_hold_a_cubin_for_their_gpu(compiler: str, arch: str, only: Any, tmp_path: Path) -> None:
-    """Either compiler; the device needs none, since the module inside says "cubin" and is one."""
+    """Both compilers make a cubin, so the device needs no compiler."""
     only(compiler)
     artifact = built({"kind": "cuda", "arch": arch}, tmp_path)
 
@@ -134,7 +134,7 @@ def test_a_jetson_gets_arm_code_around_its_cubin(tmp_path: Path) -> None:
 @slow
 @pytest.mark.parametrize("board_name", ["gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100"])
 def test_rocm_artifacts_hold_a_code_object_for_their_gpu(board_name: str, tmp_path: Path) -> None:
-    """Linked with the device libraries, for GPUs that are newer than these, too. The e_flags say the gfx."""
+    """The object is linked with the device libraries, also for newer GPUs, and its e_flags name the architecture."""
     artifact = built(find_board(board_name).target_json, tmp_path)
 
     entry = packed_modules(artifact)["hip"]
@@ -163,7 +163,7 @@ def test_the_isa_version_is_spelled_as_rocm_does() -> None:
 
 @slow
 def test_ziglang_links_rocm_code_where_there_is_no_lld(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One Python package instead of a Debian one."""
+    """The Python package replaces a Debian one."""
     which = rocm_code.shutil.which
     monkeypatch.setattr(
         "cross.compile.rocm_code.shutil.which", lambda name, **more: None if name == "ld.lld" else which(name)
@@ -232,7 +232,7 @@ def test_building_for_a_gpu_leaves_the_process_as_it_was(tmp_path: Path, monkeyp
     ],
 )
 def test_an_unknown_architecture_is_a_config_error(target: dict[str, Any], said: str) -> None:
-    """Said before TVM compiles anything."""
+    """The error comes before TVM compiles anything."""
     with pytest.raises(ConfigError, match=re.escape(said)), gpu_code.compiling(parse_target(json.dumps(target))):
         pass
 
@@ -268,7 +268,7 @@ def test_a_compiler_that_does_not_load_is_left_out(monkeypatch: pytest.MonkeyPat
 @slow
 @pytest.mark.parametrize("compiler", ["nvcc", "NVRTC"])
 def test_what_the_compiler_says_comes_back(compiler: str, only: Any) -> None:
-    """The last lines, not the source."""
+    """The error has the compiler's last lines, not the source."""
     only(compiler)
     with pytest.raises(BuildError, match=rf"(?s){compiler} does not compile .* sm_90.*no_such_thing"):
         cuda_code.compile_cubin('extern "C" __global__ void k(float* a) { a[0] = no_such_thing; }', "sm_90")

@@ -93,7 +93,7 @@ def test_what_is_linked_for_this_machine_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("linker_name", ["ziglang", "ld.lld"])
 def test_a_soft_float_library_is_told_by_flags_and_by_attributes(linker_name: str, tmp_path: Path) -> None:
-    """Objects say it in their attributes only, linked libraries in e_flags, too; both are read."""
+    """Objects have the ABI in their attributes only, linked libraries in e_flags, too; both are read."""
     soft, hard = json.dumps(SOFT_ARM), TARGETS["armv7l"]
     assert "soft" == arm_float_abi(object_code(soft))
     assert "hard" == arm_float_abi(object_code(hard))

@@ -119,7 +119,7 @@ def test_the_last_vector_is_cut(columns: int, lanes: int, expected: list[int], r
 
 
 def test_a_program_with_cut_vectors_computes_the_same() -> None:
-    """All columns, and none behind them."""
+    """All columns are computed, and none beyond them."""
     import tvm
 
     target = host_target()

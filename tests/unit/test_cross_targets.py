@@ -102,7 +102,7 @@ def test_a_target_travels_as_its_text_alone() -> None:
 
 @pytest.mark.parametrize(("options", "cores"), [({"num-cores": 4}, 4), ({}, None), ({"num-cores": "4"}, None)])
 def test_cores_are_known_only_if_the_target_states_a_number(options: dict[str, object], cores: int | None) -> None:
-    """Schedules then assume one core, builds those of this machine."""
+    """Without a number, schedules assume one core, and builds use this machine's."""
     assert parse_target(json.dumps({"kind": "llvm", **options})).cores == cores
 
 

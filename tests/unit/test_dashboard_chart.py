@@ -27,7 +27,7 @@ def samples(count: int = 360, **readings: float) -> list[Telemetry]:
 
 
 def test_nothing_known_is_said() -> None:
-    """No empty axes."""
+    """A text replaces empty axes."""
     assert "no readings yet" in picture([])
     assert "nothing to plot" in picture(samples(load_1min=1.0))
 

@@ -101,7 +101,7 @@ def test_a_jobs_details_are_what_the_tracker_knows() -> None:
 
 
 def test_a_jobs_details_say_why_it_measures_what_it_measures() -> None:
-    """The prioritizer's reason, as a sentence."""
+    """The details have the prioritizer's reason as a sentence."""
     why = "8 candidates of conv2d 3x3: 4 batches should gain 2 ms +- 1 ms; 0.8 s of the device each"
 
     text = text_of(details_of(JobStatus(name="jobs/1", decision=why), Snapshot(), NOW_SEC))
@@ -155,7 +155,7 @@ def test_keys_are_those_of_the_moment() -> None:
 
 
 def test_an_absent_tracker_is_said_with_the_time() -> None:
-    """Since when, and for how long."""
+    """The line has the time of the loss and the time since then."""
     line = away_line("lab:9290", "14:03:12", 75.0).plain
     assert line == "tracker lab:9290 away since 14:03:12 (1 min), trying again"
 

@@ -146,7 +146,7 @@ def test_an_empty_pane_says_why() -> None:
 
 
 def test_a_title_is_found_where_it_stands() -> None:
-    """For clicks: every column by the place of its title, nothing beyond the last one."""
+    """A click on a column's title finds its column; beyond the last one there is none."""
     sheet = device_sheet(boards(3), Choice())
 
     for shape in sheet.shapes:
@@ -177,14 +177,14 @@ def test_lines_are_shared_fairly(available: int, wanted: list[int]) -> None:
 
 
 def test_twenty_boards_leave_room_for_the_queue_and_the_jobs() -> None:
-    """On 80 x 24 the queue and the jobs are whole, and the boards have the rest."""
+    """On 80 x 24 the queue and the jobs are shown completely, and devices have the rest."""
     lines, details = lay_out(22, [20, 3, 2])
 
     assert ([15, 4, 3], 0) == (lines, details)
 
 
 def test_a_zoomed_pane_gets_what_the_others_leave() -> None:
-    """They keep their header."""
+    """The other panes keep their headers."""
     assert [20, 1, 1] == lay_out(22, [1000, 1000, 1000], zoomed=0)[0]
 
 

@@ -129,7 +129,7 @@ def test_a_tile_inside_a_matrix_is_copied_in_and_out(program: FabricProgram) -> 
 
 
 def test_cycles_add_up_over_calls(program: FabricProgram) -> None:
-    """Only those bits of the register count that the description names."""
+    """Only the register's bits in the description count."""
     values = matrix(1, 2, 3)
     for _ in range(3):
         program.call("scale", [ctypes.addressof(values), 1, 3, 0])
@@ -164,7 +164,7 @@ def test_a_stuck_core_is_reset_before_its_next_use(program: FabricProgram, scale
 
 
 def test_a_core_that_stays_stuck_is_dead(program: FabricProgram, scaler: Scaler) -> None:
-    """No candidate's fault."""
+    """The error does not blame a candidate."""
     scaler.is_dead = True
     with pytest.raises(FabricDead, match="does not come out of its reset"):
         program.call("scale", [1, 1, 3, 2])

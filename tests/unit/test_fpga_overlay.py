@@ -22,5 +22,5 @@ def test_the_overlay_is_what_the_device_tree_compiler_makes() -> None:
 
 
 def test_a_full_configuration_is_not_called_partial() -> None:
-    """The property's mere presence would make it one."""
+    """The property's mere presence would mark it as partial."""
     assert b"partial" not in make_overlay("/fpga-region", "fleet-x.bin")

@@ -29,7 +29,7 @@ async def test_labels_of_any_driver_are_matched_by_selectors() -> None:
 
 
 def test_facts_are_kept_as_json() -> None:
-    """YAML's dates become words."""
+    """Nested values are kept; dates of YAML become texts."""
     entry = {"driver": "cpu", "facts": {"heatsink": {"fins": 24}, "bought": "2026-03-01"}}
     (driver,) = make_drivers(parse_config({"devices": [entry]}))
 

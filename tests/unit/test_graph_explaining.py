@@ -95,7 +95,7 @@ def test_limits_that_are_given_count() -> None:
 
 
 def test_the_estimate_is_that_of_the_tighter_limit() -> None:
-    """All calls of a program together, and a table that says which limit it was."""
+    """The estimate covers all calls of a program, and the table names the limit."""
     stage = GraphStage(
         name="fuse",
         reason="why",

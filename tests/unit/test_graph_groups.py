@@ -39,7 +39,7 @@ TARGET = parse_target(json.dumps({"kind": "llvm", "num-cores": 2}))
     ],
 )
 def test_channels_are_padded_to_whole_vectors(groups: int, width: int, padded: int) -> None:
-    """In each group. Bias and activation stay in the same program; the result and its name are as before."""
+    """Each group is padded. Bias and activation stay in the same program; the result and its name are as before."""
     inputs = 8
 
     def body(x: Expr, emit: Emit) -> Expr:

@@ -73,7 +73,7 @@ def test_outputs_in_another_shape_are_no_views(kind: str) -> None:
 
 
 def test_a_view_of_what_nobody_else_has_stays_one() -> None:
-    """It costs nothing."""
+    """The view costs nothing."""
     from tvm import relax
 
     def body(x: Expr, emit: Emit) -> Expr:

@@ -103,7 +103,7 @@ def run(mod: IRModule, target: Target) -> list[Array]:
 
 @pytest.mark.parametrize(("target", "dtype"), [(HOST, "int8"), (AVX2, "uint8")], ids=["host, int8", "avx2, uint8"])
 def test_codes_are_those_of_onnx_runtime(target: Target, dtype: str, tmp_path: Path) -> None:
-    """To one step, and nearly always the same: additions and means are made in float, in an order of their own."""
+    """Codes differ by at most one step, and seldom: additions and means are made in float, in another order."""
     model = loaded(residual(dtype), tmp_path)
     expected_real, expected_codes = theirs(model, [IMAGE])
 
@@ -137,7 +137,9 @@ def test_nothing_wider_than_a_byte_goes_through_memory(target: Target, tmp_path:
 
 
 def test_weights_that_do_not_fit_the_instruction_are_computed_in_float(tmp_path: Path) -> None:
-    """Depthwise convolutions, and columns that fill no vector; those that fill a narrow one are not."""
+    """Depthwise convolutions and columns that fill no vector are in float; columns that fill a narrow vector
+    are not.
+    """
     net = Network("uint8")
     image = net.quantized("x", 0.04, 120)
     net.quantized(net.convolution(image, "a", (6, 1, 3, 3), 0.04, group=6), 0.3, 128)

@@ -88,7 +88,7 @@ def test_a_weight_of_too_few_bytes_is_named(tmp_path: Path) -> None:
 
 
 def test_a_graph_without_an_output_is_refused(tmp_path: Path) -> None:
-    """It would be tuned to nothing."""
+    """Such a model would leave nothing to tune."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "idle", [x], [])
 
@@ -104,7 +104,7 @@ def test_a_graph_without_an_output_is_refused(tmp_path: Path) -> None:
 def test_what_nothing_computes_is_named_once(
     computed: str, said: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """In one line: TVM prints the checker's complaint over several, and then fails with the bare name."""
+    """The message is one line: TVM prints the checker's complaint over several, and then fails with the bare name."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy")
     other = "x" if computed == "z" else "nowhere"
     graph = helper.make_graph([helper.make_node("Add", ["x", other], [computed])], "open", [x], [y])

@@ -14,7 +14,7 @@ _ROW = re.compile(r"^\| (\S+) \| (onnx wheel|generated|transformers|keras) \| (y
 
 
 def test_the_page_has_every_model_of_the_survey() -> None:
-    """More than forty, each with its outcome."""
+    """The page has more than forty models, each with its outcome."""
     listed = [(name, family) for name, family, *_ in _ROW.findall(_PAGE.read_text())]
 
     assert listed == [(survey.name, survey.family) for survey in surveys()]

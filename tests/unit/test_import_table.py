@@ -121,7 +121,7 @@ def is_right(op_type: str, folder: Path) -> bool:
 
 
 def test_table_is_long_enough_and_says_each_operator_once() -> None:
-    """At least forty, sorted, and none that is under two headings."""
+    """The table has at least forty imported operators, is sorted, and lists none twice."""
     assert len(IMPORTED) >= 40
     assert [sorted(found) for found in (IMPORTED, IN_PART, NOT_IMPORTED)] == [IMPORTED, IN_PART, NOT_IMPORTED]
     assert len({*IMPORTED, *IN_PART, *NOT_IMPORTED}) == len([*IMPORTED, *IN_PART, *NOT_IMPORTED])

@@ -90,7 +90,7 @@ def test_without_a_rival_there_is_no_contest() -> None:
 
 
 def test_a_workload_that_takes_no_time_is_not_worth_a_choice() -> None:
-    """The costliest first, by all their calls together."""
+    """Workloads are ordered by the time of all their calls, the costliest first."""
     secs = {"hash of conv": 10e-3, "hash of many": 3e-3, "hash of tiny": 0.1e-3}
 
     found = that_matter([contest("tiny"), contest(), contest("many", weight=9)], secs)
@@ -113,7 +113,7 @@ def test_each_build_holds_another_schedule_of_every_workload() -> None:
 
 @pytest.mark.parametrize(("share_sec", "builds"), [(5.9, None), (6.0, 0), (8.9, 0), (9.0, 1), (12.0, 2)])
 def test_builds_are_as_many_as_their_share_pays_for(share_sec: float, builds: int | None) -> None:
-    """The build of the winners, and measuring those that are there, are paid first."""
+    """The share first pays for the build of the winners and the measuring of existing builds."""
     assert builds == affordable(share_sec, compile_sec=2.0, measure_sec=1.0)
 
 

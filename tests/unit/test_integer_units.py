@@ -22,7 +22,7 @@ from cross.targets.target import host_target, parse_target
     ],
 )
 def test_the_instruction_follows_from_the_target(target: dict[str, object], name: str, widest: int) -> None:
-    """The widest of the exact ones."""
+    """The widest exact instruction is chosen."""
     unit = integer_unit(parse_target(json.dumps({"kind": "llvm", "mtriple": "x86_64-linux-gnu"} | target)))
 
     assert unit is not None
@@ -38,7 +38,7 @@ def test_the_instruction_follows_from_the_target(target: dict[str, object], name
     ],
 )
 def test_others_have_none(target: dict[str, object]) -> None:
-    """There float32 arithmetic is as fast."""
+    """Float32 arithmetic is as fast on these targets."""
     assert integer_unit(parse_target(json.dumps(target))) is None
 
 

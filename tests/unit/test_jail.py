@@ -178,7 +178,7 @@ def test_the_agents_own_group_is_found(tmp_path: Path) -> None:
 
 
 def test_a_group_limits_what_its_controllers_can(tmp_path: Path) -> None:
-    """Memory without swap, and tasks; without controllers nothing."""
+    """The group limits memory without swap, and tasks; without controllers it limits nothing."""
     groups = cgroup.Groups(path=tmp_path, controllers=("memory", "pids"))
 
     limited = groups.make("worker-1", 1000)

@@ -46,7 +46,7 @@ def job(spec: object) -> Job:
 
 
 def test_an_order_is_read_as_it_was_written() -> None:
-    """Through JSON, with everything that was asked for."""
+    """An order survives JSON with all of its options."""
     order = JobOrder(options=OPTIONS, files={"m.onnx": "sha256:1"}, tracker="here:1")
 
     assert order_of(job(through_json(order))) == order
@@ -128,7 +128,7 @@ def test_what_is_no_such_value_is_refused(plain: object) -> None:
     ],
 )
 def test_a_job_that_could_never_run_is_refused_at_once(bad: dict[str, object]) -> None:
-    """Before anything is stored or started."""
+    """The refusal comes before anything is stored or started."""
     options = replace(OPTIONS, deadline=NOW + timedelta(hours=1))
     check_options(options, NOW)
 
@@ -162,7 +162,7 @@ def test_a_priority_that_is_neither_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["xgb", "ga", "random", "gridsearch", "evolutionary", "replay"])
 def test_the_names_of_autotvms_tuners_are_known(name: str) -> None:
-    """Besides our own."""
+    """AutoTVM's names work besides our own."""
     assert strategy_of(name) is BUILT_IN[name]
 
 

@@ -80,7 +80,7 @@ def test_every_module_that_a_driver_preloads_can_be(name: str) -> None:
 
 
 def test_there_are_names_to_test() -> None:
-    """Each runtime but those that another one is made of is named by a driver."""
+    """Drivers name all runtimes except those that are parts of others."""
     assert len(_RUNTIMES) >= 7
     assert len(_PRELOADS) >= 4
 
@@ -99,7 +99,7 @@ def test_every_module_that_is_named_in_a_text_is_there(name: str) -> None:
 
 
 def test_installed_drivers_are_those_that_a_plain_copy_knows() -> None:
-    """The entry points in pyproject.toml and the table for boards without metadata say the same, and name drivers."""
+    """The entry points in pyproject.toml equal the table for boards without metadata, and all are drivers."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 
     assert project["entry-points"][registry.GROUP] == registry.BUILT_IN

@@ -95,7 +95,7 @@ def test_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:
-    """A path that cannot be read says why."""
+    """The error has the reason why the path cannot be read."""
     with pytest.raises(ImportFailed, match="No such file"):
         load_model(tmp_path / "missing.onnx")
     (tmp_path / "folder.onnx").mkdir()

@@ -96,7 +96,7 @@ def test_batch_first_is_the_same_transposed(tmp_path: Path) -> None:
 
 
 def test_activation_with_parameters_is_refused_by_name(tmp_path: Path) -> None:
-    """Rather no program than a wrong one."""
+    """A refusal is better than wrong results."""
     onnx.save(recurrent("RNN", activations=["Elu"], activation_alpha=[0.5]), tmp_path / "m.onnx")
 
     with pytest.raises(ImportFailed, match=r"m: RNN \(node 'y'\) uses activations with parameters"):

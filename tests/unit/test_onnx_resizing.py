@@ -43,7 +43,7 @@ def test_scales_that_make_no_whole_size(scales: list[float], mode: str, transfor
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_the_nearest_of_all_roundings(rounding: str, tmp_path: Path) -> None:
-    """In both directions at once."""
+    """All roundings work for scales above and below 1."""
     proto, inputs = resize([1, 1, 2.5, 0.7], None, 1, 2, 5, 6, mode="nearest", nearest_mode=rounding)
 
     assert_same(proto, inputs, tmp_path)
@@ -51,7 +51,7 @@ def test_the_nearest_of_all_roundings(rounding: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("size", "result"), [(2, 7), (2, 3), (4, 6), (6, 4), (3, 9), (6, 2)])
 def test_the_nearest_where_two_are_as_near(size: int, result: int, tmp_path: Path) -> None:
-    """The one before, unless the model says otherwise."""
+    """The earlier of two equally near elements is taken unless the model says otherwise."""
     proto, inputs = resize(None, [1, 1, result, size], 1, 1, size, size, mode="nearest")
 
     assert_same(proto, inputs, tmp_path)

@@ -244,7 +244,7 @@ def test_the_mask_of_what_is_not_dropped(tmp_path: Path) -> None:
 
 
 def test_what_still_learns_is_refused() -> None:
-    """Its running mean would be another one."""
+    """Its running mean would change with the input."""
     inputs = {"x": noise(2, 3, 4)}
     weights = {name: np.abs(noise(3)) for name in "sbmv"}
     node = helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y", "rm", "rv"], name="bn", training_mode=1)

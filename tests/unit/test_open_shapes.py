@@ -49,13 +49,13 @@ def test_a_batch_size_goes_with_shapes_that_have_it() -> None:
 
 
 def test_batch_size_of_a_fixed_model_is_refused() -> None:
-    """Rather than ignored."""
+    """The batch size is refused instead of ignored."""
     with pytest.raises(InvalidRequest, match="batch size cannot be set"):
         close_shapes({"x": (1, 3)}, {}, batch_size=2)
 
 
 def test_what_stays_open_is_named_with_the_way_out() -> None:
-    """Only the inputs that are still open, and the flag for the first of them."""
+    """The error names only inputs that are still open, and the flag for the first of them."""
     with pytest.raises(
         ImportFailed, match=r"^inputs of unknown shape: 'table' has dimension 1 = \?\. .*--shape table=4,1"
     ):

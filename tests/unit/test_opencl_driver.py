@@ -111,7 +111,7 @@ def test_settings_that_fit_nothing_name_what_is_there(devices: list[OpenClDevice
 
 @pytest.mark.parametrize(("device", "threads", "shared"), [(CPU, 256, 2_097_152), (GPU, 512, 65536)])
 def test_the_target_keeps_to_the_device(device: OpenClDevice, threads: int, shared: int) -> None:
-    """Search and code generation learn the limits, and which host launches the kernels."""
+    """The target has the device's limits and the host that launches the kernels."""
     target = target_of(device, read_host())
 
     assert (target["kind"], target["max_threads_per_block"], target["max_num_threads"]) == ("opencl", threads, threads)

@@ -99,7 +99,7 @@ def test_where_cores_are_shared_a_batch_knows_all_results() -> None:
 
 
 def test_where_cores_are_shared_one_workload_alone_is_searched_while_its_batch_is_built() -> None:
-    """Its search has one core, so the other would wait for it: a batch knows all results but those of the last."""
+    """Its search uses one core, so the other core would idle: a batch knows all results but those of the last one."""
     job = Script(shares_cores=True, search_threads=2)
     job.find(*"abcdefgh")
     job.run(ev.RoundWanted())

@@ -150,7 +150,7 @@ def test_a_static_schedule_that_broke_a_device_is_not_sent_to_one_again() -> Non
 
 
 def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
-    """Over all jobs."""
+    """Trials of all jobs count."""
     job = Script(known(trials_before=100))
 
     assert job.feed(ev.RoundWanted()) == []
@@ -241,7 +241,7 @@ def test_a_run_off_decides_for_its_runners() -> None:
 
 
 def test_a_best_of_an_earlier_job_stays_unless_it_is_beaten() -> None:
-    """It did not run, so its time stands."""
+    """The earlier best did not run, so its time stands."""
     job = Script(known(right={"old": 0.5}))
     job.propose("a")
 
@@ -341,7 +341,7 @@ def test_a_static_schedule_runs_off_against_a_baseline_that_is_close_only(
 
 
 def test_broken_rules_are_found() -> None:
-    """The check of the invariants is one that can fail."""
+    """The check of the invariants can fail."""
     job = Script()
     job.propose("a")
     job.core.progress.trials_total = 0
@@ -366,7 +366,7 @@ def test_what_another_job_measures_is_not_asked_for_again() -> None:
 
 
 def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
-    """No search begins any more, and each workload says why."""
+    """No search starts any more, and each workload has the reason."""
     late, fast = Script(), Script(target_sec=2.0)
     for script in (late, fast):
         script.build_baseline()
@@ -417,7 +417,7 @@ def test_a_job_says_what_it_measures_and_why() -> None:
 
 
 def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:
-    """Though their static schedules have been timed."""
+    """Timed static schedules do not count as first batches."""
     job = Script(*(WorkloadProgress(workload=workload(name)) for name in "abc"))
     job.answer = secs({"a static": 8.0, "b static": 1.0, "c static": 1.0, "a1": 9.0, "b1": 9.0, "c1": 9.0})
     for name in "abc":
@@ -432,7 +432,7 @@ def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:
 
 
 def test_what_a_suspected_device_was_not_sent_may_be_proposed_again() -> None:
-    """The batch ends after those that broke down; the others are no trials, and not under way any more."""
+    """The batch ends with the crashed candidates; the others count as no trials and are not under way any more."""
     script = Script()
     script.run(ev.Proposed("w", proposals(*"abc")))
     [measure] = find(script.feed(ev.BatchWanted("w", "abc")), ev.Measure)

@@ -96,7 +96,7 @@ def test_static_schedules_need_no_proof() -> None:
 
 
 def test_a_trial_that_beats_the_static_schedule_is_proven() -> None:
-    """It was chosen by its time."""
+    """A trial that becomes the best by its time needs a proof."""
     job = Script(known(untuned_sec=9.0))
     job.answer = secs({"s": 1.0, "a": 0.5})
     job.proofs = {"a": replace(PROVEN, least_sec=0.4)}

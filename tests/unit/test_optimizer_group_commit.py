@@ -67,7 +67,7 @@ async def test_a_result_is_stored_while_the_next_takes_long() -> None:
 
 
 async def test_what_comes_while_others_are_stored_is_stored_after_them() -> None:
-    """In order, and all of it."""
+    """All results are stored, in order."""
     log = Log()
     log.is_open.clear()
 
@@ -82,7 +82,7 @@ async def test_what_comes_while_others_are_stored_is_stored_after_them() -> None
 
 
 async def test_a_result_that_cannot_be_stored_is_told() -> None:
-    """Before anything is done that relies on it."""
+    """The error comes before any step that relies on the result."""
     log = Log()
     log.is_full = True
 

@@ -284,7 +284,7 @@ def test_priority_multiplies_the_worth() -> None:
 
 
 def test_promises_that_came_to_nothing_count_less() -> None:
-    """A workload's own outcomes count most; those of its job's others where it has none."""
+    """A workload's own outcomes count most; without any, those of its job's other workloads count."""
     vain, kept = BatchOutcome(expected=0.2, gained=0.0), BatchOutcome(expected=0.2, gained=0.2)
 
     assert trust([], []) == 1.0
@@ -333,7 +333,7 @@ def test_no_future_is_faster_than_the_roofline() -> None:
 
 
 def test_records_foretell_what_more_of_them_gain() -> None:
-    """Over many samples of one distribution the expected gain of 16 more is the one that comes, within a third."""
+    """The expected gain of 16 more samples of one distribution is right within a third, on average."""
     rng = np.random.default_rng(1)
     expected, came = [], []
     for _ in range(300):
@@ -366,7 +366,7 @@ def test_a_finished_workload_says_why(facts: dict[str, object], done: Done) -> N
 
 
 def test_a_workload_is_finished_when_nothing_is_left_to_gain() -> None:
-    """After many candidates that are all alike; never after few, and never while times still fall."""
+    """A workload is finished after many equal candidates, but never after few, and never while times still fall."""
     alike = [1.0 + 1e-6 * number for number in range(80)]
 
     plan = decide(state("w", *alike))

@@ -348,7 +348,7 @@ def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("pattern", ["fused_conv2d*", "conv2d 1x1 512->*"])
 def test_a_pattern_chooses_by_either_name(pattern: str) -> None:
-    """TVM's name and the one that is shown both name a workload."""
+    """TVM's name and the displayed name both identify a workload."""
     items = [progress("fused_conv2d_add", CONVOLUTION), progress("softmax")]
 
     chosen = choose_workloads([item.workload for item in items], [pattern], "model.onnx")

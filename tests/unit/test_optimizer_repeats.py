@@ -103,7 +103,9 @@ def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None
 
 
 def test_repeats_have_a_budget() -> None:
-    """On a machine that is busy now and then eight trials were measured a hundred times: a quarter more is enough."""
+    """Eight trials were measured a hundred times on a machine that was busy now and then; now repeats may add a
+    quarter.
+    """
     job = script(*[{"*": BUSY}, {}] * 20, total=8, run_sec=1.0)
 
     for first in (0, 4):
@@ -156,7 +158,7 @@ def test_a_drift_speaks_against_all_since_the_reference_ran_last() -> None:
 
 
 def test_a_drift_at_the_end_of_a_batch_speaks_against_its_last_ones() -> None:
-    """It ran right after the last."""
+    """The reference ran right after the last measurement."""
     calm = {"reference_sec": 1.0}
     measurements = [
         made("a", before=calm, after=calm),

@@ -93,7 +93,7 @@ def neighbour() -> tuple[Workload, str]:
     ],
 )
 def test_tiles_of_another_loop_become_the_nearest_divisors(extent: int, tiles: list[int], fitted: list[int]) -> None:
-    """The innermost first; none becomes twice as large."""
+    """The innermost tile is fitted first, and no tile grows to twice its size."""
     assert fitted == fitted_tiles(extent, tiles)
 
 
@@ -257,8 +257,9 @@ def test_only_a_neighbours_good_schedules_are_worth_a_try(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("target_json", ["", '{"kind":"llvm","mtriple":"armv7l-linux-gnueabi"}'])
 def test_records_of_a_target_that_we_refuse_are_no_start(tmp_path: Path, target_json: str) -> None:
-    """A database of MetaSchedule's may name no target, or one that we do not build for: once such records of a workload
-    were imported, no job with this workload could begin."""
+    """A MetaSchedule database may have records without a target, or with one that we do not build for. Once such
+    records of a workload were imported, no job with this workload could begin.
+    """
     spec = TensorSpec((8, 8), "float32")
     asked = Workload(name="softmax", weight=1, mod_json="{}", shash="1", flop=1.0, args=(spec,))
     elsewhere = RecordScope(target_json=target_json, device_model="another board", tvm_version="1")

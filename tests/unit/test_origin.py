@@ -21,7 +21,7 @@ PLAIN = json.dumps([[["Split", [], [], []]], []])
     ],
 )
 def test_a_record_keeps_the_origin_of_its_candidate(origin: Origin) -> None:
-    """The trace is not parsed."""
+    """The origin is read without parsing the trace."""
     kept = json.loads(json.dumps(origin.provenance))
 
     assert Origin.of_record(kept, "not a trace") == origin

@@ -83,7 +83,7 @@ def test_ci_runs_the_demo() -> None:
 
 
 def test_make_has_every_target_that_a_page_names() -> None:
-    """In commands and in the text, of the root's pages, too."""
+    """Commands and text of all pages are checked, also of those at the root."""
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
     texts = [path.read_text() for path in _TEXTS]

@@ -114,7 +114,7 @@ def test_a_profile_fits_its_terminal(width: int) -> None:
 
 
 def test_onnx_runtime_stands_beside_the_model() -> None:
-    """Both engines' operators, by groups that both have."""
+    """Operators of both engines are compared in common groups."""
     nodes = (
         ReferenceNode(name="a", op_type="FusedMatMul", median_sec=150e-6),
         ReferenceNode(name="b", op_type="Softmax", median_sec=30e-6),

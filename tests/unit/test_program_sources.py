@@ -49,7 +49,7 @@ def test_models_and_their_operators_are_no_programs(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["programs_of_mine:product", "programs_of_mine.py:product", "programs_of_mine:made"])
 def test_a_name_in_python_is_found_in_the_current_folder(here: Path, source: str) -> None:
-    """A function that makes a program is called; one that is made is taken as it is."""
+    """A function that makes a program is called; a program is taken as it is."""
     workload = find_program(source)
 
     assert workload.name == source.rpartition(":")[2]

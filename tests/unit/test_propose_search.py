@@ -58,7 +58,7 @@ def copy_program(size: int) -> Workload:
 
 @pytest.mark.slow
 def test_first_round_samples_the_design_space(proposals: list[Proposal]) -> None:
-    """Without records or model there are as many different candidates as wanted, and no claim about them."""
+    """Without records or a model there are as many different candidates as requested, and no predictions."""
     assert len({proposal.digest for proposal in proposals}) == COUNT
     assert all(proposal.digest == trace_digest(proposal.trace_json) for proposal in proposals)
     assert all(math.isnan(proposal.predicted) for proposal in proposals)
@@ -160,7 +160,7 @@ def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, pro
 
 
 class Ruled(SearchState):
-    """Has no own space: all candidates are those of MetaSchedule's rules."""
+    """A state without an own space: all candidates come from MetaSchedule's rules."""
 
     def own_space(self) -> Iterator[Made]:
         return iter(())
@@ -265,7 +265,7 @@ def test_workload_survives_the_trip_through_text(workload: Workload) -> None:
 
 @pytest.mark.slow
 def test_candidates_build_and_compute_the_same(workload: Workload, proposals: list[Proposal], tmp_path: Path) -> None:
-    """A candidate and the unscheduled program give one answer; its features are those that a library's get."""
+    """A candidate and the unscheduled program give the same answer; its features equal those made for a library."""
     import tvm
 
     left, right = np.random.default_rng(0).standard_normal((2, 64, 64)).astype("float32")

@@ -68,7 +68,7 @@ def test_outputs_follow_the_input_and_not_the_rounding(proto: onnx.ModelProto) -
 
 @pytest.mark.slow
 def test_activations_are_ordinary_numbers(proto: onnx.ModelProto) -> None:
-    """On the way from input to answer nothing vanishes, explodes, or becomes one of the slow denormal numbers."""
+    """No activation vanishes, explodes, or becomes one of the slow denormal numbers."""
     steps = NodeByNode(proto, example_inputs(proto, np.random.default_rng(5)))
     read = {name for node in proto.graph.node for name in node.input} | {value.name for value in proto.graph.output}
 

@@ -115,7 +115,7 @@ def test_a_scheduled_layer_is_right(
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_a_layer_is_two_programs(kind: str, gates: int) -> None:
-    """For every length: the product with the input, including the bias, and one program for all steps."""
+    """A layer of any length is the product with the input, including the bias, and one program for all steps."""
     model = layer(kind, 50, 1, 32, linear_before_reset=1) if kind == "GRU" else layer(kind, 50, 1, 32)
 
     calls = calls_of(lower(import_model(model), HOST))

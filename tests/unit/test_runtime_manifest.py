@@ -248,7 +248,7 @@ def test_a_stored_array_that_claims_more_than_it_has_is_refused(tmp_path: Path) 
 
 
 def test_a_model_for_another_machine_is_refused() -> None:
-    """Before its library is loaded, which would only say "wrong ELF class"."""
+    """The check comes before its library is loaded, which would only report "wrong ELF class"."""
     with pytest.raises(ArtifactRefused, match=r"toy is exported for riscv64, this machine is"):
         check_here(replace(MANIFEST, machine="riscv64"), tvm_version="0.27.0")
 

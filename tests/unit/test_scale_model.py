@@ -32,7 +32,7 @@ def test_too_few_builders_set_the_pace() -> None:
 
 
 def test_batches_made_ahead_keep_a_board_busy() -> None:
-    """Without any, it waits while its next batch is made."""
+    """Without such batches, a board waits while its next batch is made."""
     assert simulate(replace(PLENTY, ahead=2)).share >= simulate(PLENTY).share
 
 

@@ -1,4 +1,4 @@
-"""Selectors say which devices will do."""
+"""Selectors match devices by their labels."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_first_of_flag_environment_file_and_default_counts(
     file: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """For every key, and every combination of those that are given."""
+    """The order holds for every key and every combination of given values."""
     for given in itertools.product([False, True], repeat=3):
         flag, variable, line = (value if there else None for value, there in zip(_VALUES[key], given, strict=True))
         monkeypatch.delenv(f"FLEET_{key.upper()}", raising=False)
@@ -65,7 +65,7 @@ def test_an_empty_value_is_the_default_whatever_stands_below(file: Path, monkeyp
 
 
 def test_a_librarys_path_is_seen_from_the_file(file: Path) -> None:
-    """The folder that a command happens to run in says nothing; ~ is home."""
+    """A relative path starts at the settings file, not at the working directory; ~ is home."""
     file.write_text("library: lib.sqlite\n")
     assert str(file.parent / "lib.sqlite") == look_up("library").value
 
@@ -96,7 +96,7 @@ def test_a_wrong_file_is_refused_in_one_sentence(file: Path, text: str, message:
 
 
 def test_a_file_that_was_named_must_be_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual one need not."""
+    """The default file may be missing."""
     assert look_up("tracker").source is Source.DEFAULT
 
     monkeypatch.setenv("FLEET_CONFIG", str(file))
@@ -123,7 +123,7 @@ def test_config_show_tells_where_each_value_came_from(file: Path, monkeypatch: p
 
 
 def test_python_takes_what_commands_take(file: Path, tmp_path: Path) -> None:
-    """`fleet.connect()` and `Library.open()` without arguments."""
+    """`fleet.connect()` and `Library.open()` use the settings without arguments."""
     file.write_text(f"tracker: 127.0.0.1:1\nlibrary: {tmp_path}/of_the_file.sqlite\n")
 
     with pytest.raises(TrackerUnavailable, match=r"127\.0\.0\.1:1"):

@@ -77,7 +77,7 @@ def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
 
 
 def test_what_an_interrupted_start_left_is_no_obstacle(tmp_path: Path) -> None:
-    """In a container every tracker is process 1, so a half-written key of the same number may lie about."""
+    """Every tracker in a container is process 1, so a half-written key with the same number may exist."""
     (tmp_path / f".key.pem.{os.getpid()}").write_text("half")
     assert load_or_make_key(tmp_path / "key.pem")
 

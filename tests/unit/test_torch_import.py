@@ -59,7 +59,7 @@ def assert_same(model: Model, inputs: list[Any]) -> None:
 
 
 def test_program_computes_what_pytorch_computes(tmp_path: Path) -> None:
-    """All outputs, of a model with weights."""
+    """All outputs of a model with weights are right."""
     x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype("float32")
     model = load_model(saved(Small(), (torch.from_numpy(x),), tmp_path / "small.pt2"))
 
@@ -166,7 +166,7 @@ def test_operator_computes_what_pytorch_computes(name: str, tmp_path: Path) -> N
     ],
 )
 def test_what_would_be_computed_as_something_else_is_refused(module: Any, words: str, tmp_path: Path) -> None:
-    """Rather an error than other numbers."""
+    """An error is better than wrong numbers."""
     model = load_model(saved(module, (IMAGE,), tmp_path / "m.pt2"))
 
     with pytest.raises(ImportFailed, match=words):

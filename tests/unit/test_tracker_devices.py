@@ -139,7 +139,7 @@ def test_reset_epochs_count_from_the_trackers_own(bench: Bench) -> None:
 
 
 def test_device_that_its_agent_no_longer_offers_is_forgotten(bench: Bench) -> None:
-    """A newer stream of an agent says all that it serves."""
+    """The hello of an agent's newer stream lists all of its devices."""
     bench.attach("a", "b")
     bench.state.take_changes()
 

@@ -225,7 +225,7 @@ def test_an_agent_that_comes_back_while_it_leaves_keeps_what_it_offers(bench: Be
 
 
 def test_the_leases_of_many_lost_clients_end_in_portions(bench: Bench) -> None:
-    """After a restart the time of grace of all of them ends in one moment; each device may go to the next in line."""
+    """After a restart their grace periods end at the same moment; each device may go to the next in line."""
     bench.state.limits = bench.limits(max_waiting=100)
     names = [f"lost{number}" for number in range(20)]
     bench.attach(*map(str, range(40)))

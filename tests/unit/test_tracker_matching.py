@@ -25,7 +25,7 @@ def test_selectors_that_nobody_waits_with_are_forgotten() -> None:
 
 
 def test_free_devices_take_turns() -> None:
-    """The one that has been free longest goes first, also in a group that was made later."""
+    """The device that has been free longest goes first, also in a group that was made later."""
     matching = Matching()
     for name in NAMES:
         matching.add_device(name, device_labels(name, "cpu", {}))

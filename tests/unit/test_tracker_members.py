@@ -186,7 +186,7 @@ def test_the_log_keeps_the_newest_and_survives_a_torn_line(tmp_path: Path) -> No
 
 
 def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old files make room; the newest entries are those that are left, in order."""
+    """Old files are removed; the newest entries are kept in order."""
     monkeypatch.setattr("fleet.tracker.audit._MAX_FILE_BYTES", 1000)
     log = AuditLog(tmp_path / "audit.jsonl")
     for number in range(200):

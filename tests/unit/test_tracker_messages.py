@@ -1,4 +1,4 @@
-"""Records become messages that say the same; every enum value has its word."""
+"""Records become equal messages; every enum value has a counterpart."""
 
 from __future__ import annotations
 

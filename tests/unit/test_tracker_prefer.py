@@ -59,14 +59,14 @@ def bench() -> Iterator[Bench]:
 
 
 def test_the_board_that_holds_the_bitstream_is_chosen(bench: Bench) -> None:
-    """Among free devices that will do, one that matches the preference goes first, however long others were free."""
+    """A free device that matches the preference goes first, however long others were free."""
     bench.program("b", ONE)
 
     assert bench.granted_to("r1", prefer=f"bitstream={ONE}") == "devices/b"
 
 
 def test_a_preference_that_no_free_device_meets_makes_nobody_wait(bench: Bench) -> None:
-    """Without a preferred device any that will do is granted at once."""
+    """If no preferred device is free, any matching one is granted at once."""
     bench.program("b", ONE)
     bench.granted_to("r1", prefer=f"bitstream={ONE}")
 
@@ -136,7 +136,7 @@ def test_the_label_comes_back_with_the_agent(bench: Bench) -> None:
 
 
 def test_preference_survives_a_restart_with_the_client_that_repeats_it(bench: Bench) -> None:
-    """The client says its preference again, and it counts again."""
+    """The client repeats its preference, and it counts again."""
     for number in range(3):
         bench.acquire(f"r{number}")
     bench.acquire("r3", prefer=f"bitstream={ONE}")

@@ -22,7 +22,7 @@ def bench() -> Iterator[Bench]:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 20))), max_size=600))
 def test_timers_do_what_a_dictionary_would(steps: list[tuple[int, int | None]]) -> None:
-    """Set, set again and cancelled in any order, exactly those that count are due, earliest first."""
+    """After any order of setting and cancelling, exactly the valid timers are due, earliest first."""
     timers, expected = Timers(), dict[int, int]()
     due: list[int] = []
     for key, at_sec in steps:

@@ -72,8 +72,10 @@ def test_a_board_that_was_never_measured_is_ranked_as_its_siblings_are() -> None
 
 @pytest.mark.slow
 def test_a_snapshot_is_asked_only_about_targets_that_it_has_learnt_of() -> None:
-    """The first few records of a GPU are too few to learn from: with them a model of processors was asked about GPUs,
-    and the trees of the job's own records were not."""
+    """The first few records of a GPU are too few for training, so the snapshot must not score GPUs.
+
+    Before, a model of processors was used for GPUs instead of the trees of the job's own records.
+    """
     processors = [sample for workload in range(10) for sample in measured(workload, "pi", NEON, rule=1)]
     of_gpu = measured(10, "gpu", CUDA, rule=1)
 
@@ -88,8 +90,7 @@ def test_a_snapshot_is_asked_only_about_targets_that_it_has_learnt_of() -> None:
 
 @pytest.mark.slow
 def test_a_model_is_judged_on_what_it_is_compared_on() -> None:
-    """Workloads of GPUs say nothing about whether it is better for processors than the model that comes with the
-    package, however many are held out of them."""
+    """Held-out GPU workloads do not show whether a model is better for processors than the packaged one."""
     of_processors = [one for workload in range(2, 6) for one in measured(workload, "pi", NEON, rule=1)]
     of_gpus = [one for workload in (14, 18, 24, 31) for one in measured(workload, "gpu", CUDA, rule=1)]  # all held out
 
@@ -101,7 +102,7 @@ def test_a_model_is_judged_on_what_it_is_compared_on() -> None:
 
 @pytest.mark.slow
 def test_a_record_of_other_features_keeps_no_model_from_being_trained() -> None:
-    """All others are learnt from."""
+    """All other records are used for training."""
     samples = [sample for workload in range(4) for sample in measured(workload, "pi", NEON, rule=1)]
     odd = [
         replace(sample, workload=f"odd {number}", stores=pack_program(0, np.ones((1, 100), np.float32)).stores)
@@ -125,14 +126,16 @@ def test_what_the_package_knows_is_not_forgotten() -> None:
     found = [trained.snapshot for some in asked if (trained := train(some, None)) is not None]
 
     known = found[0].metrics["workloads"] - 4
-    assert 0.7 * len(packaged) < known < len(packaged)  # without those that models are compared on
+    assert 0.7 * len(packaged) < known < len(packaged)  # without the held-out workloads
     assert [snapshot.metrics["workloads"] for snapshot in found[1:]] == [4, 4]
     assert [snapshot.record_count for snapshot in found] == [48, 48, 96]
 
 
 @pytest.mark.slow
 def test_who_measures_what_the_package_knows_is_learnt_from() -> None:
-    """On another processor: the package's model has seen the workloads, but for this comparison it has not."""
+    """Records of packaged workloads on another processor are used; the comparison model has not seen the
+    held-out ones.
+    """
     of_package = sorted({sample.workload for sample in prior_samples()})
     samples = [
         replace(sample, workload=workload)

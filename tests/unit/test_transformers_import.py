@@ -29,7 +29,7 @@ def transformers() -> Any:
 @pytest.mark.parametrize("config", [f"LlamaConfig:{TINY}", "GPT2Config:vocab_size=50,n_embd=32,n_layer=1,n_head=2"])
 @pytest.mark.usefixtures("transformers")
 def test_configuration_class_is_a_model(config: str) -> None:
-    """Random weights from a fixed seed, default masks, and the length that the shape says."""
+    """Weights are random with a fixed seed, masks are the default, and the length is that of the given shape."""
     model = load_model(f"hf:{config}", shapes={"input_ids": (1, 7)})
 
     assert (config.partition(":")[0], ("input_ids",)) == (model.title, model.input_names)
@@ -66,7 +66,7 @@ def test_neither_folder_nor_class_is_refused() -> None:
 
 
 def test_keras_model_is_exported(tmp_path: Path) -> None:
-    """On the torch backend, with the batch closed by the flag."""
+    """Keras exports it on the torch backend, with the batch size of the flag."""
     keras: Any = needs("keras")
     keras.utils.set_random_seed(0)
     layers = [

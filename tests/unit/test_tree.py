@@ -25,7 +25,7 @@ def test_every_folder_with_code_is_a_package() -> None:
 
 
 def test_every_package_has_words_of_its_own() -> None:
-    """One line each, and no two the same."""
+    """Each package has one line, and no two are the same."""
     words = list(_described().values())
 
     assert len(set(words)) == len(words)

@@ -39,7 +39,7 @@ def case(outputs: int, channels: int, dtype: str) -> tuple[np.ndarray, np.ndarra
 
 @EVERY
 def test_it_filters(outputs: int) -> None:
-    """In float64 nothing is left but the rounding of float64."""
+    """The result equals the plain sum but for the rounding of float64."""
     data, weights = case(outputs, 8, "float64")
 
     np.testing.assert_allclose(filtered(outputs, data, weights), summed(data, weights), atol=1e-11)
@@ -48,7 +48,7 @@ def test_it_filters(outputs: int) -> None:
 @EVERY
 @pytest.mark.parametrize("channels", [16, 256])
 def test_its_rounding_is_allowed(outputs: int, channels: int) -> None:
-    """In float32 it differs from the exact sum by less than another order of summing may."""
+    """The float32 result differs from the exact sum by less than another order of summing may."""
     data, weights = case(outputs, channels, "float32")
     exact = summed(data, weights).astype("float32")
 

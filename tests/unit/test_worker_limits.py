@@ -121,7 +121,7 @@ def test_whatever_a_worker_leaves_is_removed(tmp_path: Path) -> None:
 
 
 def test_open_files_without_a_name_count_as_what_they_lie_on(tmp_path: Path) -> None:
-    """On the disk of its home they are disk; the file is gone from the directory, its blocks are not."""
+    """A deleted open file still occupies its file system: blocks on the home's disk count as disk."""
     limits = WorkerLimits(memory_bytes=2**40, disk_bytes=1_000_000)
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDS_A_FILE, str(tmp_path / "file")], stdin=PIPE, stdout=PIPE, text=True

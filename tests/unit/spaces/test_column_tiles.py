@@ -64,7 +64,7 @@ def test_rows_are_outermost_where_a_block_is_less_than_a_line() -> None:
 
 
 def test_both_orders_are_one_where_there_is_a_single_block() -> None:
-    """The search would measure one program twice."""
+    """Otherwise the search would measure one program twice."""
     assert {Order.ROWS} == {tile.order for tile in column_tiles(replace(DEPTHWISE, columns=16), facts_of("avx512"))}
 
 

@@ -56,7 +56,7 @@ def test_integers_of_64_bits_stay_and_nothing_is_split() -> None:
 
 
 def test_a_program_without_loops_to_split_stays() -> None:
-    """TVM narrows it when it lowers it."""
+    """TVM narrows such a program when it lowers it."""
     mod = padding(splits=False)
 
     assert with_narrow_indices(mod).same_as(mod)

@@ -105,7 +105,7 @@ def test_a_static_schedule_computes_the_same(case: str) -> None:
 
 @pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
 def test_constant_weights_are_packed_for_the_tile(mcpu: str) -> None:
-    """The function's parameter changes its shape, and the packing says how."""
+    """The function's parameter changes its shape as described by the packing."""
     target = parse_target(json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
     mod = function_of([(64, 64), (64, 128)], matmul, constants=[1])
 
