@@ -40,6 +40,6 @@ def test_the_default_is_this_machines_cpu() -> None:
     ],
 )
 def test_a_cpu_device_that_no_machine_can_be_is_refused(settings: dict[str, object], message: str) -> None:
-    """It is refused at the start, and the message names the key."""
+    """Invalid settings are refused at the start, and the message names the key."""
     with pytest.raises(ConfigError, match=re.escape(message)):
         make_drivers(parse_config({"devices": [{"driver": "cpu", **settings}]}))

@@ -206,7 +206,7 @@ def test_cold_repeats_grow_to_their_shortest_time() -> None:
 
 
 def test_cold_repeats_are_bounded() -> None:
-    """Flushing before a run of a microsecond takes a thousand times as long."""
+    """Flushing takes a thousand times as long as a run of a microsecond."""
     timer = Timer(*[1e-6] * 1000)
 
     run_schedule(Evaluator(min_repeat_ms=100, f_preproc="anything"), timer)

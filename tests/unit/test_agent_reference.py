@@ -116,7 +116,7 @@ def test_one_fast_run_changes_nothing() -> None:
 
 
 def test_where_a_run_costs_a_worker_it_is_due_less_often() -> None:
-    """A board that serves one worker at a time gets a fresh worker for each run."""
+    """A board that serves one worker at a time needs a fresh worker for each run."""
     reference = ReferenceTimes(is_costly=True)
     reference.take(CALM, PID, 0.0)
 
@@ -199,7 +199,7 @@ def test_a_kernel_that_kills_its_worker_again_and_again_rests() -> None:
 
 
 def test_a_kernel_that_rested_is_tried_again() -> None:
-    """Three candidates that take all memory are no reason to trust the device's clock until its agent starts anew."""
+    """Three failures, such as candidates that take all memory, stop the reference only for a while."""
     reference = taken(CALM, (), (), ())
 
     assert not reference.is_due(PID, 302.0)

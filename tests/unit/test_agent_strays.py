@@ -136,7 +136,7 @@ def test_this_process_is_seen_as_it_is() -> None:
 
 
 def test_a_process_may_have_any_name(start: Start) -> None:
-    """One that is no text kept the agent from starting, and a worker that took it could not be buried."""
+    """A name that is no valid text kept the agent from starting, and a worker with one could not be reaped."""
     process = start(code=NAMELESS)
     assert process.stdout is not None
     process.stdout.readline()

@@ -53,7 +53,7 @@ def test_cores_that_cannot_be_chosen_are_refused(freqs: str, text: str) -> None:
 
 
 def test_a_phone_that_is_no_known_board_gets_a_target_of_its_own() -> None:
-    """Its CPU's core and count; under a GPU the CPU is the host."""
+    """The target has its CPU's core and count; for its GPU, the CPU is the host."""
     facts = parse_facts(facts_text())
     cpu = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mcpu": "cortex-a77", "mattr": ["+neon"]}
 
@@ -70,7 +70,7 @@ def test_a_32_bit_phone_needs_a_target() -> None:
 
 
 def test_readings_prefer_the_hottest_processor_of_now() -> None:
-    """Cached temperatures and batteries come last; throttling has its word."""
+    """Current temperatures of processors precede cached ones and batteries; throttling is reported by name."""
     thermal = (
         "IsStatusOverride: false\nThermal Status: 2\nCached temperatures:\n"
         " Temperature{mValue=99.0, mType=0, mName=CPU0, mStatus=0}\nCurrent temperatures from HAL:\n"

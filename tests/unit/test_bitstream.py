@@ -132,7 +132,7 @@ def test_an_encrypted_bitstream_is_not_walked_into() -> None:
     ],
 )
 def test_a_chip_is_told_from_a_part(part: str, chip: str) -> None:
-    """Package, speed grade and letter case do not matter."""
+    """A part's package, speed grade and letter case do not matter."""
     assert chip_of(part) == chip
 
 

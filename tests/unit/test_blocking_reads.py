@@ -31,7 +31,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 async def test_reads_are_done_in_turn_in_one_thread() -> None:
-    """Each gets its own answer, or its own error."""
+    """Each read gets its own answer or error."""
     reads = BlockingReads(PATIENT)
 
     def fail() -> None:
@@ -110,7 +110,7 @@ async def test_the_last_read_is_done_before_the_end(gate: threading.Event) -> No
 
 
 async def test_what_was_never_asked_is_closed_without_a_thread() -> None:
-    """A device that was not opened has nothing to let go of."""
+    """A device that was not opened has nothing to close."""
     before = threading.active_count()
 
     await BlockingReads(SOURCE).close(lambda: pytest.fail("nothing was opened"))

@@ -58,7 +58,7 @@ def test_what_was_put_comes_out_with_its_facts(cache: BuildCache, tmp_path: Path
 
 @pytest.mark.parametrize("place", [0, 70, -1], ids=["digest", "facts", "content"])
 def test_damage_is_a_miss(cache: BuildCache, tmp_path: Path, place: int) -> None:
-    """One flipped bit anywhere, and the entry is gone; a build puts a whole one in its place."""
+    """One flipped bit removes the entry, so that a build replaces it."""
     cache.put("abc", make_artifact(tmp_path / "made"))
     content = bytearray(entry_of(cache, "abc").read_bytes())
     content[place] ^= 1

@@ -75,7 +75,7 @@ def test_our_code_is_all_that_an_agent_imports_and_no_more() -> None:
 
 @pytest.mark.slow
 def test_what_is_loaded_by_name_or_is_no_code_comes_along() -> None:
-    """Runtimes and drivers are named in texts, which no search for imports finds; and a package is more than Python."""
+    """Runtimes and drivers are named in strings, which no search for imports finds; packages also contain data."""
     files = code_files()
 
     texts = "\n".join(content.decode() for name, content in files.items() if name.startswith("device_agents/drivers/"))
@@ -122,7 +122,7 @@ def test_a_platform_takes_every_older_libc() -> None:
 
 
 def test_the_bundle_needs_what_its_most_demanding_wheel_needs() -> None:
-    """A wheel that names several takes the oldest of them."""
+    """A wheel with several libc versions needs the oldest of them."""
     wheels = [
         Path("grpcio-1.85.1-cp311-cp311-manylinux2014_aarch64.manylinux_2_17_aarch64.whl"),
         Path("apache_tvm_ffi-0.1.14-cp311-cp311-manylinux_2_24_aarch64.manylinux_2_28_aarch64.whl"),
@@ -155,7 +155,7 @@ def test_of_tvm_only_the_runtime_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_bundle_that_cannot_be_is_refused(board: str, options: dict[str, str], said: str) -> None:
-    """It is refused before anything is downloaded."""
+    """The refusal comes before any download."""
     with pytest.raises(ConfigError, match=said):
         bundle.spec_for(board, **options)
 

@@ -28,7 +28,7 @@ _PI = Seen(
 
 
 def test_the_board_is_told_by_its_model() -> None:
-    """The bundle is for its description's C library, so that one serves all boards of the kind."""
+    """The bundle is built for the C library in the description, so that it serves all boards of the kind."""
     spec = fitting_spec(_THERE, _PI, None)
 
     assert spec.board == "rpi4-64"
@@ -53,14 +53,14 @@ def test_an_unknown_board_gets_what_its_machine_runs() -> None:
 
 
 def test_without_a_python_it_says_what_to_install() -> None:
-    """Ours needs 3.11."""
+    """The bundle has no Python, and needs 3.11 or newer."""
     with pytest.raises(ConfigError, match=r"pi@pi4 has no Python 3.11 or newer; install it there"):
         fitting_spec(_THERE, replace(_PI, python=""), None)
 
 
 @pytest.mark.parametrize("directory", [".", "/", "/home", "/home/pi", "../else", "a/../../b"])
 def test_a_folder_that_is_not_the_agents_alone_is_refused(directory: str) -> None:
-    """It is moved away and deleted when a new bundle comes."""
+    """A new bundle replaces and deletes the whole folder."""
     with pytest.raises(ConfigError, match="name a folder that is the agent's alone"):
         settled(replace(_THERE, directory=directory), _PI, Start())
 
@@ -73,5 +73,5 @@ def test_what_lies_there_is_not_overwritten() -> None:
 
 
 def test_options_survive_the_shell() -> None:
-    """A name with a space is one word there, too."""
+    """A name with a space stays one word in the shell."""
     assert options_text(Start(options=("--config", "my agent.yaml"))) == "--config 'my agent.yaml'"

@@ -53,7 +53,9 @@ _NOT_SURE = [
 
 
 def test_what_this_machine_wants_is_loaded_once_unless_another_target_is_named() -> None:
-    """Its instructions for small integers take each worker a tenth of a second; for other targets they are in vain."""
+    """Loading its intrinsics for small integers takes each worker a tenth of a second; other targets do not use
+    them.
+    """
     assert host_target() == likely_target(["tune", "m.onnx", "--trials", "8"])
     assert parse_target('{"kind": "llvm"}') == likely_target(["tune", "m.onnx", "--target=rpi4-64"])
 

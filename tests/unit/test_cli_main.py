@@ -56,7 +56,7 @@ HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy", "textual", "zeroconf"}
 
 
 def test_the_public_names_are_these() -> None:
-    """A name can only come or go on purpose, and each can be used."""
+    """Public names are added or removed only on purpose, and each can be used."""
     assert fleet.__all__ == PUBLIC
     assert all(getattr(fleet, name) is not None for name in PUBLIC)
     assert not hasattr(fleet, "nonsense")
@@ -101,7 +101,7 @@ def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_words_in_brackets_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of inputs, devices and files may have any; none is taken for a style, or for the end of one."""
+    """Names of inputs, devices and files may contain brackets, which are not markup."""
     monkeypatch.delenv("COLUMNS", raising=False)
     shown = Table("[red]", title="main[/b](x[1])")
     shown.add_row("A PC [rev 2]")
@@ -126,7 +126,7 @@ def test_streams_that_are_closed_cost_nothing(closed: str) -> None:
 
 
 def test_the_package_is_the_command() -> None:
-    """`python -m fleet`, where its script is not on the path."""
+    """`python -m fleet` works if the script is not on the path."""
     done = subprocess.run([sys.executable, "-m", "fleet", "--version"], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")

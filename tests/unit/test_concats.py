@@ -71,14 +71,14 @@ def check_same(copying: IRModule, joined: Joined, *shapes: tuple[int, ...]) -> N
 
 @pytest.mark.slow
 def test_a_concat_is_known_by_what_it_computes() -> None:
-    """Along any axis, of any number of tensors; by its loops, not by its name."""
+    """Concats along any axis, of any number of tensors, are recognised by their loops, not by their names."""
     assert concat_starts(concat_program((1, 3, 4), (1, 3, 5), axis=2)) == ((0, 0, 0), (0, 0, 4))
     assert concat_starts(concat_program((2, 3), (4, 3), (1, 3), axis=0)) == ((0, 0), (2, 0), (6, 0))
 
 
 @pytest.mark.slow
 def test_what_is_like_a_concat_is_none() -> None:
-    """A sum after it, a part of an operand, an operand that is mirrored, an operand twice, a copy."""
+    """A following sum, a partial, mirrored or repeated operand, and a copy are no concats."""
     from tvm import te, topi
 
     def half(x: te.Tensor, y: te.Tensor) -> te.Tensor:
@@ -291,7 +291,7 @@ def test_gpus_keep_their_copies() -> None:
 
 @pytest.mark.slow
 def test_a_concat_in_one_program_with_what_follows_is_known() -> None:
-    """It copies nothing that this program would not write anyway."""
+    """It copies nothing that its program would not write anyway."""
     from tvm import topi
 
     fused = program([(4,), (4,)], lambda *given: topi.nn.relu(topi.concatenate(given, 0)))

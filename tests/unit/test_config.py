@@ -48,7 +48,7 @@ def test_wrong_values_are_refused(values: dict[str, object], message: str) -> No
 
 
 def test_keys_are_listed_for_the_documentation() -> None:
-    """Name, type in words, default, and the sentence that stands in the type."""
+    """A key has its name, type in words, default, and the documentation in its type."""
     name, timeout, count, *_ = keys_of(Settings)
 
     assert name == Key(name="name", expects="text", is_required=True, doc="What it is called.")

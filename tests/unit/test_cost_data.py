@@ -79,7 +79,7 @@ def test_a_disturbed_time_counts_only_where_there_is_no_other() -> None:
 
 @pytest.mark.slow
 def test_the_frozen_split_is_of_workloads_of_the_data_set() -> None:
-    """Figures of two days are about the same workloads, of which the data has many candidates."""
+    """Figures of two days are about the same workloads, each with many candidates in the data."""
     records = {group.program.shash: len(group) for group in load(DATA).groups}
 
     evaluated = json.loads(SPLIT.read_text())["evaluated"]
@@ -90,7 +90,7 @@ def test_the_frozen_split_is_of_workloads_of_the_data_set() -> None:
 
 @pytest.mark.slow
 def test_a_space_that_begins_with_other_schedules_is_noticed() -> None:
-    """The data of a workload is old once tuning would try other programs first."""
+    """A workload's data is stale once tuning would try other programs first."""
     from benchmarks.cost_data.candidates import CandidateTask, own_candidates
     from benchmarks.cost_data.own_spaces import has_other_space
     from fleet.workloads.programs import matmul

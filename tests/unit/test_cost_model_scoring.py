@@ -63,7 +63,7 @@ def test_the_more_own_records_there_are_the_more_they_decide() -> None:
 
 
 def test_a_gpu_has_no_prior_that_was_measured_on_processors() -> None:
-    """Its features mean something else; its own records alone decide."""
+    """A GPU's features have other meanings; only its own records count."""
     assert prior_for(GPU) is None
     assert Ranker(prior_for(GPU), None, records=0).is_blind
     assert not Ranker(prior_for(GPU), own_trees(made_up(10)), records=10).is_blind
@@ -79,7 +79,7 @@ def test_what_has_no_store_comes_last() -> None:
 
 
 def test_the_prior_is_taken_apart_only_when_it_is_asked() -> None:
-    """A job that never searches does not wait for it."""
+    """A job without a search does not wait for loading it."""
     prior = Snapshot.of(PATH.read_bytes())
 
     assert prior.metrics["workloads"] >= 40

@@ -130,7 +130,7 @@ def test_a_target_is_named_by_board_by_json_or_as_this_machine() -> None:
 
 
 def test_a_typo_in_a_board_file_is_found() -> None:
-    """Board and key are named."""
+    """The error names board and key."""
     content = {"boards": [{"name": "mine", "title": "Mine", "kind": "cpu", "tripel": "x"}]}
     with pytest.raises(ConfigError, match=r"my\.yaml: mine: unknown key 'tripel'; did you mean 'triple'"):
         boards_of(content, where="my.yaml")

@@ -190,7 +190,7 @@ def test_opencl_artifacts_hold_source(host: dict[str, Any] | None, tmp_path: Pat
 @slow
 @pytest.mark.parametrize(("board_name", "mark"), [("sm_90", b"cubin"), ("gfx90a", b"hsaco")])
 def test_models_hold_compiled_kernels_too(board_name: str, mark: bytes, tmp_path: Path) -> None:
-    """The executable of the Relax VM imports host code, which imports kernels: these are found however deep."""
+    """The Relax VM's executable imports host code, which imports kernels: they are found at any depth."""
     import numpy as np
     import onnx
 

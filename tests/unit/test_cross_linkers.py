@@ -145,7 +145,7 @@ def test_android_never_takes_a_compiler_for_another_c_library() -> None:
 
 
 def test_the_named_linker_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The argument comes first, then the platform's variable, then the file; Android has its own name."""
+    """The argument precedes the platform's variable and the file; Android has its own name."""
     config = tmp_path / "cross.yaml"
     config.write_text("linkers:\n  aarch64: ld.lld --build-id\n  android: ld.lld --icf=all\n")
     (tmp_path / "ld.lld").write_text("#!/bin/sh\n")
@@ -162,7 +162,7 @@ def test_the_named_linker_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_a_linker_that_is_not_there_is_named_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A slip in the file or the variable is not passed over."""
+    """A mistake in the file or the variable is an error."""
     monkeypatch.setenv("FLEET_LINKER_ARMV7L", "no-such-ld")
     with pytest.raises(ConfigError, match=r"'no-such-ld' .from \$FLEET_LINKER_ARMV7L. is not on PATH"):
         find_linker(parse_target(TARGETS["armv7l"]))

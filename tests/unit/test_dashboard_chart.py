@@ -42,7 +42,7 @@ def test_only_what_a_device_tells_is_plotted() -> None:
 
 
 def test_units_and_range_are_those_that_people_read() -> None:
-    """The newest value, and from where to where it went."""
+    """The picture has the newest value and the range of the hour."""
     hot = [*samples(temp_c=40.0, reference_sec=139e-6)[:-1], *samples(1, temp_c=71.0, reference_sec=150e-6)]
 
     text = picture(hot)

@@ -47,7 +47,7 @@ def text_of(shown: RenderableType, width: int = 100) -> str:
 
 
 def test_a_devices_details_are_state_facts_and_holder() -> None:
-    """The lease, too, which `fleet devices show` leaves to `fleet leases`. Brackets of others are no markup."""
+    """The details include the lease, as in `fleet leases`. Brackets in names are no markup."""
     text = text_of(details_of(HELD, Snapshot(devices=(HELD,), leases=(LEASE,)), NOW_SEC))
 
     for needed in (
@@ -90,7 +90,7 @@ def test_the_devices_of_a_request_may_be_many() -> None:
 
 
 def test_a_jobs_details_are_what_the_tracker_knows() -> None:
-    """Its full name, which the other commands take, and how far it is."""
+    """The details have the full name, as taken by other commands, and the progress."""
     job = busy_fleet().jobs[0]
 
     text = text_of(details_of(job, busy_fleet(), NOW_SEC))
@@ -128,7 +128,7 @@ def test_what_can_be_done_is_asked_about_by_name() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_the_edges_fit_and_keep_what_matters_most(width: int) -> None:
-    """The way out and to the list of all keys is shown even on the narrowest terminal."""
+    """The key for the list of all keys is shown even on the narrowest terminal."""
     keys = keys_line(hints(action_for(HELD), is_open=True), width=width).plain
     head = head_line(busy_fleet(), NOW_SEC, "127.0.0.1:9290", width=width).plain
 

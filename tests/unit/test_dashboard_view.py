@@ -123,7 +123,7 @@ def test_every_state_of_a_job_has_a_word(state: JobState) -> None:
 
 
 def test_what_disturbs_measurements_is_said() -> None:
-    """The device shows it while it lasts, and so does the job that measured again."""
+    """The device shows a present disturbance, and the job its repeated measurements."""
     throttled = DeviceStatus(
         name="devices/hot", telemetry=Telemetry(throttle_reasons=("thermal",), last_error="older news")
     )

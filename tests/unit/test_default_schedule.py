@@ -42,14 +42,14 @@ def test_gpu_programs_are_bound_to_threads(workload: Workload, target: Target) -
 
 
 def test_what_is_scheduled_already_stays(workload: Workload) -> None:
-    """A second time changes nothing: tuned kernels of a model are safe from the rules."""
+    """Scheduling twice changes nothing: the rules leave a model's tuned kernels alone."""
     once = default_schedule(module_of(workload.mod_json), OPENCL)
 
     assert default_schedule(once, OPENCL).script() == once.script()
 
 
 def test_programs_for_processors_are_only_put_in_order(workload: Workload) -> None:
-    """Columns innermost and cores outermost, so that a large product takes no minute; no tile, and nothing packed."""
+    """Loops have columns innermost and cores outermost, so that a large product takes no minute, without tiles."""
     text = default_schedule(module_of(workload.mod_json), host_target()).script()
 
     assert not needs_schedule(host_target())

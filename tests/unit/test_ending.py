@@ -44,7 +44,7 @@ class Call:
 
 @pytest.mark.slow
 async def test_what_a_server_said_is_heard_by_a_process_that_stood_still_meanwhile() -> None:
-    """It lies in the socket, and takes some turns of the loop to be read."""
+    """The server's status lies in the socket, and reading it takes some turns of the event loop."""
     call, loop = Call(), asyncio.get_running_loop()
     ending = Ending(cast("grpc.aio.Call", call))
 

@@ -92,7 +92,7 @@ def test_a_command_that_lacks_a_package_says_which_extra_has_it(tmp_path: Path) 
 
 
 def test_every_package_that_is_imported_is_installed_or_told() -> None:
-    """A new import is a dependency of all, or of an extra that its absence names."""
+    """A new import needs a dependency of all installations, or an extra that the error can name."""
     found = {
         name
         for room in OURS

@@ -116,7 +116,7 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
     [("xc7z020", 0x43C00000), ("xc7z", 0xBFFFF000), ("xczu3eg", 0xA0000000), ("xck26", 0x500000000)],
 )
 def test_a_window_of_physical_memory_may_be_where_only_the_fabric_is(chip: str, address: int) -> None:
-    """It may be where Vivado puts designs, on both families."""
+    """The window may be at Vivado's addresses of both chip families."""
     check_registers(SMALL.replace("uio: 0", f"mem: {address:#x}"), fabric_addresses(chip))
 
 

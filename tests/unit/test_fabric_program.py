@@ -151,7 +151,7 @@ def test_nothing_is_opened_before_the_first_call(scaler: Scaler) -> None:
 
 
 def test_a_stuck_core_is_reset_before_its_next_use(program: FabricProgram, scaler: Scaler) -> None:
-    """It costs the call that it was stuck in, and no other."""
+    """Only the stuck call fails."""
     values = matrix(1, 2, 3)
     scaler.is_broken = True
     with pytest.raises(FabricStuck, match="scaler is stuck: ctrl & 0x1 was not 0x0 within 5 ms"):
@@ -201,7 +201,7 @@ def test_a_number_too_large_for_its_register_is_refused(program: FabricProgram) 
 
 
 def test_the_design_is_pointed_to_buffers_in_memory(scaler: Scaler) -> None:
-    """Tiles are copied there instead of into the window; the memory is as large as all buffers in it need."""
+    """Tiles are copied to memory instead of the window; the memory has room for all buffers."""
     description = (
         DESCRIPTION.replace("  count: {", "  source: {offset: 0x14}\n  count: {")
         .replace("reset:", "  big: {udmabuf: dma3, offset: 0x40, size_bytes: 64}\nreset:")

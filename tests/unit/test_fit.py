@@ -107,7 +107,9 @@ ROCM = Inventory(kind="rocm", target_json='{"kind": "rocm", "mcpu": "gfx90a:sram
 
 
 def test_gpu_code_is_for_its_gpu() -> None:
-    """A cubin runs on newer GPUs of its major version; a code object on its own gfx; other kinds nowhere."""
+    """A cubin runs on newer GPUs of its major version, a code object on its own architecture, and other kinds
+    nowhere.
+    """
     for arch in ("sm_86", "sm_80"):
         check(json.dumps({"kind": "cuda", "arch": arch}), CUDA_86)
     for arch in ("sm_89", "sm_90", "sm_75", "sm_90a"):
@@ -138,7 +140,7 @@ def elf(*, machine: int, flags: int, bits: int = 1) -> bytes:
 
 
 def test_soft_float_arm_is_refused_from_its_first_bytes() -> None:
-    """It would load and answer with garbage; hard-float and files that do not tell pass."""
+    """It would load and give wrong results; hard-float files and files without such a mark pass."""
     with pytest.raises(ArtifactRefused, match=r"soft-float.*garbage.*mfloat-abi"):
         check_architecture(elf(machine=40, flags=0x5000200), "armv7l", device_name="devices/zynq")
     check_architecture(elf(machine=40, flags=0x5000400), "armv7l", device_name="devices/zynq")
@@ -157,7 +159,7 @@ def test_headers_cut_short_do_not_crash() -> None:
 
 
 def test_the_whole_artifact_is_checked_before_upload(tmp_path: Path) -> None:
-    """File and target of an artifact, against labels and target of the device."""
+    """An artifact's file and target are compared with the device's labels and target."""
     path = tmp_path / "it.so"
     path.write_bytes(elf(machine=183, flags=0, bits=2))
     artifact = Artifact.of_file(path, target_json=llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a76"))

@@ -130,7 +130,7 @@ def test_shared_keys_are_not_copied() -> None:
 
 @pytest.mark.parametrize("causal_mask", [None, "TopLeft"])
 def test_operator_of_pytorch_is_one_program(causal_mask: str | None) -> None:
-    """It arrives on [batch, tokens, heads, width], with or without a causal mask."""
+    """PyTorch's operator has inputs [batch, tokens, heads, width], and may have a causal mask."""
     shapes = [(2, SEEN, HEADS, WIDTH)] * 3
 
     def body(q: Expr, k: Expr, v: Expr, emit: Emit) -> Expr:
@@ -148,7 +148,7 @@ def test_operator_of_pytorch_is_one_program(causal_mask: str | None) -> None:
 
 
 def test_without_heads_there_is_one() -> None:
-    """Three axes are as good: batches of single heads."""
+    """Three axes work as well: they are batches of single heads."""
     shapes = [(3, TOKENS, WIDTH), (3, WIDTH, SEEN), (3, SEEN, WIDTH)]
 
     def body(q: Expr, k: Expr, v: Expr, emit: Emit) -> Expr:

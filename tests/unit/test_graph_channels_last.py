@@ -61,7 +61,7 @@ def test_a_network_is_converted_at_its_input_only() -> None:
 
 
 def test_response_normalization_over_channels_stays_where_it_is() -> None:
-    """It comes as a pooling in which channels are a spatial axis."""
+    """Such a normalization is a pooling with channels as a spatial axis."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
@@ -196,7 +196,7 @@ def test_an_open_batch_size_keeps_no_layout_back() -> None:
 def test_a_transposed_convolution_is_a_convolution_by_phases(
     kernel: int, stride: int, padding: int, output_padding: int
 ) -> None:
-    """No zeros are inserted; each output meets the weights of its phase."""
+    """No zeros are inserted; each output uses the weights of its phase."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax

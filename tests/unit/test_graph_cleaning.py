@@ -120,7 +120,7 @@ def test_a_reduction_over_a_stack_becomes_one_operator_after_another(name: str, 
 
 
 def test_constants_are_dequantized_once() -> None:
-    """Weights of a quantized model, with a scale for each channel, and the square that LayerNorm is made of."""
+    """Quantized weights with scales per channel become constants, and squares become products."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax

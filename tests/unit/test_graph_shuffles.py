@@ -40,7 +40,7 @@ def conv(x: Expr, groups: int) -> Expr:
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_shuffle_ends_in_the_next_convolution(groups: int) -> None:
-    """It moves behind a depthwise convolution, its bias and activation, then into weights or indices."""
+    """The shuffle moves behind a depthwise convolution, its bias and activation, then into weights or indices."""
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax

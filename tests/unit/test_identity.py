@@ -102,7 +102,7 @@ def test_a_certificate_carries_its_authority(authority: Credentials) -> None:
 
 
 def test_join_tokens_survive_being_written_down() -> None:
-    """Text and back; anything cut off or changed in form is refused with the command that makes one."""
+    """A token is read back from its text; an altered or truncated one is refused with the command that makes one."""
     token = make_join_token(bytes(32))
 
     assert token == parse_join_token(f"  {token}\n")
@@ -139,12 +139,12 @@ def test_a_file_that_holds_something_else_is_said_so(tmp_path: Path) -> None:
     [("localhost:1", "127.0.0.1:1"), ("[::1]:1", "127.0.0.1:1"), ("0.0.0.0:1", "127.0.0.1:1"), ("Pi:1", "pi:1")],
 )
 def test_this_machine_has_one_name(address: str, known_as: str) -> None:
-    """A tracker that listens everywhere is found by its own account at the loopback."""
+    """The own account finds a tracker that listens on all addresses at the loopback."""
     assert known_as == canonical_address(address)
 
 
 def test_credentials_of_trackers_that_are_gone_for_good_go_too(authority: Credentials, tmp_path: Path) -> None:
-    """A fleet of one command leaves nothing behind, even killed: the next tracker removes its file. Others stay."""
+    """The credentials of a temporary fleet are removed by the next tracker, even after a kill. Others stay."""
     store = CredentialStore(tmp_path / "credentials")
     (tmp_path / "lasting").mkdir()
     store.save("127.0.0.1:1", member(authority), home=tmp_path / "temporary")

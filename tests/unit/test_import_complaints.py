@@ -51,7 +51,9 @@ def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pyte
 
 @pytest.mark.slow
 def test_the_node_of_the_model_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The message has it instead of `ir.Op(span=None, ...)`. TVM does not warn of the unfinished program."""
+    """The message names the node instead of `ir.Op(span=None, ...)`. TVM's warning of an unfinished program is
+    hidden.
+    """
     x, w, y = (helper.make_tensor_value_info(*one) for one in (("x", 1, [3, 4]), ("w", 1, [5]), ("y", 1, [3, 4])))
     add = helper.make_node("Add", ["z", "w"], ["y"], name="layer1/add")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["z"]), add], "bad", [x, w], [y])

@@ -118,7 +118,7 @@ def test_builds_are_as_many_as_their_share_pays_for(share_sec: float, builds: in
 
 
 def test_calls_of_one_workload_are_averaged_and_the_machines_own_left_out() -> None:
-    """Cold and warm calls of one kernel in one model; by the shortest runs."""
+    """The average covers cold and warm calls of a kernel in the model, each by its shortest run."""
     calls = [
         OperatorCall(function=name, min_sec=sec, median_sec=9.0)
         for name, sec in (("conv", 1.0), ("vm.builtin.alloc_tensor", 5.0), ("conv", 3.0))

@@ -26,7 +26,7 @@ X86 = "x86_64-linux-gnu"
     ],
 )
 def test_a_target_says_which_instructions_its_code_may_use(target: dict[str, object], name: str) -> None:
-    """The widest vectors, and whether there are dot products; cores and other details are not told apart."""
+    """An instruction set is the widest vectors and dot products; cores and other details do not count."""
     assert parse_target(json.dumps({"kind": "llvm", **target})).instruction_set == name
 
 

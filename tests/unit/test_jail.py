@@ -64,7 +64,7 @@ def test_a_filter_refuses_what_leads_out_and_nothing_else(machine: str) -> None:
 
 
 def test_calls_of_another_architecture_are_not_mistaken() -> None:
-    """Their numbers mean something else: a 32-bit program ends, x32 is refused."""
+    """Their numbers have other meanings: a 32-bit program is killed, x32 is refused."""
     assert judge("x86_64", READ["x86_64"], architecture=0x40000003) == "killed"
     assert judge("x86_64", 0x40000000 | MOUNT["x86_64"]) == "EPERM"
 
@@ -123,7 +123,7 @@ def test_a_user_gets_the_groups_of_its_devices(tmp_path: Path, modes: list[int],
     [("0 0 4294967295", 1_879_048_192), ("0 100000 65536", 61_184), ("0 1000 1", None)],
 )
 def test_user_ids_are_those_that_the_container_has(uid_map: str, first: int | None) -> None:
-    """Far ones on a machine, few in a container, none in a namespace of one user."""
+    """The ids are far up on a machine, few in a container, and none in a namespace of one user."""
     uids = free_uids(uid_map)
 
     assert (uids[0] if uids else None) == first
@@ -196,7 +196,7 @@ def test_a_group_limits_what_its_controllers_can(tmp_path: Path) -> None:
 
 
 def test_the_kernels_own_kill_at_the_limit_is_told(tmp_path: Path) -> None:
-    """A worker that ended by it was out of memory, not crashed."""
+    """A worker that was killed by it counts as out of memory, not as crashed."""
     assert not cgroup.ran_out_of_memory(tmp_path)
     (tmp_path / "memory.events").write_text("low 0\nmax 12\noom 1\noom_kill 1\n")
     assert cgroup.ran_out_of_memory(tmp_path)

@@ -137,7 +137,7 @@ def test_a_job_that_could_never_run_is_refused_at_once(bad: dict[str, object]) -
 
 
 def test_trials_are_shared_among_the_kinds_of_boards() -> None:
-    """All of them, as evenly as they go; without a number, each kind has the usual ones."""
+    """All trials are shared as evenly as possible; without a number, each kind has the default."""
     shared = for_each_kind(OPTIONS)
     usual = for_each_kind(replace(OPTIONS, trials=None))
 
@@ -240,7 +240,7 @@ def test_weights_beside_a_model_come_along(tmp_path: Path) -> None:
 def test_a_format_that_is_code_is_refused_from_the_queue(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An optimizer would run it as its own account."""
+    """An optimizer would run such code under its own account."""
     monkeypatch.chdir(tmp_path)
     Path("m.pt2").touch()
     Path("m.keras").touch()

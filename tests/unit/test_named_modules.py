@@ -42,7 +42,7 @@ _RPCS = tuple(
 
 _NAME = re.compile(r"(?:device_agents|fleet|cross)(?:\.\w+)+(?::\w+)?")
 _QUOTED = re.compile(rf"[\"']{_NAME.pattern}[\"']")
-"""Files without it name nothing, and need no parsing while tests are collected."""
+"""A file without a match names no module, and need not be parsed while tests are collected."""
 
 
 def _named(folder: str) -> Iterator[str]:

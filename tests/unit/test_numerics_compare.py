@@ -113,7 +113,7 @@ def test_a_few_codes_may_be_off_by_one() -> None:
 
 
 def test_quantized_models_may_differ_by_what_their_roundings_lose() -> None:
-    """Two that round 16 times, each in its own way, agree; a third of the answer is too much, and so is a swap."""
+    """Two answers that were each rounded 16 times agree; a third of the answer is too much, and so is a swap."""
     rng = np.random.default_rng(0)
     exact = rng.standard_normal(1000).astype("float32")
     ours, theirs = exact.copy(), exact.copy()

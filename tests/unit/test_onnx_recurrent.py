@@ -77,7 +77,7 @@ def test_every_direction_is_right(kind: str, direction: str, tmp_path: Path) -> 
 def test_every_variant_is_right(
     kind: str, optional: dict[int, str], attributes: dict[str, object], tmp_path: Path
 ) -> None:
-    """Peepholes, clipping, coupled gates, other activations and both kinds of reset."""
+    """Peepholes, clipping, coupled gates, other activations and both kinds of reset work."""
     assert_same(recurrent(kind, optional=optional, **attributes), {"x": noise(STEPS, BATCH, SIZE)}, tmp_path)
 
 

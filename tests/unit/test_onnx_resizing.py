@@ -35,7 +35,7 @@ def resize(scales: list[float] | None, sizes: list[int] | None, *shape: int, ops
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("scales", [[1, 1, 1.5, 1.5], [1, 1, 0.6, 0.7], [1, 1, 2, 1.3]])
 def test_scales_that_make_no_whole_size(scales: list[float], mode: str, transformation: str, tmp_path: Path) -> None:
-    """5 rows times 1.5 are 7, which lie 1 / 1.5 apart and not 5 / 7: each number was another one."""
+    """Five rows times 1.5 are 7 rows at distances of 1 / 1.5, not of 5 / 7: before, all numbers were wrong."""
     proto, inputs = resize(scales, None, 1, 2, 5, 6, mode=mode, coordinate_transformation_mode=transformation)
 
     assert_same(proto, inputs, tmp_path)

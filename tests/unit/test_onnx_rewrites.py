@@ -156,7 +156,7 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strides", [[2, 2], [3, 1]])
 def test_a_pool_that_is_padded_at_the_beginning(strides: list[int], tmp_path: Path) -> None:
-    """SAME_LOWER: the result had a row less."""
+    """Before, the result of SAME_LOWER had a row less."""
     inputs = {"x": noise(1, 2, 5, 6)}
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2], strides=strides, auto_pad="SAME_LOWER")
 
@@ -212,7 +212,7 @@ def test_what_is_random_or_large_is_not_computed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
 def test_whether_any_or_all_are_true(op_type: str, tmp_path: Path) -> None:
-    """Since version 20 the largest of truths is whether there is one."""
+    """The maximum of booleans, allowed since version 20, is whether any is true."""
     x = noise(3, 4) > 0.5
     proto = model_of([helper.make_node(op_type, ["x", "a"], ["y"])], {"x": x}, {"a": np.array([1])}, opset=20)
     (found,) = ours(loaded(proto, tmp_path), [x])
@@ -225,7 +225,7 @@ def test_whether_any_or_all_are_true(op_type: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("axis", [1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_norm_that_tells_its_mean(dtype: str, axis: int, tmp_path: Path) -> None:
-    """Its outputs for training have the input's rank; in double it was no operator of TVM's at all."""
+    """The outputs for training have the input's rank; TVM had no operator for float64 at all."""
     inputs = {"x": noise(2, 3, 4).astype(dtype)}
     size = (3, 4) if axis == 1 else (4,)
     weights = {"s": noise(*size).astype(dtype), "b": noise(*size).astype(dtype)}
@@ -237,7 +237,7 @@ def test_a_norm_that_tells_its_mean(dtype: str, axis: int, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_mask_of_what_is_not_dropped(tmp_path: Path) -> None:
-    """Everything is kept, and the mask is made of truths."""
+    """No element is dropped, and the mask is boolean."""
     inputs = {"x": noise(3, 4)}
 
     assert_same(model_of([helper.make_node("Dropout", ["x"], ["y", "m"])], inputs, None, ["y", "m"]), inputs, tmp_path)
@@ -304,7 +304,7 @@ def test_limits_that_come_with_the_data_are_refused() -> None:
 
 @pytest.mark.slow
 def test_blocks_become_channels_in_either_order(tmp_path: Path) -> None:
-    """Each channel's block together, or each place of the block together."""
+    """Either a channel's block or a place of the blocks is contiguous."""
     x = np.arange(48, dtype="float32").reshape(1, 2, 4, 6)
     blocks = x.reshape(1, 2, 2, 2, 3, 2)
     expected = {"CRD": blocks.transpose(0, 1, 3, 5, 2, 4), "DCR": blocks.transpose(0, 3, 5, 1, 2, 4)}

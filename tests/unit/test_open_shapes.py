@@ -80,7 +80,7 @@ def test_sets_of_shapes_have_to_be_complete() -> None:
 
 
 def test_commands_that_look_at_one_set_of_shapes_refuse_several() -> None:
-    """`fleet profile` and `fleet explain`, rather than taking the last one in silence."""
+    """`fleet profile` and `fleet explain` refuse several sets instead of silently taking the last one."""
     with pytest.raises(ConfigError, match="2 sets of shapes; this command looks at one"):
         parse_one_shape(["ids=1,64", "ids=1,128"])
 

@@ -138,7 +138,7 @@ async def test_a_runtime_of_tvms_own_is_preferred(tmp_path: Path, monkeypatch: p
 
 
 def test_a_gpus_readings_take_the_place_of_its_hosts(tmp_path: Path) -> None:
-    """Temperature, power and clock are the GPU's, in our units, or unset; the host's load stays."""
+    """Temperature, power and clock are the GPU's in our units, or unset; the host's load stays."""
     sensors = tmp_path / "sys/bus/pci/devices/0000:03:00.0/hwmon/hwmon4"
     sensors.mkdir(parents=True)
     for name, value in {"temp1_input": 51000, "temp2_input": 63000, "power1_average": 87_500_000}.items():

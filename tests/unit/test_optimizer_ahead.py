@@ -76,7 +76,7 @@ def test_nobody_waits_for_a_search_that_goes_on_beside_the_device() -> None:
 
 
 def test_what_is_two_batches_behind_is_thrown_away() -> None:
-    """Too much was learnt since: the next batch waits for a search."""
+    """Too many results came since: the next batch waits for a search."""
     job = Script()
     job.find(*"abcdefghijklmnop")
     for batch in ("abcd", "efgh", "ijkl"):
@@ -114,7 +114,7 @@ def test_where_cores_are_shared_one_workload_alone_is_searched_while_its_batch_i
 
 
 def test_where_cores_are_shared_several_workloads_are_searched_with_all_results() -> None:
-    """They keep all cores busy side by side: nothing would be gained by an old search."""
+    """Several searches keep all cores busy side by side, so an old search would gain no time."""
     job = Script(begun("a"), begun("b"), shares_cores=True, search_threads=2)
 
     assert not job.core.searches_beside_builds

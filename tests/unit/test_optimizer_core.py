@@ -23,7 +23,7 @@ LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
 
 
 def test_a_candidate_goes_through_its_stages() -> None:
-    """Proposed, built, measured, stored, checked, and then it is the best: in this order, each asked for."""
+    """A candidate is proposed, built, measured, stored, checked, and then the best: each step has its effect."""
     job = Script()
 
     assert job.feed(ev.Proposed("w", proposals("a", trace="trace"))) == [ev.Build("w", proposals("a", trace="trace"))]
@@ -140,7 +140,7 @@ def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
 
 
 def test_a_static_schedule_that_broke_a_device_is_not_sent_to_one_again() -> None:
-    """Each job began with it; a search goes on without."""
+    """Before, each job began with it; now a search goes on without it."""
     job = Script(known(poison=frozenset({"static"})))
 
     job.run(ev.Proposed("w", proposals("static"), is_static=True))
@@ -184,7 +184,7 @@ def test_the_cost_model_learns_when_there_is_something_new() -> None:
 def test_trees_of_its_own_are_trained_where_a_search_has_nothing_better(
     has_prior: bool, snapshot: str, trains: int
 ) -> None:
-    """A model of such targets, together with the records themselves, scores without them."""
+    """A model of such targets, together with the records themselves, replaces the trees."""
     job = Script(has_prior=has_prior)
     job.core.use_snapshot(snapshot)
     job.propose("a", "b")
@@ -214,7 +214,7 @@ def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
 
 @pytest.mark.parametrize("verdict", [ev.Verdict.LOST, ev.Verdict.NOT_CHECKED])
 def test_a_candidate_without_a_verdict_is_neither_wrong_nor_the_best(verdict: ev.Verdict) -> None:
-    """It takes no part any more, and is not marked."""
+    """Such a candidate is out of the competition, and not marked."""
     job = Script()
     job.verdicts["a"] = verdict
 

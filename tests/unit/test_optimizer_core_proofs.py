@@ -80,7 +80,7 @@ def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
 
 
 def test_static_schedules_need_no_proof() -> None:
-    """Rules choose them, and their code is the fleet's own: a proof each took a third of a job without trials."""
+    """Rules choose them, and their code is the fleet's own: proofs of all took a third of a job without trials."""
     job = Script(known(untuned_sec=9.0))
     job.answer = secs({"s": 1.0})
     job.proofs = {"s": PROVEN}

@@ -133,7 +133,7 @@ def test_the_plan_does_not_depend_on_the_order(
 @settings(deadline=None, max_examples=25)
 @given(workloads=states(), expected=predictions())
 def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadState], expected: Predictions) -> None:
-    """Every other workload is, once, if its kind of device is there; batches are within all bounds."""
+    """Every other workload is proposed once if its kind of device is there; batches are within all bounds."""
     plan = decide(*workloads, predictions=expected, devices=BOTH[:1])
 
     by_name = {workload.name: workload for workload in workloads}

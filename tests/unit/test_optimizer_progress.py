@@ -193,7 +193,7 @@ def test_a_report_says_why_answers_were_not_checked() -> None:
 
 
 def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is() -> None:
-    """The difference alone would look like an error; each engine has its own name."""
+    """The difference needs its tolerance beside it, or would look like an error; each engine has its own name."""
     model = ModelReport(
         tuned_ms=1.0, reference_ms=2.0, max_abs_error=0.06, tolerance=0.31, roundings=30, reference="ai_edge_litert"
     )
@@ -357,7 +357,7 @@ def test_a_pattern_chooses_by_either_name(pattern: str) -> None:
 
 
 def test_a_run_ends_with_the_next_commands() -> None:
-    """They can be pasted: the same shapes, weights and library, and --untuned if the tuned model is slower."""
+    """The commands can be pasted: the same shapes, weights and library, and --untuned if the tuned model is slower."""
     options = TuneOptions(
         model=Path("nets/my model.onnx"),
         selector="name=pi",

@@ -79,7 +79,7 @@ def test_a_disturbed_time_teaches_less_until_there_is_a_calm_one() -> None:
 
 
 def test_it_gives_a_batch_up_after_two_repeats() -> None:
-    """The last times are taken as they are, marked."""
+    """The last times are kept and marked."""
     job = script({"*": BUSY}, {"*": BUSY}, {"*": BUSY}, {"*": BUSY})
 
     job.propose(*"abc")

@@ -115,7 +115,7 @@ def test_inner_tiles_that_divide_are_kept(outermost: int, inner: list[int]) -> N
 
 @pytest.mark.slow
 def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, str]) -> None:
-    """Blocks may have other names there; the result is a candidate like any other."""
+    """Blocks may have other names in the other shape; the result is an ordinary candidate."""
     workload, trace = neighbour
     wider = row_sums(96, 80)
 
@@ -166,7 +166,7 @@ def test_a_neighbours_tile_is_one_of_the_own_space() -> None:
 
 @pytest.mark.slow
 def test_a_schedule_of_a_space_without_knobs_is_replayed_as_it_is() -> None:
-    """There is nothing to choose. Blocks may have other names."""
+    """Such a schedule has nothing to choose. Blocks may have other names."""
     import tvm
 
     origin, ours = row_sums(64, 48), row_sums(96, 48)

@@ -116,7 +116,7 @@ async def test_a_processor_measures_alone(first: Inventory, second: Inventory, o
 
 
 async def test_builds_for_a_board_elsewhere_wait_while_a_device_here_measures() -> None:
-    """The jobs of a process share its cores, wherever their devices are."""
+    """The jobs of a process share its cores, also for devices on other machines."""
     cores, log = Cores(), []
     here, there = Turns(shares_cores=True, cores=cores), Turns(shares_cores=False, cores=cores)
     async with asyncio.TaskGroup() as group, here.measuring(PROCESSOR):
@@ -148,7 +148,7 @@ async def test_who_waits_for_something_else_steps_aside() -> None:
 
 
 async def test_who_fails_aside_does_not_come_back() -> None:
-    """The cores are free for others, once and not twice."""
+    """After the error the cores are released exactly once."""
     turns = Turns(shares_cores=True)
     with pytest.raises(ValueError, match="no lease"):
         async with turns.measuring(), stepped_aside():

@@ -76,7 +76,7 @@ def test_a_flag_or_command_that_does_not_exist_is_noticed() -> None:
 
 
 def test_ci_runs_the_demo() -> None:
-    """It is a command of the README, and takes too long for a test."""
+    """The README's demo takes too long for a test."""
     lines = (ROOT / ".ci/run").read_text().splitlines()
 
     assert "make demo" in lines

@@ -75,7 +75,7 @@ def test_damaged_and_swollen_pieces_are_refused(content: bytes) -> None:
 
 
 def test_the_largest_piece_passes() -> None:
-    """Exactly as large as allowed."""
+    """A piece of exactly the allowed size is compressed."""
     content = bytes(PIECE_BYTES)
 
     ((deflated, is_deflated),) = sent([[content]])

@@ -46,7 +46,7 @@ def test_plain_names_stay() -> None:
 
 
 def test_bodies_of_branches_are_renamed_too() -> None:
-    """A branch reads the inputs of the graph around it."""
+    """Branches read the inputs of the graph around them."""
     result = helper.make_tensor_value_info("r", TensorProto.FLOAT, [2])
     branches = {
         name: helper.make_graph([helper.make_node(op, ["1/x"], ["r"])], name, [], [result])

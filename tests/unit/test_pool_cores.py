@@ -67,7 +67,7 @@ def test_a_thread_that_cannot_move_stays(cores: frozenset[int]) -> None:
 
 @pytest.mark.slow
 def test_tvms_pool_leaves_one_core_to_the_thread_that_starts_kernels() -> None:
-    """It binds one thread to each of the others."""
+    """TVM binds one thread to each of the other cores."""
     code = """
 import json, os
 from device_agents.runtimes.tvm import TvmRuntime

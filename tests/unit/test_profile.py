@@ -191,7 +191,7 @@ def test_other_devices_are_not_refused() -> None:
 
 
 def test_a_slow_model_runs_less_often() -> None:
-    """A profile takes seconds, for each model."""
+    """A profile takes some seconds for any model."""
     assert runs_for(1e-3) == 50
     assert runs_for(0.5) == 10
     assert runs_for(60.0) == 3

@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("source", ["matmul-64", "matmul-64-float16", "a.json", "pack.module:name", "sub/file.py:name"])
 def test_what_is_written_like_a_program_is_one(source: str) -> None:
-    """It does not have to exist."""
+    """The program does not have to exist."""
     assert is_program(source)
 
 

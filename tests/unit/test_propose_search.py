@@ -135,7 +135,7 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
 
 
 class Knowing(SearchState):
-    """Has never to find out which program a record's trace makes."""
+    """A state that must not replay a trace to identify its program."""
 
     def program_of(self, trace: str) -> int | None:
         raise AssertionError("the record says which program it is")
@@ -398,7 +398,7 @@ def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, propo
 
 
 def test_a_search_that_knows_nothing_makes_only_what_leaves_a_choice() -> None:
-    """It cannot tell good programs from bad ones, so more of them are time lost."""
+    """A search without a model cannot rank programs, so more of them would waste time."""
     assert blind_population(64, 8) == 16
     assert blind_population(64, 24) == 48
     assert blind_population(64, 100) == 64

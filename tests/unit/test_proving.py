@@ -56,7 +56,7 @@ def test_inputs_differ_from_call_to_call_and_from_row_to_row(claimed_sec: float)
 
 
 def test_a_single_number_differs_too() -> None:
-    """It is drawn from its bank anew for each call."""
+    """The number is drawn from its bank anew for each call."""
     bank = random.Random(2).randbytes(4 * (1 + EXTRA_ITEMS))
     asked = order(1e-6, ProofArgument(spec=TensorSpec((1,), "float32"), bank=bank))
 

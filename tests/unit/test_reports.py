@@ -125,7 +125,7 @@ def test_a_static_schedule_alone_has_a_curve(path: str) -> None:
 
 
 def test_device_seconds_are_told_by_what_they_went_to(job: tuple[Library, str]) -> None:
-    """Trials, failed ones and baselines apart; disturbances by kind."""
+    """Trials, failed trials and baselines are separate; disturbances are counted by kind."""
     library, name = job
     (one,) = figures_of(library.job(name), library.records(job_name=name, kinds=tuple(RecordKind))).by_device
 
@@ -146,7 +146,7 @@ def test_the_page_needs_nothing_else_and_escapes_names(job: tuple[Library, str])
 
 
 def test_what_a_run_reported_stands_beside_what_its_records_say(job: tuple[Library, str]) -> None:
-    """Static schedules, the whole model beside PyTorch, whether its answers are right, why a workload got no more."""
+    """The report has static schedules, the model beside PyTorch, the verdict on its answers, and reasons for ends."""
     library, name = job
     workload = WorkloadReport(
         name="w2", operator="w2", weight=1, trials=1, trials_before=0, untuned_us=5e3, static_us=4e3, best_us=3e3,
@@ -253,7 +253,7 @@ def test_a_run_without_a_trial_says_that_it_has_no_curve(path: str) -> None:
 
 
 def test_markdown_and_html_say_the_same() -> None:
-    """Blocks become both; a bar in a cell does not end it."""
+    """Both formats come from the same blocks; a bar in a cell does not end it."""
     blocks = [
         Heading("T", 1),
         Paragraph("p"),
@@ -284,7 +284,7 @@ def test_the_format_is_that_of_the_file(
     words: tuple[str, ...],
     said: str,
 ) -> None:
-    """Text for a terminal, a page for a file."""
+    """The terminal gets text; a file gets a page."""
     monkeypatch.chdir(tmp_path)
 
     named = CliRunner().invoke(app, ["report", job[1].removeprefix("jobs/"), "--library", path, *words])

@@ -74,7 +74,7 @@ def test_a_value_is_one_line(value: object, line: str) -> None:
 
 
 def test_a_library_and_its_records_are_one_line_each(tmp_path: Path) -> None:
-    """The file, and of a record its time, its kind and where it was measured."""
+    """A library shows its file; a record shows its time, kind and device model."""
     path = tmp_path / "library.sqlite"
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash="12", name="conv", mod_json="{}"))

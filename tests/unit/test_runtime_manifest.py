@@ -131,7 +131,7 @@ def test_a_file_that_is_not_the_exported_one_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_model_is_refused(content: bytes | None, error: type[Exception], words: str, tmp_path: Path) -> None:
-    """A wrong path and a wrong file are different mistakes."""
+    """A wrong path and a wrong file have different errors."""
     path = tmp_path / "a.fleet"
     if content is not None:
         path.write_bytes(content)
@@ -254,7 +254,7 @@ def test_a_model_for_another_machine_is_refused() -> None:
 
 
 def test_a_model_that_needs_features_of_another_cpu_is_refused() -> None:
-    """It would end the process by an illegal instruction."""
+    """An illegal instruction would end the process."""
     with pytest.raises(ArtifactRefused, match="CPU features that this machine lacks: avx2"):
         check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset({"sse4_2"}))
     check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset({"sse4_2", "avx2"}))
@@ -268,7 +268,7 @@ def test_a_model_of_another_tvm_is_refused() -> None:
 
 
 def test_cpu_features_are_read_on_x86_and_arm(tmp_path: Path) -> None:
-    """The two kernels have different words for the line."""
+    """The line has different names on the two architectures."""
     for line in ("flags\t\t: fpu sse2", "Features\t: fpu sse2"):
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line}\n")
         assert cpu_flags(tmp_path / "cpuinfo") == {"fpu", "sse2"}

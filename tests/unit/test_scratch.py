@@ -63,7 +63,7 @@ def test_what_a_killed_process_left_goes_with_the_next() -> None:
 
 @pytest.mark.slow
 def test_the_folder_of_a_killed_build_pool_goes_too(tmp_path: Path) -> None:
-    """Multiprocessing keeps its socket in one of its own: each kill -9 of a tune left one for ever."""
+    """Multiprocessing keeps its socket in a folder of its own; each kill -9 of a tune left one for ever."""
     with subprocess.Popen([sys.executable, "-c", _SERVE], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "up\n"

@@ -59,7 +59,7 @@ def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, 
 
 
 class Wide(SearchState):
-    """Has an own space of so many schedules, all of them the same."""
+    """A state with an own space of so many schedules, all of them the same."""
 
     size = 0
 
@@ -71,7 +71,7 @@ class Wide(SearchState):
 
 @pytest.mark.slow
 def test_a_space_of_ten_thousand_schedules_is_too_large_for_a_grid(product: Workload) -> None:
-    """One that is smaller by a single schedule is not. A workload without a space of its own has no order at all."""
+    """One schedule less is allowed. A workload without a space of its own has no order at all."""
     wide = Wide(product.mod_json, TARGET)
     with pytest.raises(InvalidRequest, match="has no order; use 'evolutionary'"):
         propose(task_of(product, "gridsearch"), wide)
@@ -97,7 +97,7 @@ def test_a_replay_proposes_what_was_found_in_its_order(product: Workload, state:
 
 @pytest.mark.slow
 def test_a_random_search_draws_from_the_own_space_and_from_the_rules(product: Workload, state: SearchState) -> None:
-    """Half of each; a seed repeats itself, and another one is another draw."""
+    """Half of the candidates come from each; equal seeds repeat, other seeds differ."""
     first, again, other = (propose(task_of(product, "random", seed=seed), state) for seed in (1, 1, 2))
 
     assert [one.digest for one in first] == [one.digest for one in again]

@@ -85,7 +85,7 @@ def test_a_librarys_path_is_seen_from_the_file(file: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(file: Path, text: str, message: str) -> None:
-    """It names the file, and the nearest name; exit code 2, as for any configuration."""
+    """The error names the file and the nearest key; the exit code is 2, as for any configuration."""
     file.write_text(text)
 
     done = CliRunner().invoke(app, ["config", "show"])
@@ -133,7 +133,7 @@ def test_python_takes_what_commands_take(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_hint_names_the_library_where_that_is_needed(file: Path, tmp_path: Path) -> None:
-    """`fleet library best` alone reads the configured one, which may be another than the records went to."""
+    """The hint matters if `fleet library best` would read another library, the configured one."""
     file.write_text(f"library: {tmp_path}/mine.sqlite\n")
 
     assert "" == naming(f"{tmp_path}/mine.sqlite")

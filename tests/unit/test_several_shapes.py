@@ -87,7 +87,7 @@ def test_other_shapes_get_an_error_that_names_those_there_are(program: Callable[
 
 
 def test_the_workloads_of_several_shapes_are_those_of_all(model: Model) -> None:
-    """One that occurs for several shapes is one workload, which weighs as much as all of them."""
+    """A workload of several shapes counts once, with the sum of their weights."""
     found = extract(model, TARGET)
 
     weights = {workload.operator: workload.weight for workload in found}
@@ -97,7 +97,9 @@ def test_the_workloads_of_several_shapes_are_those_of_all(model: Model) -> None:
 
 
 def test_all_shapes_have_the_same_weights(path: Path) -> None:
-    """Random ones, too, though they are fitted to the data of a shape. The file knows the weights once."""
+    """Random weights are the same, too, though they are fitted to the data of a shape. The file has the weights
+    once.
+    """
     model = load_model(path, shapes=SHAPES, random_weights_seed=3)
     weights = [onnx.load_from_string(variant.onnx_bytes).graph.initializer[0].raw_data for variant in model.variants]
 

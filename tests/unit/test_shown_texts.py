@@ -34,7 +34,7 @@ def test_what_is_shown_is_one_line_of_visible_characters(text: str) -> None:
 
 
 def test_every_text_of_a_message_is_cleaned() -> None:
-    """Fields, maps with their keys, lists and messages within."""
+    """Fields, maps with their keys, lists and nested messages are sanitized."""
     inventory = device_pb2.Inventory(kind="cpu", device_model=EVIL, labels={"arch": EVIL, "ok": "x"}, facts={EVIL: "1"})
     device = device_pb2.Device(name="devices/a", inventory=inventory)
     device.telemetry.last_error = EVIL

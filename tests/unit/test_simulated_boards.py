@@ -50,6 +50,6 @@ async def test_any_board_can_be_simulated(name: str) -> None:
 
 
 def test_an_unknown_board_names_the_nearest() -> None:
-    """The entry of agent.yaml and a board that exists are in the message."""
+    """The message has the entry of agent.yaml and an existing board."""
     with pytest.raises(ConfigError, match=r"devices\[0\]: board: unknown board 'rpi6-64'; did you mean 'rpi5-64'"):
         drivers(board="rpi6-64")

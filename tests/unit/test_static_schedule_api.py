@@ -73,7 +73,7 @@ def test_a_schedule_is_right_for_any_assumed_facts(options: dict[str, int]) -> N
 
 
 def test_options_replace_facts_of_the_target() -> None:
-    """Vectors of 4 numbers, though the target has 16."""
+    """An option narrows vectors to 4 numbers although the target has 16."""
     assert fleet.design_space(product_tensors(), AVX512).knobs["lanes"] == (16,)
     assert fleet.design_space(product_tensors(), AVX512, lanes=4).knobs["lanes"] == (4,)
 
@@ -94,7 +94,7 @@ def test_a_space_prints_its_knobs_and_their_options() -> None:
 
 
 def test_a_function_on_a_gpu_has_the_default_schedule() -> None:
-    """Its loops are bound to blocks of threads, so that it runs; processors' facts are refused."""
+    """Its loops are bound to blocks of threads so that it runs; options for processors are refused."""
     scheduled = fleet.schedule(as_function(), "sm_86")
 
     assert "threadIdx.x" in scheduled.script()
@@ -104,7 +104,7 @@ def test_a_function_on_a_gpu_has_the_default_schedule() -> None:
 
 
 def test_unsuitable_input_is_refused_with_what_to_do() -> None:
-    """Several functions, none, another type, open sizes, a target without kind, options that are no facts."""
+    """Refused are several or no functions, other types, open sizes, targets without a kind, and unknown options."""
     import tvm
     from tvm import te
 

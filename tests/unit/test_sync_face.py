@@ -55,7 +55,7 @@ def test_a_method_is_the_same_with_and_without_asyncio(there: type, here: type, 
 
 @pytest.mark.parametrize(("there", "here"), CLASSES)
 def test_a_property_is_the_same_with_and_without_asyncio(there: type, here: type) -> None:
-    """Its type and its documentation; and there is nothing without asyncio that is not there with it."""
+    """Types and documentation are equal, and all blocking properties exist with asyncio, too."""
     for name, found in inspect.getmembers(there, lambda member: isinstance(member, property)):
         twin = getattr(here, name)
         assert inspect.getdoc(twin) == inspect.getdoc(found), name

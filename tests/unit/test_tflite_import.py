@@ -104,7 +104,7 @@ def test_a_tflite_model_computes_what_its_file_says(path: Path) -> None:
 
 
 def test_the_reference_is_litert(path: Path) -> None:
-    """It runs the file that TVM reads, and is timed."""
+    """LiteRT runs the same file as TVM, and is timed."""
     run = reference_outputs(load_model(path), [X])
 
     assert run is not None
@@ -119,7 +119,7 @@ def test_the_reference_is_litert(path: Path) -> None:
     ],
 )
 def test_what_is_no_tflite_model_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
-    """Another file, or a damaged one, before TVM sees it."""
+    """Another file or a damaged one is refused before TVM reads it."""
     (tmp_path / "bad.tflite").write_bytes(content)
 
     with pytest.raises(ImportFailed, match=said):

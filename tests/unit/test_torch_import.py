@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch.e
 
 
 class Masked(torch.nn.Module):
-    """Positions counted from a mask, as GPT-2 and Llama do, and a cache that begins empty."""
+    """Positions counted from a mask, as in GPT-2 and Llama, and an initially empty cache."""
 
     def forward(self, ids: Any) -> Any:
         positions = (ids > 0).cumsum(-1)
@@ -75,7 +75,7 @@ def test_masks_are_counted(tmp_path: Path) -> None:
 
 
 class Indexed(torch.nn.Module):
-    """Elements by their places, counted from the end, too: given ones, constant ones, one for each axis, and stored."""
+    """Elements by index, also from the end: given indices, constant ones, one for each axis, and stores."""
 
     def forward(self, x: Any, at: Any) -> Any:
         return x[at], x[:, [-1, 2]], x[at, at], torch.index_put(x, (at, at), torch.ones(3))
@@ -149,7 +149,7 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_computes_what_pytorch_computes(name: str, tmp_path: Path) -> None:
-    """Operators that TVM reads as others, or not at all."""
+    """TVM alone misreads these operators, or lacks them."""
     function, *inputs = OPERATORS[name]
     module = function if isinstance(function, torch.nn.Module) else of(function)
 
@@ -194,7 +194,7 @@ def test_open_dimension_is_closed_by_the_shape(tmp_path: Path) -> None:
 
 
 def test_weights_are_drawn_anew(tmp_path: Path) -> None:
-    """Seeded, and used by the program and its reference alike."""
+    """Weights depend on the seed, and the program and its reference have the same."""
     x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype("float32")
     path = saved(Small(), (torch.from_numpy(x),), tmp_path / "small.pt2")
     models = [load_model(path, random_weights_seed=seed) for seed in (0, 1)]
@@ -217,7 +217,7 @@ def test_file_that_is_no_program_is_named(tmp_path: Path) -> None:
 
 
 def test_a_module_is_left_in_training_as_it_was(tmp_path: Path) -> None:
-    """Its user goes on training it; a part that was frozen stays so."""
+    """Training can go on after the export; a frozen part stays frozen."""
     module = Small().train()
     module.norm.eval()
 

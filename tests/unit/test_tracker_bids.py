@@ -40,7 +40,7 @@ def next_holder(state: TrackerState) -> str:
 
 
 def test_a_higher_bid_takes_ones_own_turn_and_gives_its_place_for_it() -> None:
-    """Alice's second process goes first in the place of her first, which goes after Bob, as her second would have."""
+    """Alice's second process takes the place of her first, which goes after Bob in turn."""
     state = TrackerState(boot=1)
     fed(state, *joined(), ev.Acquire("bob1", "0", LeaseTerms(selector="cpu")))
     fed(

@@ -176,7 +176,7 @@ def test_very_many_devices_go_offline_in_portions(bench: Bench) -> None:
 
 
 def test_very_many_devices_that_are_offered_no_more_go_in_portions(bench: Bench) -> None:
-    """They are forgotten, unless leased; the agent that goes meanwhile takes all of them offline."""
+    """Such devices are forgotten unless leased; if the agent leaves meanwhile, all of them go offline."""
     names = list(map(str, range(MANY)))
     bench.attach(*names)
     bench.connect("alice")

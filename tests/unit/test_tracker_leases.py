@@ -105,7 +105,7 @@ def test_lost_client_leaves_the_queue_at_once_and_its_leases_after_the_grace_tim
 
 
 def test_client_that_comes_back_in_time_keeps_its_leases(bench: Bench) -> None:
-    """The welcome lists them and the grace time is forgotten."""
+    """The welcome lists the leases, and the grace time is cancelled."""
     bench.attach("a")
     bench.connect("alice")
     lease = bench.grant("alice", "r1").lease

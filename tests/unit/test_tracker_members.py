@@ -39,7 +39,7 @@ def entry(number: int, outcome: str = "ok", at_sec: float = 1.0) -> AuditEntry:
 
 
 def test_a_join_token_is_used_once_and_in_time(tmp_path: Path) -> None:
-    """The second use, and one after its end, find nothing; so does one after it was revoked."""
+    """A second use, a use after its end, and a use after its revocation are refused."""
     members = Members(tmp_path / "members.sqlite")
     for each in (token("a" * 64), token("b" * 64, until=5.0), token("c" * 64)):
         members.add_token(each, now=2.0)

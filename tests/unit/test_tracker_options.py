@@ -32,7 +32,7 @@ def parse_options(*words: str) -> TrackerOptions:
     ],
 )
 def test_a_child_process_gets_the_options_that_were_meant(options: TrackerOptions) -> None:
-    """Written as words and read again they are the same."""
+    """Options survive the command line of a child process."""
     assert parse_options(*to_argv(options)) == options
 
 

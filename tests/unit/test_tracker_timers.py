@@ -52,7 +52,7 @@ def test_what_is_due_comes_in_portions() -> None:
 
 
 def test_a_cancelled_wait_leaves_nothing(bench: Bench) -> None:
-    """Its deadline of ten years is forgotten with it; so is the end of a lease that was given back."""
+    """Timers of cancelled waits, even of ten years, and of released leases are removed."""
     bench.attach("a")
     bench.connect("alice")
     lease = bench.grant("alice", "held").lease

@@ -22,7 +22,7 @@ def test_a_word_reaches_the_program_as_it_is(word: str) -> None:
 
 
 def test_a_line_end_is_refused() -> None:
-    """It would begin a line of the unit's own."""
+    """A line end would start another setting of the unit."""
     with pytest.raises(ValueError, match="line end"):
         unit_text(["/bin/true", "x\nExecStartPost=/bin/evil"])
 

@@ -36,7 +36,7 @@ def _packages(root: str) -> list[Path]:
 
 
 def _described() -> dict[str, str]:
-    """Return folder to words, from between the markers."""
+    """Return descriptions by folder, from between the markers."""
     text = (_ROOT / "CONTRIBUTING.md").read_text()
     tree = text.partition("<!-- tree")[2].partition("```\n")[2].partition("```")[0]
     parents: list[str] = []

@@ -156,7 +156,7 @@ def test_an_empty_call_is_the_default() -> None:
 
 
 def test_an_argument_of_which_nothing_is_set_is_refused_by_its_place() -> None:
-    """It is taken neither for a number nor for an empty array."""
+    """An empty argument is neither a number nor an empty array."""
     full, empty = tensor_pb2.Argument(int_value=1), tensor_pb2.Argument()
 
     with pytest.raises(ValueError, match="argument 1 is empty"):

@@ -17,7 +17,7 @@ T0 = 1_000_000.0
 
 
 class Bench:
-    """A state, the time, and short words for events."""
+    """A tracker's state, the time, and short methods for events."""
 
     def __init__(self) -> None:
         self.state = TrackerState(boot=7, limits=TrackerLimits(max_waiting=5))

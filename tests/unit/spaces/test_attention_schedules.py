@@ -117,7 +117,7 @@ def test_attention_is_right(name: str) -> None:
 
 @pytest.mark.parametrize("core", ["x86-64", "x86-64-v4"])
 def test_other_tiles_are_tried_after_the_static_one(core: str) -> None:
-    """A tuning job has something to choose from, on every processor."""
+    """The design space has several schedules for every processor."""
     target = json.dumps({"kind": "llvm", "mcpu": core, "num-cores": 2})
 
     found = itertools.islice(schedules(module_of(CASES["whole blocks of rows"]), parse_target(target)), 3)

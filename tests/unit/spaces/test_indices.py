@@ -43,12 +43,12 @@ def lowered(mod: Any) -> str:
 
 
 def test_a_loop_is_split_at_its_borders() -> None:
-    """TVM loses the hint when it narrows indices by itself; conditions in a tile cost half of its speed."""
+    """The hint survives, though TVM loses it when it narrows indices; conditions in a tile cost half of its speed."""
     assert "if_then_else" not in lowered(with_narrow_indices(padding()))
 
 
 def test_integers_of_64_bits_stay_and_nothing_is_split() -> None:
-    """They would not fit. TVM cannot split a loop over them where a single step is left."""
+    """Such integers would not fit, and TVM cannot split a loop over them where a single step is left."""
     mod = with_narrow_indices(padding(dtype="int64"))
 
     assert "int64" in str(mod.script())

@@ -102,7 +102,7 @@ def test_numbers_are_near_by_their_ratio() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["product", "winograd"])
 def test_a_schedules_knobs_are_found_from_its_trace(kind: str) -> None:
-    """That is all that a record keeps of them. Two choices can make one program: either of them, then."""
+    """A record keeps only the trace of a choice. If two choices make one program, either is found."""
     import tvm
 
     mod = module_of(matmul(96).mod_json) if kind == "product" else winograd_convolution(12)
@@ -130,7 +130,7 @@ def test_what_no_space_made_has_no_knobs() -> None:
 
 @pytest.mark.slow
 def test_a_choice_that_a_record_names_is_found_without_a_schedule() -> None:
-    """Applying one takes 10 ms. Knobs of another version, which name no choice, do not count."""
+    """No schedule is applied, which takes 10 ms; knobs of another version, which name no choice, are ignored."""
     space = space_in(module_of(matmul(96).mod_json))
     place = len(space.choices) // 2
     [made] = space.schedules_at([place])

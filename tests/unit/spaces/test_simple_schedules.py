@@ -166,7 +166,7 @@ def group_norm() -> list[Any]:
 
 
 def mean_of_all() -> list[Any]:
-    """Into a single number, which has no loops."""
+    """A reduction to a single number, which has no loops."""
     from tvm import te, topi
 
     [data] = tensors((30, 50))
@@ -271,7 +271,7 @@ def test_a_schedule_computes_the_same(case: str) -> None:
     "case", ["depthwise", "depthwise, prime sizes", "average pool", "neighbours", "grouped and padded"]
 )
 def test_a_reduction_by_columns_has_other_tiles_to_try(case: str) -> None:
-    """They are different programs that compute the same; among the first few are both orders of the loops around."""
+    """Other tiles are different programs with equal results; the first few have both orders of the outer loops."""
     mod = module(CASES[case])
     arrays = arrays_for(mod)
     expected = run(mod, arrays)
@@ -285,7 +285,9 @@ def test_a_reduction_by_columns_has_other_tiles_to_try(case: str) -> None:
 
 @pytest.mark.parametrize(("case", "others"), [("softmax", 2), ("layer_norm", 1), ("rms_norm", 3), ("sum of all", 0)])
 def test_rows_have_other_numbers_of_partial_results_to_try(case: str, others: int) -> None:
-    """One vector at least, eight at most, fewer than a row has; the programs differ, and compute the same."""
+    """There are one to eight vectors of partial results, fewer than a row has; programs differ, and results are
+    equal.
+    """
     import tvm_ffi
 
     mod = module(CASES[case])
@@ -407,7 +409,7 @@ def test_a_piece_that_lies_together_is_copied_in_vectors_of_all_its_axes() -> No
 
 @pytest.mark.parametrize("case", ["rows of pairs", "every other column"])
 def test_rows_that_vectors_do_not_suit_are_left_to_the_compiler(case: str) -> None:
-    """It is the faster one on them: a static schedule must not be slower than the untuned program."""
+    """The compiler is faster on them: a static schedule must not be slower than the untuned program."""
     from tvm.tirx import ForKind
 
     schedule = static_schedule(module(CASES[case]), AVX2)

@@ -67,7 +67,7 @@ def facts_of(target: Target) -> ProcessorFacts:
 
 @pytest.mark.parametrize(("outputs", "size"), [(4, (12, 10)), (2, (7, 9))])
 def test_every_way_to_cut_computes_the_same(outputs: int, size: tuple[int, int]) -> None:
-    """The first by rows and the first by columns, also where tiles stick out of the result."""
+    """The first cuts by rows and by columns are right, also if tiles exceed the result."""
     from tvm.s_tir import Schedule
 
     mod = convolution(outputs, size, 16, 32)
@@ -108,7 +108,7 @@ def test_what_cuts_have_in_common_changes_no_schedule() -> None:
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
 def test_blocks_fit_a_cache_and_occupy_all_cores(mcpu: str) -> None:
-    """Many pixels: blocks of rows through all stages. Few: all data first, then columns of the weights."""
+    """With many pixels, blocks of rows pass all stages; with few, all data comes first, then columns of the weights."""
     facts = facts_of(parse_target(json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})))
     large, small = (product_of(convolution(4, (side, side), 64, 64)) for side in (112, 8))
 
