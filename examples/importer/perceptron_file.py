@@ -16,7 +16,7 @@ from fleet.models.importing.value import Model
 
 
 def read(path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, seed: int | None) -> list[Model]:
-    """Read a file as an ONNX model, whose frontend and reference then serve this format, too."""
+    """Read a file as an ONNX model. The frontend and reference of ONNX then serve this format, too."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:  # pickles would be code
             weights = {name: arrays[name].astype("float32") for name in arrays.files}
