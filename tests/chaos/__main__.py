@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _keep(folder: Path) -> Path:
-    """Copy what everybody wrote, and none of their keys, to where it outlives this run; return that folder."""
+    """Copy all logs, without keys, to a folder that outlives this run; return it."""
     shutil.rmtree(_KEPT_IN, ignore_errors=True)
     _KEPT_IN.mkdir(parents=True)
     for path in (*folder.glob("logs/*.jsonl"), *folder.glob("*.log")):

@@ -1,4 +1,4 @@
-"""Runs a site in namespaces of its own: what it leaves behind can be counted, and ends with it."""
+"""Runs a site in namespaces of its own: its leftovers can be counted, and end with it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Devices that write down what runs on them: simulated ones, and this machine's processors.
+"""Devices that log their runs: simulated ones, and this machine's processors.
 
 The worker itself writes, while it runs the candidate, into a log that stands for the hardware: while a run has the
-device, it holds a lock on that file. A holder says in its trials' ids under which lease it believes to run.
+device, it holds a lock on that file. The ids of a holder's trials name the lease under which it believes to run.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _LOGS, _LOG, _DEVICE = "CHAOS_DEVICE_LOGS", "CHAOS_DEVICE_LOG", "CHAOS_DEVICE"
 
 
 def trial_id(lease: str, epoch: int, number: int) -> str:
-    """Return the id of a trial, by which its device knows whose it is."""
+    """Return the id of a trial, from which its device reads the lease."""
     return f"{lease}|{epoch}|{number}"
 
 
 def _lease_of(candidate_id: str) -> tuple[str, int]:
-    """Return whose trial it is; nobody's, where its id is a tuner's."""
+    """Return a trial's lease and epoch; none if a tuner chose the id."""
     lease, _, rest = candidate_id.partition("|")
     epoch = rest.partition("|")[0]
     return (lease, int(epoch)) if epoch.isdigit() else ("", 0)
 
 
 class DeviceLog:
-    """What one worker writes of its device."""
+    """One worker's log of its device."""
 
     def __init__(self) -> None:
         self._device = os.environ[_DEVICE]
@@ -100,7 +100,7 @@ class LoggedCpu(CpuDriver):
 
 
 def preload() -> None:
-    """Load what workers need."""
+    """Load the worker's dependencies."""
     simulated.preload()
 
 

@@ -1,6 +1,6 @@
-"""Proves from logs that nothing went wrong, or says what did, with the lines that show it. Pure.
+"""Proves from logs that nothing went wrong, or names the violations with the lines that show them. Pure.
 
-What is proven, of each device as it wrote it itself:
+Proven from the log that each device wrote itself:
 
 - OVERLAP: no run begins while another one has the device;
 - EPOCH: the epochs of runs, and of a client's grants, never go back, and no two leases have one epoch of a device;
@@ -27,7 +27,7 @@ _MIB = 1024.0 * 1024
 
 
 class Wrong(StrEnum):
-    """What can go wrong."""
+    """Violations."""
 
     OVERLAP = "overlap"
     EPOCH = "epoch"
@@ -50,17 +50,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is still right."""
+    """Limits for correct behaviour."""
 
     served_sec: float = 60.0
-    """Until everybody who waits is served, after the last fault."""
+    """From the last fault until every waiting client is served."""
 
     growth: Mapping[str, float] = field(default_factory=lambda: {"files": 40.0, "bytes": 64 * _MIB, "threads": 40.0})
-    """By how much what a process holds may grow over its first census."""
+    """Allowed growth of a process's resources over its first census."""
 
 
 def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Finding]:
-    """Return what went wrong. Events of one log stand in its order; logs may follow each other in any."""
+    """Return the violations. Events of one log stand in its order; logs may follow each other in any."""
     bounds = bounds or Bounds()
     return [
         *_overlaps(history),

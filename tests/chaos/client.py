@@ -1,7 +1,7 @@
 """A program that leases devices, measures on them and keeps the records, for ever: `python -m tests.chaos.client`.
 
-Each of its holders is a client of its own to the checker: it writes down what it asks for, gets, measures and loses,
-and each record once the library has acknowledged it.
+Each of its holders is a client of its own to the checker: it logs its requests, grants, measurements and losses, and
+each record once the library has acknowledged it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TTL_SEC = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wares:
-    """What a client runs."""
+    """Artifacts that a client runs."""
 
     simulated: Sequence[Artifact]
     cpu: Artifact
@@ -118,7 +118,7 @@ class Holder:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Run all holders until SIGTERM; then give back what they hold."""
+    """Run all holders until SIGTERM; then release their leases."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     log = Log(arguments.log, arguments.name)

@@ -1,4 +1,4 @@
-"""TVM's runtime on a device that writes down what runs on it."""
+"""TVM's runtime on a device that logs its runs."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class LoggedTvmRuntime(TvmRuntime):
 
 
 def preload() -> None:
-    """Load what workers need."""
+    """Load the worker's dependencies."""
     tvm.preload()

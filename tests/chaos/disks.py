@@ -31,7 +31,7 @@ def make_room(folder: Path) -> None:
 
 
 def tear_last_page(journal: Path, rng: random.Random) -> str:
-    """Overwrite a part of the last page that was written: the log's, if there is one. Return what was done."""
+    """Overwrite a part of the last written page: the log's, if there is one. Return a description of the damage."""
     log = journal.with_name(f"{journal.name}-wal")
     path = log if log.exists() and log.stat().st_size > _PAGE_BYTES else journal
     size = path.stat().st_size

@@ -1,8 +1,8 @@
-"""What processes write down while faults happen: one JSON object a line, appended and never changed.
+"""The log of processes during faults: one JSON object a line, appended and never changed.
 
-Times are those of the machine's monotonic clock, which all processes share and no fault touches. What counts is what
-the *devices* wrote: their order is the order of the lines of a device's log, and a run that has the device to itself
-holds a lock on that file, which the kernel takes back only with the process.
+Times are those of the machine's monotonic clock, which all processes share and no fault touches. The logs of the
+*devices* count: their order is the order of the lines of a device's log, and a run that has the device to itself holds
+a lock on that file, which the kernel takes back only with the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class What(StrEnum):
-    """What somebody wrote down."""
+    """Kinds of events."""
 
     BEGIN = "begin"
     """Device: a run begins."""
@@ -44,7 +44,7 @@ class What(StrEnum):
     ENDED = "ended"
     """Site: a process has ended that nobody has killed."""
     CENSUS = "census"
-    """Site: `counts` of what the process `who` holds."""
+    """Site: `counts` of the resources of the process `who`."""
     LEFT = "left"
     """Site: `names` are still there after everything has been stopped."""
     KEPT = "kept"
@@ -71,7 +71,7 @@ class Event:
     names: tuple[str, ...] = ()
     counts: Mapping[str, float] = field(default_factory=dict)
     line: str = ""
-    """Where it stands, "FILE:NUMBER"; not written."""
+    """Its place, "FILE:NUMBER"; not written."""
 
     def __str__(self) -> str:
         shown = {key: value for key, value in asdict(self).items() if value and key not in ("line", "at_sec", "who")}
@@ -101,7 +101,7 @@ class Log:
 
 
 def read(paths: Iterable[Path]) -> list[Event]:
-    """Return what the logs say, each log in its order. A last line that was cut off does not count."""
+    """Return the events of the logs, each log in its order. A last line that was cut off does not count."""
     return [event for path in paths for event in _read_one(path)]
 
 

@@ -36,10 +36,9 @@ class Program:
         on_end: Callable[[int], Awaitable[None]] | None = None,
         stop_codes: Sequence[int] = (0,),
     ) -> None:
-        """Args:
-        ready: what it prints when it is ready, followed by " listening on HOST:PORT"; empty: nothing.
-        on_end: called with the exit code of one that comes to an end by itself; None: it should not.
-        stop_codes: what it may end with after SIGTERM.
+        """Args: ready: the text that it prints when it is ready, followed by " listening on HOST:PORT"; empty: nothing.
+        on_end: called with the exit code if the program ends by itself; None: it should not. stop_codes: allowed exit
+        codes after SIGTERM.
         """
         self.name = name
         self.port = 0
@@ -95,7 +94,7 @@ class Program:
             await self._process.wait()
 
     async def stop(self) -> None:
-        """Ask it to end; what does not end, or not well, is written down."""
+        """Terminate it; log an end that is late or has an unexpected exit code."""
         self.is_wanted = False
         if self._process is None or self._process.returncode is not None:
             return
@@ -121,7 +120,7 @@ class Program:
             file.write(struct.pack("d", offset_sec))
 
     def children(self) -> list[psutil.Process]:
-        """Return what it has started, and what that has."""
+        """Return its descendants."""
         try:
             found = psutil.Process(self.pid).children(recursive=True) if self.is_running else []
         except psutil.NoSuchProcess:
@@ -129,7 +128,7 @@ class Program:
         return found
 
     def count(self) -> dict[str, float]:
-        """Return what it holds now."""
+        """Return its present use of resources."""
         try:
             process = psutil.Process(self.pid)
             return {
@@ -142,11 +141,11 @@ class Program:
             return {}
 
     def output(self) -> str:
-        """Return what it has printed."""
+        """Return its output so far."""
         return self._printed.read_text(errors="replace")
 
     def last_words(self) -> str:
-        """Return the end of what it wrote for people."""
+        """Return the end of its log."""
         lines = self._output.read_text(errors="replace").strip().splitlines()
         return " / ".join(lines[-3:])[-600:]
 

@@ -14,7 +14,7 @@ class Link:
 
     def __init__(self, rng: random.Random) -> None:
         self.target_port = 0
-        """Where the server is; it has a new port after each start."""
+        """Port of the server, which is new after each start."""
 
         self.delay_sec = 0.0
         """Each piece of data waits up to this long, so that connections overtake each other; within one, data stay in
@@ -43,7 +43,7 @@ class Link:
             writer.transport.abort()
 
     def hold(self) -> None:
-        """Let nothing through, as a network that is away: nobody hears of it."""
+        """Let nothing through, as if the network were down, without resetting connections."""
         self._flows.clear()
 
     def go_on(self) -> None:

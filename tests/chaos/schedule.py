@@ -1,4 +1,4 @@
-"""Which faults happen when, by a seed alone. Pure."""
+"""The schedule of faults, from a seed alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_SEC = 86400.0
 
 
 class Kind(StrEnum):
-    """What happens to a process, its disk, its clock, or the way to it."""
+    """Faults of a process, its disk, its clock, or the connections to it."""
 
     KILL = "kill"
     """kill -9, and started again after `for_sec`."""
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     CUT = "cut"
     """All connections to it are reset, and none is accepted for `for_sec`."""
     HOLD = "hold"
-    """Nothing comes through to it for `for_sec`, and nobody is told."""
+    """Nothing comes through to it for `for_sec`, and no connection is reset."""
     DELAY = "delay"
     """Each piece of data to and from it waits up to `amount` seconds: connections overtake each other."""
     FILL = "fill"

@@ -1,9 +1,9 @@
-"""A fleet, and what happens to it: run by `tests.chaos` in namespaces of its own.
+"""A fleet and its faults: run by `tests.chaos` in namespaces of its own.
 
     unshare ... python -m tests.chaos.site FOLDER --seed 1 --seconds 120
 
 Storms of faults and calms take turns. In a calm everything runs, all ways are open, and it lasts until every client has
-been served, or is too late. Everything is written into FOLDER/logs; what it means, others say.
+been served, or is too late. Everything is written into FOLDER/logs; `tests.chaos.checker` judges it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Site:
             await self._start(self._programs[name])
 
     async def storm(self, number: int, length_sec: float) -> None:
-        """Let happen what the schedule says."""
+        """Perform the scheduled faults."""
         self.log.write(What.STORM, number=number)
         programs = [*self.clients, *self.tuners]
         faults = make_storm(
@@ -112,7 +112,7 @@ class Site:
                 tasks.create_task(self._perform(fault), name=str(fault))
 
     async def calm(self) -> None:
-        """Wait until everybody is served, or is too late; then look what everything holds."""
+        """Wait until every client is served or the time is up; then take a census of all processes."""
         for program in self._programs.values():
             async with program.busy:
                 if not program.is_running:
@@ -123,18 +123,18 @@ class Site:
         try:
             await eventually(lambda: self._served(sizes, calm_sec) >= set(self.waiting), self._patience_sec)
         except TimeoutError:
-            return  # the checker says who
+            return  # the checker names the starved clients
         for program in (self._programs[name] for name in (TRACKER, *self.agents, *self.clients)):
             self.log.write(What.CENSUS, who=program.name, number=program.pid, counts=program.count())
 
     async def close(self) -> None:
-        """Stop everything, and write down what is left of it."""
+        """Stop everything, and log everything that is left."""
         for names in (self.tuners, self.clients, self.agents, [TRACKER]):
             await asyncio.gather(*(self._stop(self._programs[name]) for name in names))
         for link in self._links.values():
             link.close()
         remove_abandoned(self.folder / "tmp")  # as the next process does that makes a folder there
-        with contextlib.suppress(TimeoutError):  # the checker says what was left
+        with contextlib.suppress(TimeoutError):  # the checker reports leftovers
             await eventually(lambda: not self._left(), _LEAVE_SEC)
         self.log.write(What.LEFT, names=self._left())
         with Library.open(self._library) as library:
@@ -196,7 +196,7 @@ class Site:
         _signal_all(stopped, signal.SIGCONT)
 
     async def _start(self, program: Program) -> None:
-        """Start a program; a tracker with a damaged journal as an operator does who reads what it says."""
+        """Start a program; repair a tracker's damaged journal as its error message tells an operator to."""
         code = await program.start()
         for answer in ("--restore", "--empty"):
             if code is not None and program.name == TRACKER:
@@ -271,7 +271,7 @@ class Site:
             )
 
     async def _tuned(self, code: int) -> None:
-        """Note what a tune has told, and start the next."""
+        """Note the records that a tuning run reported, and start the next."""
         tuner = self._programs[_TUNER]
         if code:
             self.log.write(What.LOST, who=_TUNER, text=f"exit code {code}; {tuner.last_words()}")
@@ -309,7 +309,7 @@ class Site:
 
 
 def _names(records: Sequence[Record]) -> list[str]:
-    """Return what records are known by: what a client called them, or of which job they are, and the how manieth."""
+    """Return the names of records: the client's own, or the job's name and a running number."""
     counts = Counter[str]()
     names = []
     for record in records:

@@ -1,4 +1,4 @@
-"""What a run showed, for people and as JSON. Pure."""
+"""The results of a run, for people and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Summary:
 
 
 def summarize(seed: int, history: Sequence[Event], findings: Sequence[Finding]) -> Summary:
-    """Count what happened."""
+    """Count events, faults and findings."""
     count = Counter(event.what for event in history)
     times = [event.at_sec for event in history]
     faults = [event for event in history if event.what is What.FAULT and event.text.startswith("#")]
@@ -69,7 +69,7 @@ def shown(summary: Summary) -> str:
 
 
 def shown_finding(seed: int, history: Sequence[Event], finding: Finding) -> str:
-    """Return what went wrong, after which fault, and the lines that show it."""
+    """Return a finding, the fault before it, and the lines that show it."""
     at_sec = max((event.at_sec for event in finding.events), default=0.0)
     before = [event for event in history if event.what is What.FAULT and event.at_sec <= at_sec]
     last = max(before, key=lambda event: event.at_sec, default=None)
@@ -78,7 +78,7 @@ def shown_finding(seed: int, history: Sequence[Event], finding: Finding) -> str:
 
 
 def _calms(history: Sequence[Event]) -> list[list[Event]]:
-    """Return each calm with what was served until the next."""
+    """Return each calm with the clients served until the next."""
     calms = sorted((event for event in history if event.what is What.CALM), key=lambda event: event.at_sec)
     served = [event for event in history if event.what is What.SERVED]
     ends = [*(later.at_sec for _, later in pairwise(calms)), float("inf")]

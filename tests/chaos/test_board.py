@@ -1,4 +1,4 @@
-"""What a device writes down of its runs."""
+"""The log that a device writes of its runs."""
 
 from __future__ import annotations
 

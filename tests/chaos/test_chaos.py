@@ -50,7 +50,7 @@ def test_a_seed_gives_its_storm_again() -> None:
 
 
 def test_every_kind_of_fault_comes() -> None:
-    """In an hour's schedule, to whom it can happen."""
+    """An hour's schedule contains every kind of fault, each at a program that can have it."""
     faults = make_storm(1, 0, first=5, length_sec=3600.0, agents=AGENTS, clients=CLIENTS)
 
     assert set(Kind) == {fault.kind for fault in faults}

@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _in_a_process_of_its_own(name: str, options: argparse.Namespace) -> int:
-    """Fuzz one target, whose files and credentials are gone afterwards however it ends; return its exit status."""
+    """Fuzz one target and remove its files and credentials afterwards, even after a crash; return its exit status."""
     command = [sys.executable, "-m", "tests.fuzz", "--here", name, "--inputs", str(options.inputs)]
     command += ["--seed", str(options.seed), "--cpu-sec", str(options.cpu_sec)]
     command += ["--by-mutation"] if options.by_mutation else []
@@ -57,7 +57,7 @@ def _one(options: argparse.Namespace, *, is_guided: bool) -> int:
     if is_guided:
         import atheris
 
-        # What is ours is instrumented as it is imported, so nothing of it may be imported before.
+        # Instruments our modules as they are imported, so none of them may be imported earlier.
         with (
             contextlib.redirect_stderr(io.StringIO()),  # it names every module
             atheris.instrument_imports(include=["fleet", "device_agents", "cross"]),

@@ -30,7 +30,7 @@ class Aborted(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Caller:
-    """Who calls, and how: what servers use of gRPC's context."""
+    """The caller's credentials and metadata: the part of gRPC's context that servers use."""
 
     proof: Credentials
     header: tuple[tuple[str, bytes], ...] = ()

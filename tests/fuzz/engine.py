@@ -1,4 +1,4 @@
-"""Tries inputs on a target, by mutation alone or guided by coverage, and keeps those that do harm."""
+"""Runs inputs on a target, by mutation alone or guided by coverage, and keeps the harmful ones."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _GROWTH_AFTER = 2000
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What came of some inputs."""
+    """Outcome of some inputs."""
 
     target: Target
     limits: Limits
     kept_in: Path | None = None
-    """Where inputs that do harm are written."""
+    """Folder for harmful inputs."""
 
     count: int = 0
     most: Taken = field(default_factory=Taken)
     findings: dict[str, bytes] = field(default_factory=dict)
-    """The first input of each, by what was raised and where."""
+    """The first input of each finding, by error and place."""
 
     def take(self, content: bytes) -> None:
         """Try one input."""
@@ -60,7 +60,7 @@ class Run:
 
 
 def inputs_of(target: Target, count: int, seed: int) -> Iterator[bytes]:
-    """Yield what the target begins with, and then `count` inputs made of it."""
+    """Yield the target's seeds and then `count` mutations of them."""
     starts = target.starts()
     yield from starts
     rng = random.Random(f"{target.name} {seed}")
@@ -119,7 +119,7 @@ def explore_guided(run: Run, count: int, seed: int, *, most_cpu_sec: float) -> N
 
 
 class Growth:
-    """How much more memory the process has than after the first inputs: caches are full then, and modules imported."""
+    """Growth of the process's memory since the first inputs, after which caches are full and modules imported."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -138,7 +138,7 @@ class Growth:
 
 
 def report(run: Run, took_sec: float, growth: Growth) -> None:
-    """Print what came of a run, in one line."""
+    """Print the outcome of a run, in one line."""
     most = run.most
     print(
         f"{run.target.name:24} {run.count:>9,} inputs  {run.count / max(took_sec, 1e-9):>7,.0f} /s  "

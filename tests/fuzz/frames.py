@@ -1,4 +1,4 @@
-"""HTTP/2 written by hand (RFC 9113, 7541), to be cut off and mixed up: what no library of ours would send."""
+"""HTTP/2 written by hand (RFC 9113, 7541), to be cut off and mixed up: frames that our libraries would never send."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ class MeteredLoop(asyncio.SelectorEventLoop):
 
 
 class Complaints(logging.Handler):
-    """Keeps the first traceback that a server of this thread logs: what a peer sent is no fault of its own."""
+    """Keeps the first traceback that a server of this thread logs; a peer's bad input must not appear as its own
+    fault.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -48,14 +50,14 @@ class Complaints(logging.Handler):
         super().close()
 
     def raise_first(self) -> None:
-        """Raise what was noted since the last call."""
+        """Raise the error noted since the last call."""
         error, self._first = self._first, None
         if error is not None:
             raise error
 
 
 class ServerLoop:
-    """Where a server runs from one input to the next."""
+    """Event loop of a server that lives from one input to the next."""
 
     def __init__(self) -> None:
         self._loop = MeteredLoop()
@@ -63,14 +65,14 @@ class ServerLoop:
         self._loop.set_exception_handler(lambda _, context: self._complaints.note(context.get("exception")))
 
     def run(self, work: Coroutine[Any, Any, None]) -> float:
-        """Do something with the server; return the longest turn [s]. What it logs as an error is raised."""
+        """Do something with the server; return the longest turn [s]. Raise an error that it logs."""
         self._loop.longest_turn_sec = 0.0
         self._loop.run_until_complete(asyncio.wait_for(work, _LONGEST_SEC))
         self._complaints.raise_first()
         return self._loop.longest_turn_sec
 
     def close(self) -> None:
-        """End the loop, and what is left in it."""
+        """End the loop and the tasks left in it."""
         self._complaints.close()
         if left := asyncio.all_tasks(self._loop):
             for task in left:

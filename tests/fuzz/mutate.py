@@ -10,7 +10,7 @@ _TELLING = (
     *(b"0", b"-1", b"1e999", b"NaN", b"-0.0", b"9" * 5000, b"2001-99-99", b"1_0", "\u0663".encode(), "\u017f".encode()),
     *(b"\n", b'"', b"'", b"\\", b"[" * 3000, b'{"a":' * 2000, b"%s", b"../../", b"\xed\xa0\x80", "\u202e".encode()),
 )
-"""What programs often do not think of."""
+"""Values that programs often forget to handle."""
 
 _LARGE_SHARE = 0.01
 _MOST_CHANGES = 6
@@ -87,7 +87,7 @@ def _splice(content: bytearray, rng: random.Random, other: bytes) -> None:
 
 
 def _large(content: bytes, rng: random.Random, large_bytes: int) -> bytes:
-    """Repeat a part very often: what takes a byte here may take a hundred where it is read."""
+    """Repeat a part very often: a byte here may take a hundred bytes once it is read."""
     place = _place(bytearray(content), rng)
     piece = content[place]
     return content[: place.start] + piece * (large_bytes // len(piece)) + content[place.start :]

@@ -1,4 +1,4 @@
-"""What is fuzzed: a function of bytes, and what to begin with."""
+"""A fuzz target: a function of bytes, and its seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CORPUS = Path(__file__).parent / "corpus"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Something that reads what others wrote."""
+    """A reader of foreign input."""
 
     name: str
     run: Callable[[bytes], float]
@@ -22,7 +22,7 @@ class Target:
     """Inputs that are well formed; the same each time."""
 
     words: tuple[bytes, ...] = ()
-    """What stands in such inputs, to be put anywhere."""
+    """Parts of such inputs, to be inserted anywhere."""
 
     most_bytes: int = 4096
     """Size of most inputs."""
@@ -31,10 +31,10 @@ class Target:
     """Size of the largest: a part of a smaller one again and again."""
 
     quick_inputs: int = 300
-    """How many the tests try; 0: none, since a library in C may end the process."""
+    """Number of inputs that the tests try; 0: none, since a library in C may end the process."""
 
     close: Callable[[], object] = lambda: None
-    """Ends what `run` has started."""
+    """Ends everything that `run` has started."""
 
     def corpus(self) -> list[Path]:
         """Return the inputs that did harm once."""
@@ -46,7 +46,7 @@ class Target:
 
 
 def no_loop(read: Callable[[bytes], object]) -> Callable[[bytes], float]:
-    """Make what a target runs of a function that has no event loop."""
+    """Make a target's `run` of a function that has no event loop."""
 
     def run(content: bytes) -> float:
         read(content)

@@ -1,4 +1,4 @@
-"""What fuzzing finds, shown with faults that were planted."""
+"""Fuzzing finds planted faults."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_well_is_not_reported() -> None:
 
 
 def test_inputs_are_the_same_for_the_same_seed() -> None:
-    """What fails in CI fails on a desk."""
+    """A failure in CI can be reproduced at a desk."""
     target = target_of(len)
 
     first, second, other = (list(inputs_of(target, 50, seed)) for seed in (1, 1, 2))
@@ -128,7 +128,7 @@ class Listening(Answering):
 
 
 async def test_a_call_written_by_hand_reaches_its_service() -> None:
-    """Frames that are cut off and mixed up were whole ones before: what came of rubbish alone would say little."""
+    """A frame written by hand is valid before it is cut off or mixed up; random bytes alone would prove little."""
     secret, servicer, server = PlainSecret(secret=bytes(100)), Listening(), rpc.make_server()
     stubs.add_fleet_service(server, servicer, Guard(secret=lambda: secret))
     port = rpc.bind(server, "127.0.0.1", 0, None, what="the test")

@@ -15,7 +15,7 @@ from tests.fuzz.targets.agent import AGENT_RPCS
 from tests.fuzz.targets.tracker import TRACKER_RPCS
 from tests.fuzz.watch import LAX, check
 
-# Of libraries, about what they read all the same: it says nothing about the program.
+# Libraries warn about inputs that they accept; that says nothing about the program.
 pytestmark = pytest.mark.filterwarnings("default")
 QUICK = [target for target in TARGETS.values() if target.quick_inputs]
 
@@ -33,7 +33,7 @@ def test_nothing_but_documented_errors_comes_out(target: Target) -> None:
 
 
 def test_every_rpc_is_called() -> None:
-    """Who adds one adds it to a target."""
+    """A new rpc must be added to a target."""
     called = {*TRACKER_RPCS, *(f"SessionService/{name}" for name in AGENT_RPCS), "SnapshotService/WatchSnapshots"}
 
     assert {rpc.replace(".", "/") for rpc in RULES} == called

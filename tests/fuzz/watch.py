@@ -1,6 +1,6 @@
-"""Runs one input and judges it: what came out, how long it took, how much memory, how long an event loop stood still.
+"""Runs one input and judges its outcome, time, memory and the longest stall of an event loop.
 
-Times are of the processor, not of the clock: what else the machine does counts little.
+Times are processor times, so other work of the machine counts little.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _REPOSITORY = Path(__file__).parents[2]
 
 
 class Finding(Exception):
-    """An input does what none may do."""
+    """A harmful effect of an input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one input may take."""
+    """Limits for one input."""
 
     cpu_sec: float
     turn_sec: float
     """Of an event loop."""
 
     memory_mib: float
-    """Beyond what the process had before it."""
+    """Beyond the process's memory before it."""
 
 
 STRICT = Limits(cpu_sec=1.0, turn_sec=0.05, memory_mib=96.0)
 """For a machine that does nothing else."""
 
 LAX = Limits(cpu_sec=20.0, turn_sec=10.0, memory_mib=512.0)
-"""For tests, which run beside others: only what is out of all bounds."""
+"""For tests, which run beside others: finds gross violations only."""
 
 _TRIES = 3
-"""What takes too long has to do so each time: Python collects its garbage when it likes."""
+"""An input is too slow only if it is so in each of these tries: Python collects its garbage when it likes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def check(target: Target, content: bytes, limits: Limits) -> Taken:
 
 
 def place_of(error: BaseException) -> str:
-    """Return what was raised and where, to tell findings apart: the innermost line of ours."""
+    """Return the error and its place, to tell findings apart: the innermost line of ours."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         frame for frame in frames if Path(frame.filename).is_relative_to(_REPOSITORY) and ".venv" not in frame.filename
@@ -110,7 +110,7 @@ def _forgetting() -> int:
 
 
 def _forget_peak() -> None:
-    """Begin anew with what this process has now: proc(5), "clear_refs". Where that is not allowed, less is found."""
+    """Reset the memory peak to the present use: proc(5), "clear_refs". Where that is not allowed, less is found."""
     with contextlib.suppress(OSError):
         os.write(_forgetting(), b"5")
 

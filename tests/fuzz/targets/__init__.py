@@ -1,1 +1,1 @@
-"""What is fuzzed, by kind."""
+"""Fuzz targets by kind."""

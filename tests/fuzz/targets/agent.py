@@ -44,7 +44,7 @@ AGENT_RPCS = (
     *("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession"),
     *("CloseSession", "WatchLogs", "Prove", "CallInPieces", "ProveInPieces"),
 )
-"""What the first byte of an input counts: new ones come last, or the corpus changes its meaning."""
+"""Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS, _WAIT_SEC = ("WatchLogs",), 0.02
 
 

@@ -1,4 +1,4 @@
-"""What clients and agents hear from a tracker, an agent or an optimizer: they trust them, and yet read what comes."""
+"""Answers of trackers, agents and optimizers: clients and agents trust the senders, but check the content."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SNAPSHOT = Snapshot(version=3, taken_at_sec=4.0, devices=(_DEVICE,), leases=(_LE
 
 
 def _answer(content: bytes) -> None:
-    """Read it as what its first byte says."""
+    """Parse the input as the message that its first byte selects."""
     kind, read = _READERS[(content[0] if content else 0) % len(_READERS)]
     try:
         message = kind.FromString(content[1:])

@@ -1,4 +1,4 @@
-"""What holders upload: bitstreams, libraries, compressed pieces."""
+"""Uploads of holders: bitstreams, libraries, compressed pieces."""
 
 from __future__ import annotations
 

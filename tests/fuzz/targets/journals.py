@@ -1,4 +1,4 @@
-"""What trackers and agents left for their next start."""
+"""Files that trackers and agents leave for their next start."""
 
 from __future__ import annotations
 

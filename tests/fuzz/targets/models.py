@@ -1,4 +1,4 @@
-"""Files of models and of what was learnt: ONNX, exported models, snapshots, MetaSchedule's files, TIR."""
+"""Files of models and of learned state: ONNX, exported models, snapshots, MetaSchedule's files, TIR."""
 
 from __future__ import annotations
 

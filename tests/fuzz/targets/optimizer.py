@@ -1,4 +1,4 @@
-"""An optimizer: those who read the shared cost model's snapshots."""
+"""An optimizer that serves the shared cost model's snapshots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Optimizer:
         return self._loop.run(self._ask(self._server.call(rpc, content.split(BETWEEN), caller, most_answers=1)))
 
     async def _ask(self, call: Coroutine[Any, Any, None]) -> None:
-        """Wait for an answer a moment: who names the newest snapshot gets none before there is another."""
+        """Wait a moment for an answer: a caller that has the newest snapshot gets none before there is another."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_SEC):
                 await call

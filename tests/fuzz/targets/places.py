@@ -1,4 +1,4 @@
-"""Where targets write the files that they have read."""
+"""Folders for the files that targets read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The ports of tracker, agent and optimizer: bytes that are no HTTP/2, frames that are cut off or mixed up, calls that
 are begun and never ended, and silence.
 
-They are without TLS here: these are the bytes of a peer that has shown its certificate. Calls in them carry what lets
-them in, so that they come as far as a service. Now and then a true call has to be answered beside all that.
+They are without TLS here: these are the bytes of a peer that has shown its certificate. Their calls carry valid
+credentials, so that they reach a service. Now and then a true call has to be answered beside all that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fuzz.targets.optimizer import open_optimizer
 from tests.fuzz.targets.tracker import open_tracker
 
 _LIVES = 500
-"""Inputs of one server; then another one starts, without what these have left."""
+"""Inputs per server; then another one starts, without their leftovers."""
 _HELD = 32
 """Connections that are kept open and say nothing more; the oldest makes room."""
 _ASK_EVERY = 20

@@ -1,4 +1,4 @@
-"""What somebody shows to be let in: tokens, credentials, certificates."""
+"""Credentials of callers: tokens, secrets, certificates."""
 
 from __future__ import annotations
 

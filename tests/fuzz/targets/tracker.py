@@ -30,7 +30,7 @@ from tests.fuzz.loops import ServerLoop
 from tests.fuzz.target import Target
 
 _LIVES = 500
-"""Inputs of one tracker; then another one starts, without what these have left."""
+"""Inputs per tracker; then another one starts, without their leftovers."""
 
 TRACKER_RPCS = (
     *("LeaseService/OpenLeases", "AgentService/Attach", "LeaseService/RevokeLease", "LeaseService/ResetEpochs"),
@@ -41,7 +41,7 @@ TRACKER_RPCS = (
     *("IdentityService/RenewCertificate", "LeaseService/CancelRequest"),
     *("FleetService/CheckSelector", "FleetService/WatchFleet"),
 )
-"""What the first byte of an input counts: new ones come last, or the corpus changes its meaning."""
+"""Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS = ("FleetService/WatchFleet",)
 """Their first answer is all that is waited for."""
 

@@ -1,4 +1,4 @@
-"""What people see of a fleet: tables, charts and JSON, of whatever agents and clients say of themselves."""
+"""Views of a fleet (tables, charts and JSON) that show arbitrary texts from agents and clients."""
 
 from __future__ import annotations
 

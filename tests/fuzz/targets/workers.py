@@ -1,4 +1,4 @@
-"""Between an agent and its workers, in both directions: a candidate may write to its worker's socket what it likes."""
+"""Messages between an agent and its workers, both ways: a candidate may write anything to its worker's socket."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _BOUNDS = (
 
 
 class _Nowhere(asyncio.Transport):
-    """Takes what is written."""
+    """A transport that discards all data."""
 
     def write(self, data: object) -> None:
         pass
@@ -114,7 +114,7 @@ class _Link:
         self._loop = None
 
     async def _talk(self, content: bytes) -> None:
-        """Let a worker answer in some hundred pieces at most, whose size the first byte says."""
+        """Let a worker answer in a few hundred pieces at most; the first byte gives their size."""
         link = WorkerLink()
         link.connection_made(_Nowhere())
         size = max(1, content[0] ** 2, len(content) // _MOST_PIECES) if content else 1
