@@ -21,7 +21,7 @@ class Served:
     words: Sequence[str]
     log: Path
     around: Sequence[str] = ()
-    """What runs it on its machine."""
+    """Prefix of the command on its machine."""
 
     process: subprocess.Popen[str] = field(init=False)
     address: str = field(init=False, default="")
@@ -69,7 +69,7 @@ class Cluster:
 
     @property
     def options(self) -> list[str]:
-        """What tells a command of it."""
+        """Options of a command that uses this cluster."""
         return ["--dask", self.scheduler.address, "--dask-certs", str(self.certs)]
 
 

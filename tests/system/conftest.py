@@ -18,8 +18,8 @@ from fleet.export.targets import target_of
 
 @pytest.fixture(autouse=True)
 def stock_logging_as_found() -> Iterator[None]:
-    """Undo what stock `tune_tir` does to its logger: pytest captures one that no longer propagates by handlers without
-    a name, and over these the next `tune_tir` trips.
+    """Undo the changes that stock `tune_tir` makes to its logger. pytest attaches handlers without a name to a logger
+    that no longer propagates, and the next `tune_tir` fails on them.
     """
     tvm_logger = logging.getLogger("tvm.s_tir.meta_schedule")
     handlers, propagates = list(tvm_logger.handlers), tvm_logger.propagate
@@ -52,7 +52,7 @@ def two_products(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A convolution with weights, whose means are one output and whose peaks are another."""
+    """A convolution with weights; its means are one output and its peaks another."""
     weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
     values = {
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

@@ -32,7 +32,7 @@ class Server:
     ready: str
     log: Path
     around: Sequence[str] = ()
-    """What runs it elsewhere, as in a network of its own."""
+    """Prefix of the command that runs it elsewhere, as in a network of its own."""
 
     process: subprocess.Popen[str] = field(init=False)
     address: str = field(init=False, default="")
@@ -83,7 +83,7 @@ class Fleet:
         return self.tracker.address
 
     def snapshot(self) -> dict[str, object]:
-        """What `fleet status --json` says, without a process for each look."""
+        """Return the output of `fleet status --json` without starting a process each time."""
         with connect(self.address) as client:
             return snapshot_json(client.snapshot())
 
@@ -94,9 +94,8 @@ def running_fleet(
 ) -> Iterator[Fleet]:
     """Run a tracker and an agent; `config` is the agent's YAML, this machine's CPU when None.
 
-    Args:
-        around: what runs them in another network; the agent may have no device yet then.
-        host: what the agent listens on there, for others of that network.
+    Args: around: prefix of commands that run in another network; the agent may have no device yet then. host: the
+    agent's address there, for others of that network.
     """
     tracker = Server(
         ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(directory / "tracker")],
@@ -131,7 +130,7 @@ def run_fleet(*words: str, timeout_sec: float = 110, cwd: Path | None = None) ->
 
 
 def start_fleet(*words: str, around: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """Start a `fleet` command in a process group of its own; `around` is what runs it elsewhere."""
+    """Start a `fleet` command in a process group of its own; `around` is a prefix that runs it elsewhere."""
     return subprocess.Popen(
         [*around, FLEET, *words],
         stdout=subprocess.PIPE,

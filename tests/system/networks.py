@@ -23,7 +23,7 @@ class Network:
     address: str
 
     def command(self, *words: str) -> list[str]:
-        """Return what runs a command there."""
+        """Return a command that runs there."""
         return ["nsenter", "--target", str(self.pid), "--user", "--net", "--preserve-credentials", *words]
 
 

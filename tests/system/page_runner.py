@@ -1,4 +1,4 @@
-"""Does what pages ask their readers to do, in the order of the pages, in a shell that remembers what changed it.
+"""Performs the steps of pages, in order, in a shell that keeps changes to its environment.
 
     python page_runner.py < steps.json
 
@@ -23,7 +23,7 @@ STAYS = {
     "fleet tracker serve": "tracker listening on",
     "fleet agent serve": ", serving",
 }
-"""Commands that run until Ctrl-C, and what they print once they serve."""
+"""Commands that run until Ctrl-C, and their output once they serve."""
 
 CHANGES_THE_SHELL = (". ", "export ")
 
@@ -70,7 +70,7 @@ def main(steps: list[dict[str, str]]) -> None:
 
 
 def walk_through(steps: list[dict[str, str]], background: list[Background]) -> None:
-    """Do everything; what stays is added to `background` while it runs."""
+    """Perform all steps; commands that stay are added to `background` while they run."""
     for step in steps:
         if step["file_name"]:
             Path(step["file_name"]).write_text(step["text"])
@@ -83,7 +83,7 @@ def walk_through(steps: list[dict[str, str]], background: list[Background]) -> N
 
 
 def run_command(command: str, background: list[Background]) -> None:
-    """Run a command to its end, start one that stays, or let it change the environment of those that follow."""
+    """Run a command to its end, start one that stays, or let it change the environment of later commands."""
     if command.startswith(("fleet up", "fleet tracker serve")):
         interrupt_all(background)
     ready = next((ready for start, ready in STAYS.items() if command.startswith(start)), None)

@@ -1,4 +1,4 @@
-"""What a page of the documentation asks its reader to do, and which of it cannot be done here.
+"""The steps of a page of the documentation, and the steps that cannot be done here.
 
 A command stands behind `$ ` in a console block (other lines are its output, or go on after a backslash), or alone on a
 line of four spaces and more. Python is in a block of its own; a block with a title is written to a file of that name.
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorial/*.md")), *sorted(ROOT.glob("docs/how-to/**/*.md"))]
 
 PROGRAMS = "cc cmake fleet loginctl make mkdir pip pre-commit pytest python python3 sh systemctl tar"
-"""What commands of pages begin with, beside `./` and what changes the shell."""
+"""First words of commands on pages, beside `./` and the commands that change the shell."""
 
 _COMMAND = rf"(?:(?:{PROGRAMS.replace(' ', '|')}|\.|export) |\./|\.venv/)"
 COMMAND = re.compile(_COMMAND)
@@ -28,12 +28,12 @@ _BLOCK = re.compile(
 _REMARK = re.compile(r"\s{2,}#.*")
 
 PLACEHOLDERS = {"HOST": "127.0.0.1", "10.0.0.5": "127.0.0.1", "/path/to/tvm-fleet/.venv": sys.prefix}
-"""What a reader replaces, and by what on this machine."""
+"""Placeholders on pages, and their values on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing that a reader does."""
+    """One step of a reader."""
 
     command: str = ""
     file_name: str = ""
@@ -131,11 +131,13 @@ NOT_RUN = {
         'job = fleet.tune("model.onnx", trials=64)',
     ],
 }
-"""Commands, and first lines of Python, that no test types as they stand: by what they need, and what tests them."""
+"""Commands, and first lines of Python, that no test types as they stand: by their requirement, with the test that
+covers them.
+"""
 
 
 def steps(page: str) -> list[Step]:
-    """Return what a page asks its reader to do, in order."""
+    """Return the steps of a page, in order."""
     return [step for block in _BLOCK.finditer(page) for step in _steps_of(block)]
 
 
@@ -150,7 +152,7 @@ def can_run(step: Step) -> bool:
 
 
 def on_this_machine(command: str) -> str:
-    """Return a command with what a reader puts in for the page's placeholders."""
+    """Return a command with the page's placeholders filled in."""
     for placeholder, value in PLACEHOLDERS.items():
         command = command.replace(placeholder, value)
     return command

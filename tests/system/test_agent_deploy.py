@@ -76,7 +76,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
     shutil.copy(folder / "key.pub", folder / "authorized_keys")
     if os.geteuid() == 0:
-        # Where sshd, started by root, keeps the part of itself that strangers talk to.
+        # sshd, started by root, keeps the part of itself here that talks to unauthenticated peers.
         Path("/run/sshd").mkdir(exist_ok=True)
     port = _free_port()
     python = Path(sys.base_prefix, f"bin/python3.{sys.version_info.minor}")
@@ -161,7 +161,7 @@ def test_a_damaged_installation_is_replaced_and_the_old_agent_ends(
 def test_a_configuration_comes_along_and_stays(
     board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
-    """What the agent serves is chosen at the desk."""
+    """The configuration of the deploying user decides which devices the agent serves."""
     config = tmp_path / "mine.yaml"
     config.write_text("devices: [{driver: cpu, name: desk, threads: 1}]\n")
 
@@ -180,7 +180,9 @@ def test_an_agent_that_does_not_start_gives_way_to_the_one_before(
     tmp_path: Path,
     with_new_bundle: bool,
 ) -> None:
-    """A bad agent.yaml takes no board out of the fleet: what ran there runs again, code and settings as they were."""
+    """A bad agent.yaml takes no board out of the fleet: the previous agent runs again with its old code and
+    settings.
+    """
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("devices: [{driver: cpu, name: steady, threads: 1}]\n")
     bad.write_text("devices: [{driver: cpu, name: shaky, treads: 1}]\n")
@@ -215,7 +217,7 @@ def test_an_agent_that_does_not_start_gives_way_to_the_one_before(
     ],
 )
 def test_who_cannot_log_in_reads_one_line(board: Board, words: list[str], said: str) -> None:
-    """What failed, and what to do."""
+    """The error names the failure and the remedy."""
     first, *rest = shlex.split(board.login)
 
     done = _deploy(board, "--tracker", "127.0.0.1:1", login=shlex.join([first, *words, *rest]))

@@ -64,7 +64,7 @@ def _error(found: int, stderr: str, code: int) -> str:
 
 
 def test_a_profile_asks_for_its_device_before_it_reads_the_model(fleet: Fleet, tmp_path: Path) -> None:
-    """Reading may take minutes: of two mistakes the quick one is told."""
+    """Reading may take minutes, so the quick check fails first."""
     path = tmp_path / "text.onnx"
     path.write_text("not a model at all")
 
@@ -117,7 +117,7 @@ def test_symbolic_shapes(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_a_selector_that_nothing_can_satisfy(fleet: Fleet) -> None:
-    """It fails at once and lists what there is."""
+    """It fails at once and lists the devices."""
     message = refused("acquire", "kind=fpga", "--tracker", fleet.address, "--", "true", code=1)
 
     assert "sim" in message
@@ -168,7 +168,7 @@ def test_a_library_of_somebody_else(tmp_path: Path) -> None:
 
 
 def test_missing_hardware_leaves_other_devices_alone(tmp_path: Path) -> None:
-    """What agent.yaml asks for and is not here is shown as faulted with the reason; the rest is served."""
+    """A device of agent.yaml that is missing here is shown as faulted with the reason; the others are served."""
     no_gpus = f"{{driver: rocm, sys_root: {tmp_path}}}"
     config = (
         f"devices: [{{driver: simulated, name: sim}}, {no_gpus}, {no_gpus}, "
@@ -216,7 +216,7 @@ def test_a_kind_of_which_nothing_is_connected(tmp_path: Path, monkeypatch: pytes
 def test_a_pair_of_tvm_packages_that_crashes(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing runs on a TVM and tvm-ffi that are known to crash each other; the message says what to install."""
+    """Commands refuse a TVM and a tvm-ffi that crash each other; the message names the version to install."""
     package = tmp_path / "site/apache_tvm_ffi-0.1.15.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: apache-tvm-ffi\nVersion: 0.1.15\n")
@@ -233,7 +233,7 @@ def test_a_pair_of_tvm_packages_that_crashes(
 @pytest.mark.parametrize("words", [("targets", "--json"), ("man",)])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_finds_no_room_is_said_in_one_line(words: tuple[str, ...], unbuffered: str) -> None:
-    """A disk is full where the output goes: in the middle of it, or when the last of it is written."""
+    """A full disk is reported in one line, in the middle of the output and at its last write."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is read off a search's curve, and how it is drawn."""
+"""Reading and drawing a search's curve."""
 
 from __future__ import annotations
 

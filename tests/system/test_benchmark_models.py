@@ -1,4 +1,4 @@
-"""The figures of the models benchmark: operations, models by name, means over what both sides ran."""
+"""The figures of the models benchmark: operations, models by name, means over the models that both sides ran."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_curves_follow_every_search(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_adaptive_measures_both_rules() -> None:
-    """Both rules choose from recorded and from new candidates, and who stops candidates takes the device for less."""
+    """Both rules choose from recorded and from new candidates, and stopping candidates early takes less device time."""
     figures = _figures("benchmarks.adaptive")
 
     for found in (figures, figures["recorded"]):
@@ -220,7 +220,7 @@ def test_process_ends_with_all_its_children(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_process_that_fails_says_why(tmp_path: Path) -> None:
-    """What a program wrote before it ended is in the error."""
+    """The error contains the program's output before its end."""
     with Process([sys.executable, "-c", "raise SystemExit('no such board')"], tmp_path / "log") as process:
         with pytest.raises(ProcessFailed, match=r"exit code 1(.|\n)*no such board"):
             process.wait_for("ready")
@@ -243,7 +243,7 @@ def test_process_does_not_see_the_users_fleet(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_prioritizer_replays_every_policy(tmp_path: Path) -> None:
-    """Each scenario has figures of all policies with their intervals; who knows everything beats the peer."""
+    """Each scenario has figures of all policies with their intervals; the oracle beats the peer."""
     figures = _figures("benchmarks.prioritizer", "--svg", str(tmp_path / "curves.svg"))
 
     for scenario in ("all", "one_model", "three_models", "short_and_long"):

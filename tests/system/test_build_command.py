@@ -159,7 +159,7 @@ def test_an_operator_of_a_model_is_built_by_its_pattern(tmp_path: Path) -> None:
 
 @slow
 def test_the_facts_of_an_operator_are_those_of_its_packed_weights(two_heads: Path, tmp_path: Path) -> None:
-    """Its schedule takes weights in tiles: who made arguments by the model's own shapes read past their end."""
+    """Its schedule takes weights in tiles: arguments with the model's own shapes would be read past their end."""
     order = BuildOrder(workload=f"{two_heads}:*conv2d*", target=target_of("host"), output=tmp_path / "it.so", shapes={})
 
     built = run_build(order)
@@ -181,7 +181,7 @@ def test_a_pattern_has_to_fit_one_operator() -> None:
 
 
 async def test_host_is_the_target_that_this_machines_agent_tells() -> None:
-    """That way `fleet build` finds what `fleet tune` found here."""
+    """`fleet build` thus finds the records of `fleet tune` on this machine."""
     driver = CpuDriver.from_config({}, where="here", host_name="here")[0]
     await driver.open(NoStrays())
     inventory = driver.inventory()
@@ -191,7 +191,7 @@ async def test_host_is_the_target_that_this_machines_agent_tells() -> None:
 
 @slow
 def test_a_module_file_is_built(tmp_path: Path) -> None:
-    """What tvm.ir.save_json wrote; what it did not write is refused."""
+    """A file of tvm.ir.save_json is built, and any other is refused."""
     from fleet.workloads.programs import matmul
 
     module = tmp_path / "mine.json"
@@ -218,7 +218,7 @@ def test_a_module_file_is_built(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Exit code 2 and what to do."""
+    """Bad input ends with exit code 2 and a remedy."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["build", *words])
     assert done.exit_code == 2, done.output
@@ -227,7 +227,7 @@ def test_bad_input_is_one_line(words: list[str], said: str, monkeypatch: pytest.
 
 
 def test_targets_are_listed_and_shown() -> None:
-    """All of them with what tells them apart; one in full, as a table and as JSON."""
+    """All targets are listed with their differences; one is shown in full, as a table and as JSON."""
     listed = CliRunner().invoke(app, ["targets", "--json"])
     assert [board["name"] for board in json.loads(listed.stdout)["targets"]] == list(load_boards())
 

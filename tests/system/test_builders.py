@@ -1,4 +1,4 @@
-"""Builders on machines of their own, joined by Dask over TLS: one that is killed costs time, and nothing else."""
+"""Builders on machines of their own, joined by Dask over TLS: killing one costs time and no results."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_strangers_are_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_builders_are_listed(cluster: Cluster) -> None:
-    """Host, process and what they have installed, as a table and as data."""
+    """A list of builders shows host, process and installed packages, as a table and as data."""
 
     def lists() -> list[dict[str, object]]:
         done = CliRunner().invoke(app, ["builder", "list", *cluster.options, "--json"])
@@ -127,7 +127,7 @@ def test_a_task_begins_anew_where_its_builder_was_killed(pool: DaskPool, cluster
 
 
 def test_a_scheduler_that_comes_back_is_given_the_tasks_again(pool: DaskPool, cluster: Cluster, tmp_path: Path) -> None:
-    """Who waited for a result waits longer; builders join again by themselves."""
+    """A waiting client waits longer; builders join again by themselves."""
     future = pool.submit_within(_ENDS_WITHIN_SEC, builder_tasks.wait_for, tmp_path)
     eventually_sync(lambda: list(tmp_path.iterdir()), _ENDS_WITHIN_SEC)
 
@@ -178,7 +178,9 @@ async def _measure(device: SteadyDevice, artifact: Artifact) -> Measurement:
 
 
 def test_a_job_goes_on_when_a_builder_is_killed(two_products: Path, tmp_path: Path) -> None:
-    """On three machines: all trials come, none twice, and what was built went from its builder to the agent."""
+    """On three machines, all trials arrive, none twice, and built modules go directly from their builder to the
+    agent.
+    """
     library = tmp_path / "library.sqlite"
     with joined_networks(3) as networks, ExitStack() as stack:
         hub, hosts, arounds = networks[0], [n.address for n in networks], [n.command() for n in networks]

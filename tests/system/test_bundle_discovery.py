@@ -23,7 +23,7 @@ _NETWORK = "ip link set lo up multicast on && ip route add 224.0.0.0/4 dev lo &&
 
 @pytest.fixture
 def network() -> Iterator[list[str]]:
-    """A network with nobody on it; gives what to put before a command that is to run there."""
+    """An empty network; yields a prefix that runs a command in it."""
     words = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", _NETWORK]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

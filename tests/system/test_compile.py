@@ -25,7 +25,9 @@ def no_records(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_compiled_model_is_called(two_heads: Path, no_records: str, tmp_path: Path) -> None:
-    """From a file or from memory, also where an event loop runs; saved, it is what `fleet export` makes."""
+    """A model compiles from a file or from memory, also inside an event loop; saved, it equals the output of `fleet
+    export`.
+    """
     image, gain = np.full((1, 3, 8, 8), 0.5, np.float32), np.array([2.0], np.float32)
 
     async def in_a_notebook() -> fleet.CompiledModel:
@@ -94,7 +96,7 @@ def test_what_cannot_be_compiled_is_said_to_be_so(two_heads: Path, tmp_path: Pat
 
 
 def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records: str, tmp_path: Path) -> None:
-    """Who compiles with TVM names one pass; a record of the library changes the code, and not what it computes."""
+    """A user of TVM's compiler names one pass; a record of the library changes the code and keeps its results."""
     import tvm
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx

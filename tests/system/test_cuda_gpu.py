@@ -54,7 +54,7 @@ def matmul_so(served: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nvml_makes_no_cuda_context() -> None:
-    """It reads, and the GPU lists this process as none of those that compute: the agent may use it."""
+    """NVML only reads: the GPU does not list this process as a compute process, so the agent may use it."""
     nvml = Nvml()
     gpus = nvml.gpus()
     readings = [nvml.read(gpu.uuid) for gpu in gpus]

@@ -48,7 +48,7 @@ _MAX_BYTES = 25_000_000
 
 @dataclass
 class Bench:
-    """A tracker here, a board with its agent, and what was built for it."""
+    """A tracker here, a board with its agent, and the kernels built for it."""
 
     tracker: Server
     agent: BoardAgent
@@ -91,7 +91,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, kernels: dict[str, Path]) ->
 
 
 async def _put(client: fleet.Fleet, device: fleet.Device, artifact: Artifact) -> list[str]:
-    """Upload an artifact, whatever the agent has; return what it took."""
+    """Upload an artifact even if the agent has it; return the digests that it accepted."""
     (key_id,) = [shown.agent_key_id for shown in client.snapshot().devices if shown.name == device.name]
     async with make_channel(device.address, account_proof(client.address), agent_name(key_id)) as channel:
         stub = Stub(channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
@@ -165,7 +165,7 @@ def test_sums_of_integers_are_exact_on_a_core_with_dot_products(bench: Bench) ->
 
 
 def test_a_pi_that_is_slowed_down_says_so_with_the_measurement(bench: Bench) -> None:
-    """What the firmware tells travels with the times."""
+    """Measurements carry the throttle reasons of the firmware."""
     name = "/sys/devices/platform/soc/soc:firmware/get_throttled"
     with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
         bench.agent.board.write(name, "50005\n")
@@ -220,14 +220,14 @@ def test_a_killed_worker_costs_its_candidate_and_nothing_else(bench: Bench) -> N
 
 
 def test_a_library_that_is_in_use_can_be_put_again(bench: Bench) -> None:
-    """Overwriting a mapped file kills who runs it; a put makes a new file and moves it in place."""
+    """Overwriting a mapped file kills its processes; an upload makes a new file and moves it in place."""
     artifact = bench.artifact("pi4")
     left, right = _square(3), _square(4)
     with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
         module = device.load(artifact)
         before = module(left, right)
         workers = bench.agent.workers()
-        # As a client over a slow link does it: sent before the agent says that it has it.
+        # As over a slow link: sent before the agent reports that it has it.
         assert asyncio.run(_put(client, device, artifact)) == [artifact.digest]
         after = module(left, right)
 

@@ -26,7 +26,7 @@ _CONFIG = "devices: [{driver: raspberry_pi, name: pi2, emulated: true, threads: 
 
 
 def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """It starts from its bundle and computes; soft-float code, whose results would be garbage, never reaches it."""
+    """It starts from its bundle and computes; soft-float code, which would compute garbage, never reaches it."""
     kernels = made_once(tmp_path_factory, "tests.emulated.pi_kernels")
     paths = json.loads((kernels / "index.json").read_text())
     convolutions = [Path(paths[f"winograd{outputs}-armv7"]) for outputs in SIZES]
@@ -69,7 +69,7 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path, tmp_path_factory: 
 
 
 def test_a_board_without_the_packages_is_told_which(tmp_path: Path) -> None:
-    """One line says what to type, before anything starts."""
+    """One line names the command to type, before anything starts."""
     with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
         (board.path("/usr/lib/python3/dist-packages/yaml")).rename(tmp_path / "yaml")
         board.path(f"{HOME}/agent.tar.xz").write_bytes(bundle_for("rpi2-32").path.read_bytes())

@@ -55,7 +55,7 @@ _SQUARE = (*(TensorSpec((64, 64), "float32"),) * 2, TensorSpec((64, 64), "float3
 
 @dataclass
 class Bench:
-    """A tracker here, a board with its agent and its fabric, and what was built for it."""
+    """A tracker here, a board with its agent and its fabric, and the modules built for it."""
 
     tracker: Server
     agent: BoardAgent
@@ -156,7 +156,7 @@ def test_they_are_timed_and_their_failures_come_back(bench: Bench) -> None:
 
 
 def test_bitstreams_follow_each_other(bench: Bench) -> None:
-    """What is there is not loaded again; another one is; one for another chip changes nothing."""
+    """A loaded bitstream is not loaded again, another one is, and one for another chip changes nothing."""
     first, second = bench.bitstream("first"), bench.bitstream("second")
     other = bench.bitstream("other", idcode=bitstreams.XC7Z010)
     with bench.connect() as client, client.acquire("kind=zynq") as device:

@@ -43,7 +43,7 @@ _FILES = {
 
 @dataclass
 class Bench:
-    """A tracker here, a board with its agent and its fabric, and what was built for it."""
+    """A tracker here, a board with its agent and its fabric, and the modules built for it."""
 
     tracker: Server
     agent: BoardAgent

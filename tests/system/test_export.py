@@ -1,4 +1,4 @@
-"""`fleet export`, and what its files do on machines that have no compiler."""
+"""`fleet export`, and its files on machines without a compiler."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_exported_model_answers_as_onnx_runtime(model: LoadedModel, two_heads
 
 
 def test_outputs_of_two_calls_are_two_arrays(model: LoadedModel) -> None:
-    """The second call writes nothing into what the first one returned."""
+    """The second call leaves the arrays of the first unchanged."""
     first = model(*inputs(1))[0]
     kept = first.copy()
     model(*inputs(2))
@@ -127,7 +127,7 @@ def test_threads_are_those_of_the_manifest_unless_told_otherwise(exported: Expor
     ],
 )
 def test_wrong_inputs_are_named(call: Callable[[LoadedModel], object], words: str, model: LoadedModel) -> None:
-    """Which input, what it is, and what the model takes; the compiled code never sees it."""
+    """An error names the input, its value and the model's signature; the compiled code never runs."""
     with pytest.raises(InvalidRequest, match=words):
         call(model)
 
@@ -142,7 +142,7 @@ def test_two_exports_are_equal(exporting: Callable[..., Exported], exported: Exp
 def test_the_best_checked_record_goes_in(
     exporting: Callable[..., Exported], exported: Exported, two_heads: Path, tmp_path: Path
 ) -> None:
-    """And the manifest says which; a faster one that nobody checked stays out."""
+    """The manifest names the record; a faster one that nobody checked stays out."""
     name = store_record(two_heads, tmp_path / "library.sqlite")
     tuned = exporting("tuned.fleet", library=str(tmp_path / "library.sqlite"))
 
@@ -184,7 +184,7 @@ def run_bare(model_path: Path, *, python_path: str, isolated: bool) -> tuple[lis
 
 
 def test_loading_a_model_imports_next_to_nothing(exported: Exported, model: LoadedModel) -> None:
-    """Neither TVM's Python package nor its compiler, no gRPC, no SQL: what serves a model is small."""
+    """The runtime needs neither TVM's Python package nor its compiler, no gRPC and no SQL."""
     answer, modules, libraries = run_bare(exported.path, python_path="", isolated=False)
 
     assert answer == model(*inputs())[0].ravel().tolist()

@@ -44,7 +44,7 @@ def test_a_model_for_opencl_runs_from_python(exporting: Callable[..., Exported])
 
 
 def test_a_model_for_a_gpu_that_is_not_here_is_refused(exporting: Callable[..., Exported]) -> None:
-    """It is built all the same, for the host that its target names; the loader says what is missing."""
+    """It is built for the host that its target names; the loader reports the missing GPU."""
     target = {"kind": "cuda", "arch": "sm_90", "host": {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 3}}
 
     exported = exporting("cuda.fleet", target=parse_target(json.dumps(target)))

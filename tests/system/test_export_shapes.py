@@ -105,7 +105,7 @@ def test_another_shape_is_refused_with_those_that_there_are(exported: Exported) 
 
 
 def test_a_program_in_c_lists_the_shapes_and_sets_one(exported: Exported, tmp_path: Path) -> None:
-    """By its number or by itself; a shape that the model was not exported for is named with those that it was."""
+    """Shapes are set by number or by value; the error for an unknown shape lists the exported ones."""
     zipfile.ZipFile(exported.path).extractall(tmp_path / "model")
     (tmp_path / "app.c").write_text(APP)
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "app.c", *c_flags(), "-o", "app"]

@@ -32,7 +32,7 @@ TRIALS = 12
 
 
 def cycles_of(tile: FabricTile, extent: int) -> int:
-    """Return what the whole product takes in such tiles, by the design's own account."""
+    """Return the cycles of the whole product in such tiles, by the design's own account."""
     calls = extent**3 // (tile.m * tile.n * tile.k)
     blocks = -(-tile.m // 8) * -(-tile.n // 8)
     return calls * ((tile.m + tile.n) * tile.k // 4 + blocks * (tile.k + 2) + 2 * tile.m * tile.n)
@@ -96,7 +96,7 @@ async def serve_board(folder: Path) -> AsyncIterator[str]:
 
 
 async def test_a_search_finds_the_tiling_with_the_fewest_cycles(tmp_path: Path) -> None:
-    """Every time is what the design's own account says, so the best of those tried is the best for certain."""
+    """Every time follows from the design's own account, so the fastest of the tried tilings is the best for certain."""
     async with serve_board(tmp_path) as address:
         async with fleet.aio.connect(address, connect_timeout_sec=60) as client, client.acquire("kind=zynq") as device:
             await program(device, "gemm_i8", tmp_path)

@@ -1,4 +1,4 @@
-"""GPUs in a real agent: what a fleet shows of them, and what it says where they cannot be used."""
+"""GPUs in a real agent: their listing in a fleet, and the errors where they cannot be used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ devices:
 
 
 def test_gpus_are_listed_with_what_they_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent finds NVML as the linker does; what cannot run is faulted with the remedy, the rest is served."""
+    """The agent finds NVML as the linker does; unusable GPUs are faulted with the remedy, the rest is served."""
     fake = fake_nvml.build(tmp_path)
     fake.play(fake_nvml.A100_MIG)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -53,7 +53,7 @@ def test_gpus_are_listed_with_what_they_lack(tmp_path: Path, monkeypatch: pytest
 
 
 def test_no_gpu_is_told_in_one_line(tmp_path: Path) -> None:
-    """`--on kind=cuda` and `--on kind=rocm` start an agent that says what is missing."""
+    """`--on kind=cuda` and `--on kind=rocm` start an agent that names the missing driver or GPU."""
     (tmp_path / "a.so").write_bytes(b"\x7fELF")
     for kind, hint in (("cuda", "/proc/driver/nvidia/version"), ("rocm", "/sys/class/kfd")):
         if Path(hint).exists():

@@ -1,4 +1,4 @@
-"""Who holds keys is not looked into."""
+"""Other processes of a user cannot inspect the memory of those that hold keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AS_A_USER = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid
 
 
 def is_seen(pid: int) -> bool:
-    """Tell whether another process of the same user can read what one has in its memory: its environment is there."""
+    """Tell whether another process of the same user can read a process's memory, shown by its environment."""
     command = [*_AS_A_USER, "cat", f"/proc/{pid}/environ"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 

@@ -33,7 +33,7 @@ class Boards:
     tracker: Server
     agents: dict[str, Server] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    """What was seen of leases that should not be."""
+    """Violations of the lease rules that were seen."""
 
     _epochs: dict[str, int] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ def boards(tmp_path: Path) -> Iterator[Boards]:
 
 @pytest.fixture
 def watched(boards: Boards) -> Iterator[Boards]:
-    """Boards whose leases are looked at all the time."""
+    """Boards whose leases are checked all the time."""
     is_over = threading.Event()
 
     def watch() -> None:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Account:
-    """An account of this machine: what it runs finds its own credentials only. Without a folder, the tracker's own."""
+    """An account of this machine: its commands find its own credentials only. Without a folder, the tracker's own."""
 
     def __init__(self, tracker: str, folder: Path | None = None) -> None:
         own = {
@@ -65,7 +65,9 @@ def tracker(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, tmp_path: Path) -> None:
-    """Nothing without one; a user leases and does not rule; an agent serves; who did what can be read."""
+    """An account without a token gets no access, a user may lease but not administer, an agent may serve, and the audit
+    log names all three.
+    """
     other = Account(tracker.address, tmp_path / "other")
     operator = Account(tracker.address)
 
@@ -93,7 +95,9 @@ def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, t
 
 
 def test_a_member_that_was_revoked_is_told_so_and_listed_as_gone(tracker: Server, tmp_path: Path) -> None:
-    """A user may not see the list; an admin revokes by how a key begins; from then on every command says who did it."""
+    """A user may not list members; an admin revokes by a prefix of the key; every later command of the member names the
+    reason.
+    """
     other, operator = Account(tracker.address, tmp_path / "other"), Account(tracker.address)
     token = operator.fleet("tracker", "token", "create", "--role", "user").stdout.strip()
     assert other.fleet("login", stdin=token).returncode == 0
@@ -111,7 +115,7 @@ def test_a_member_that_was_revoked_is_told_so_and_listed_as_gone(tracker: Server
 
 
 def two_machines(tracker: Server, tmp_path: Path) -> tuple[Account, Account, Account]:
-    """Return two accounts whose agents may join the fleet, and the tracker's own."""
+    """Return two accounts that may run agents, and the tracker's own."""
     first, second = (Account(tracker.address, tmp_path / name) for name in ("first", "second"))
     operator = Account(tracker.address)
     for account in (first, second):

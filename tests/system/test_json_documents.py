@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[str, Any]]:
-    """What each command printed, by the command."""
+    """Return the JSON output of each command, by command."""
     at, library = ("--tracker", fleet.address), ("--library", str(folder / "library.sqlite"))
     kernel, package = str(folder / "kernel.so"), str(folder / "two.fleet")
     found: dict[str, dict[str, Any]] = {}
@@ -132,7 +132,7 @@ def test_a_command_prints_what_the_reference_says(documents: dict[str, dict[str,
 
 
 def test_every_command_with_data_is_in_the_reference() -> None:
-    """A new command with --json has a shape, or is a verb of jobs, which print what `jobs submit` does."""
+    """Every command with --json has a shape in the reference, or is a verb of jobs with the output of `jobs submit`."""
     from fleet.cli.main import _COMMANDS
 
     with_data = {name for top in _COMMANDS for name in _with_json(top, load_command(top))}

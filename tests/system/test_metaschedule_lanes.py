@@ -130,7 +130,9 @@ def test_results_keep_their_order_around_failures(
 def test_an_agent_that_dies_costs_the_candidate_that_ran(
     start_agent: StartAgent, lanes_on: Callable[..., Lanes], tmp_path: Path
 ) -> None:
-    """kill -9 of the agent in the middle: who ran is the suspect, and all behind it are measured on the next device."""
+    """After kill -9 of the agent, the running candidate is the suspect, and all later ones are measured on the next
+    device.
+    """
     victim = start_agent("sim-a")
     lanes = lanes_on()
     futures = submit(lanes, tmp_path, "sleep:0.2", 20)
@@ -148,7 +150,7 @@ def test_an_agent_that_dies_costs_the_candidate_that_ran(
 def test_several_devices_share_the_work(
     tracker: str, start_agent: StartAgent, lanes_on: Callable[..., Lanes], tmp_path: Path
 ) -> None:
-    """With two devices both are leased, and neither hoards what the other could do."""
+    """With two devices both are leased, and neither hoards work that the other could do."""
     start_agent("sim", count=2)
     lanes = lanes_on(devices=2, idle_sec=600.0)
 

@@ -102,7 +102,7 @@ def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path:
 
 
 def test_stock_tune_tir_has_our_schedules_by_one_argument(ms: Any, tracker: str, tmp_path: Path) -> None:
-    """What it measures then are choices of a space of ours, which no sampled decision is in."""
+    """It then measures choices from our space, which contain no sampled decisions."""
     from tvm.target import Target
 
     target = Target(TARGET)
@@ -169,7 +169,7 @@ def test_what_is_no_library_is_refused_by_itself(ms: Any, tracker: str, tmp_path
 
 
 def test_a_build_that_fails_is_the_result_of_its_candidate(ms: Any) -> None:
-    """What does not compile says so; the others are built."""
+    """A candidate that does not compile has an error as its result; the others are built."""
     from tvm.target import Target
 
     builder = FleetBuilder(max_workers=2)

@@ -17,7 +17,7 @@ from fleet.local.children import Child, ChildSpec
 
 
 def refused(*words: str) -> str:
-    """Run a command that must be refused, and return what it says."""
+    """Run a command that must be refused, and return its output."""
     done = CliRunner().invoke(app, words)
     assert done.exit_code in (1, 2), done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -52,7 +52,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("command", ["build", "explain", "export", "profile", "tune"])
 def test_a_model_that_is_none(command: str, tmp_path: Path) -> None:
-    """A missing file and a folder are told apart; no tracker and no agent is started for either."""
+    """Errors distinguish a missing file from a folder; no tracker or agent is started for either."""
     (tmp_path / "a.onnx").mkdir()
 
     assert "missing.onnx" in refused(command, str(tmp_path / "missing.onnx"))
@@ -63,7 +63,7 @@ def test_a_model_that_is_none(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["build", "explain", "profile"])
 def test_a_model_that_is_cut_short(command: str, two_products: Path, tmp_path: Path) -> None:
-    """What the parser says, in one line, before a device is leased or a fleet started for it."""
+    """The parser's error is one line, before a device is leased or a fleet started."""
     (tmp_path / "cut.onnx").write_bytes(two_products.read_bytes()[:-9])
 
     said = refused(command, str(tmp_path / "cut.onnx"))
@@ -92,7 +92,7 @@ def test_a_place_where_nothing_can_be_written(command: str, two_products: Path, 
 
 
 def test_a_library_that_may_only_be_read(two_products: Path, tmp_path: Path) -> None:
-    """Said before the model is imported: what would be found could not be kept."""
+    """A read-only library is refused before the model is imported, since no result could be stored."""
     with mounted(tmp_path / "lab", "size=4m") as place:
         Library.open(place / "library.sqlite").close()
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)

@@ -40,7 +40,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start_optimizer(fleet: Fleet, path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts an optimizer that runs one job at a time; `around` is what runs it elsewhere, `more` its options."""
+    """Starts an optimizer that runs one job at a time; `around` is a prefix that runs it elsewhere, `more` its
+    options.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def start(*around: str, more: Sequence[str] = ()) -> subprocess.Popen[str]:
@@ -67,7 +69,7 @@ def trials(path: Path, name: str) -> list[Record]:
 
 
 def digests(records: Sequence[Record]) -> set[str]:
-    """Of the candidates: one that was disturbed has several records."""
+    """Return the distinct candidates: a disturbed one has several records."""
     return {record.trace_digest for record in records}
 
 
@@ -121,7 +123,7 @@ def stop(path: Path, name: str) -> JobState:
 def test_a_job_is_cancelled_resumed_and_reverted(
     two_products: Path, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    """It goes on from its records; whoever watches it hears how it ended; reverted, its records are used no more."""
+    """A cancelled job resumes from its records, a watcher sees its end, and a reverted job's records are ignored."""
     start_optimizer()
     name = submit(two_products, path, "--trials", "1000")
     eventually_sync(lambda: len(trials(path, name)) >= 2, _ENDS_WITHIN_SEC)
@@ -202,9 +204,9 @@ def publish(library: Library) -> StoredSnapshot:
 def test_a_tune_is_watched_where_an_optimizer_runs(
     two_products: Path, fleet: Fleet, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    """The optimizer does the work; report and errors are the same, also where one of two boards is not there.
+    """The optimizer does the work; report and errors are the same as without one, even if one of two boards is missing.
 
-    So is the best time of each workload, whoever is asked.
+    All commands report the same best time of each workload.
     """
     start_optimizer()
     eventually_sync(lambda: optimizers(path) > 0, 120)

@@ -46,11 +46,11 @@ $ fleet tracker serve
 $ fleet agent serve --config agent.yaml
 ```
 """
-"""What readers of the pages have already, and what they call it."""
+"""The files that readers of the pages have already, under the pages' names for them."""
 
 
 def walk_through(pages: list[str], folder: Path, *, before: str = "") -> None:
-    """Do what pages ask for, after what another text asks for, in a folder and a network of their own."""
+    """Perform the steps of pages, after those of another text, in a folder and a network of their own."""
     if (plugin := plugin_path()) is not None and plugin.is_file():  # a page need not compile it once more
         shutil.copytree(plugin.parent, folder / "cache" / plugin.parent.name, dirs_exist_ok=True)
     new_network = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
@@ -86,7 +86,7 @@ def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pages", LESSONS.values(), ids=LESSONS)
 def test_every_step_of_a_lesson_runs(pages: list[str], tmp_path: Path) -> None:
-    """A learner starts in an empty folder and gets through by typing what the page says."""
+    """A learner starts in an empty folder and succeeds by typing the page's commands."""
     walk_through(pages, tmp_path)
 
 
@@ -103,7 +103,9 @@ def test_guides_for_who_has_a_fleet_do_what_they_say(tmp_path: Path) -> None:
 
 
 def test_guides_for_who_sets_up_machines_do_what_they_say(tmp_path: Path) -> None:
-    """A tracker and who may join it, its unit, the certificates of builders, the manual page."""
+    """The guides for administrators work: a tracker and its members, its unit, the certificates of builders, the manual
+    page.
+    """
     walk_through(ALONE, tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_the_tables_and_bars_are_for_people(two_products: Path, tmp_path: Path) 
 
 
 def test_a_simulated_device_is_refused_before_anything_is_built(two_products: Path) -> None:
-    """The message names the device, the reason, and what works there."""
+    """The message names the device, the reason, and a command that works there."""
     done = run_fleet("profile", str(two_products), "--on", "kind=simulated")
 
     assert done.returncode == 2

@@ -41,7 +41,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_board_is_programmed_and_held_for_a_command(bench: Bench) -> None:
-    """The command finds the lease in its environment, and its exit code is ours; JSON tells what plain words do."""
+    """The command finds the lease in its environment, and its exit code is returned; JSON has the facts of the plain
+    output.
+    """
     design = bench.folder / "gemm.bit"
     design.write_bytes(bitstreams.make_bit(design="gemm"))
     shown = "import os, sys; print(os.environ['FLEET_DEVICE']); sys.exit(7)"
@@ -61,7 +63,7 @@ def test_a_board_is_programmed_and_held_for_a_command(bench: Bench) -> None:
 
 
 def test_mistakes_take_one_line(bench: Bench) -> None:
-    """What is wrong and what to do, and exit codes that scripts can tell apart."""
+    """Errors name the mistake and the remedy, and have distinct exit codes for scripts."""
     wrong = bench.folder / "wrong.bit"
     wrong.write_bytes(bitstreams.make_bit(idcode=bitstreams.XC7Z010))
 

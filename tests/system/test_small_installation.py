@@ -32,8 +32,7 @@ def without(missing: tuple[str, ...], module: str, *words: str) -> list[str]:
 def test_a_fleet_without_the_packages_of_tuning(tmp_path: Path) -> None:
     """The bare package is a tracker, an agent of simulated devices, a client and the dashboard.
 
-    What `fleet status` prints once takes nothing of the application. An agent needs no package that is there for people
-    either.
+    `fleet status --once` needs no package of the dashboard, and an agent needs none of the packages in FOR_PEOPLE.
     """
     config = tmp_path / "agent.yaml"
     config.write_text("devices: [{driver: simulated, name: sim}]\n")

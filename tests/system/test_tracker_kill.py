@@ -70,7 +70,7 @@ async def test_killed_tracker_comes_back_with_leases_queue_and_larger_epochs(tmp
                 LeaseStream(tracker.address, "holder") as holder,
                 LeaseStream(tracker.address, "churn") as churn,
             ):
-                # What the tracker granted before it was killed is still held by whoever had it.
+                # Leases that the tracker granted before it was killed are still held by the same client.
                 assert holder.welcome
                 held = {lease.device_name: lease for lease in holder.welcome.leases}
                 if granted:
@@ -138,7 +138,7 @@ async def test_second_tracker_on_the_same_state_is_refused(tmp_path: Path) -> No
 
 
 def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
-    """It names the port and what to do."""
+    """The error names the port and the remedy."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""`fleet tune` from a model file to a report, with real processes, and what is left when they die."""
+"""`fleet tune` from a model file to a report, with real processes, and the library after they are killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(two_products: Path) -> Path:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet whose processes may be killed."""
+    """A fleet; tests may kill its processes."""
     with running_fleet(tmp_path) as found:
         yield found
 
@@ -53,7 +53,7 @@ def tune(model: Path, library: Path, *more: str, trials: int = 16) -> subprocess
 
 
 def workers_of(fleet: Fleet) -> list[psutil.Process]:
-    """The processes that run kernels for whoever holds a device."""
+    """The worker processes that run kernels for the holder of a device."""
     warm = psutil.Process(fleet.agent.process.pid).children()
     return [worker for process in warm for worker in children_of(process)]
 
@@ -72,7 +72,7 @@ def stored_trials(path: Path) -> int:
 
 
 def until_stored(trials: int, path: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until a tune has stored so many trials; one that has ended by itself is not waited for."""
+    """Wait until a tune has stored so many trials; fail at once if it ends by itself."""
     eventually_sync(lambda: process.poll() is not None or stored_trials(path) >= trials, _WITHIN_SEC)
     assert process.poll() is None, process.communicate()[1]
 
@@ -136,7 +136,7 @@ def test_a_device_that_is_not_there_is_said_before_the_import(
 
 
 def test_a_tracker_that_dies_at_the_first_question_is_asked_again(model: Path, tmp_path: Path) -> None:
-    """kill -9 while it looks for a device, and a restart: the tune does not give up, and hears it answer."""
+    """After kill -9 during its search for a device and a restart, the tune retries and gets the tracker's answer."""
     state = ("--no-discovery", "--state-dir", str(tmp_path / "tracker"))
     dying = Server([str(Path(__file__).with_name("dying_tracker.py")), *state], "tracker", tmp_path / "log").start()
     tuning = start_fleet(
@@ -189,7 +189,7 @@ def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path
 
     fleet.tracker.kill()
     before = stored_trials(library)
-    # It measures what it has; where that was nothing just then, it has given the device back, and its worker ends.
+    # It measures the candidates that it has; if there are none, it has released the device, and its worker ends.
     eventually_sync(lambda: stored_trials(library) > before or not workers_of(fleet), _WITHIN_SEC)
     fleet.tracker.start()
     eventually_sync(lambda: fleet.snapshot()["leases"] or process.poll() is not None, _WITHIN_SEC)

@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_a_model_in_memory_is_tuned(two_products: Path, tmp_path: Path) -> None:
-    """Also where an event loop runs; what was found is in the library, and the job shows itself in a notebook."""
+    """A model in memory is tuned, also inside an event loop; its records are in the library, and the job renders in a
+    notebook.
+    """
     library = tmp_path / "library.sqlite"
 
     async def in_a_notebook() -> TunedJob:
