@@ -111,7 +111,7 @@ class StubTracker:
 
 
 class Holder:
-    """Uses a device with a token. Raises what the agent raised."""
+    """Uses a device with a token. Raises the agent's errors."""
 
     def __init__(self, port: int, token: bytes | None, header: str = TOKEN_HEADER) -> None:
         self._channel = make_channel(f"127.0.0.1:{port}", credentials(Role.USER), agent_name(key_id(Role.AGENT)))
@@ -153,7 +153,7 @@ class Holder:
         return digest
 
     async def upload(self, requests: Sequence[session_service_pb2.PutArtifactRequest]) -> list[str]:
-        """Put what these messages say, in one call."""
+        """Upload the artifacts of these messages in one call."""
         call = self.stub.put_artifact(_each(requests), metadata=self.metadata)
         async with _as_the_agent_said(call):
             return list((await call).digests)
@@ -208,7 +208,7 @@ def kind_of(measurement: measurement_pb2.Measurement) -> str:
 
 
 def marked_processes(text: str) -> list[int]:
-    """Return the processes whose command line holds `text`."""
+    """Return the processes with `text` in their command line."""
     others = [process for process in psutil.process_iter(["cmdline"]) if process.pid != os.getpid()]
     marked = [process for process in others if any(text in word for word in process.info["cmdline"] or ())]
     return [process.pid for process in alive(marked)]
@@ -250,7 +250,7 @@ class Bench:
             self.agent = None
 
     def given_artifacts(self) -> list[Path]:
-        """Return what workers were given to run, since they were started."""
+        """Return the artifacts that workers have received since their start."""
         return list(self.state_dir.glob("workers/*/artifacts/*"))
 
     def holder(self, token: bytes | None, header: str = TOKEN_HEADER) -> Holder:
@@ -291,7 +291,7 @@ async def serve_bench(
 
 @asynccontextmanager
 async def _as_the_agent_said(call: grpc.aio.Call) -> AsyncIterator[None]:
-    """Raise what the agent raised, also where a write came too late: that tells of an error of gRPC instead."""
+    """Raise the agent's error, also after a late write, for which gRPC reports an error of its own."""
     ending = Ending(call)
     try:
         yield

@@ -1,4 +1,6 @@
-"""Builds what the agent's TVM tests run, in a process of its own: `python -m tests.service.agent_models DIRECTORY`."""
+"""Builds the models of the agent's TVM tests, in a process of its own: `python -m tests.service.agent_models
+DIRECTORY`.
+"""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class SmallAgent:
 
 
 class SmallTracker:
-    """Grants its one device to whoever asks first; a test can refuse, end and hold back."""
+    """Grants its one device to the first client; a test can make it refuse, end leases and delay answers."""
 
     def __init__(self, agent_address: str) -> None:
         self.device = device_pb2.Device(
@@ -242,7 +242,7 @@ class SmallTracker:
         return lease_pb2.Token(claims=claims.SerializeToString(), signature=b"s")
 
     def kinds(self) -> list[str]:
-        """Return what clients sent, in order."""
+        """Return the kinds of the clients' events, in order."""
         return [str(event.WhichOneof("kind")) for event in self.seen]
 
 

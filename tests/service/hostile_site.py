@@ -1,9 +1,9 @@
-"""An agent, a tracker and holders in namespaces of their own, where hostile kernels may do what they want.
+"""An agent, a tracker and holders in namespaces of their own, where hostile kernels may do anything.
 
     unshare ... python -m tests.service.hostile_site FOLDER JAIL
 
-It prints one JSON object: what became of each attack. FOLDER holds kernels.so, made of
-hostile_kernels.c. Everything here runs below one process, the first of its pid namespace: when it ends, all of it does.
+It prints one JSON object: the outcome of each attack. FOLDER holds kernels.so, made of hostile_kernels.c. Everything
+here runs below one process, the first of its pid namespace: when it ends, all of it does.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Site:
         return Holder(self.port, self.tracker.token(self.epoch))
 
     async def attack(self, name: str, timeout_sec: float = 30.0) -> tuple[Holder, str, int]:
-        """Call a hostile function under a new lease; return its holder, the kind of error, and what it says."""
+        """Call a hostile function under a new lease; return its holder, the kind of error, and its output."""
         holder = self.holder()
         digest = await holder.put(self.kernels)
         request = session_service_pb2.CallRequest(
@@ -189,7 +189,7 @@ async def _ended_between_candidates(site: Site, name: str) -> dict[str, object]:
 
 
 async def look_around(site: Site) -> dict[str, object]:
-    """Count what a kernel gets at, see `look_around` in hostile_kernels.c."""
+    """Count the resources that a kernel can reach, see `look_around` in hostile_kernels.c."""
     holder, kind, found = await site.attack("look_around")
     await holder.close()
     return {"kind": kind, "found": found}
@@ -236,7 +236,7 @@ async def leave_shared_memory(site: Site) -> dict[str, object]:
 
 
 def left_in_memory() -> list[str]:
-    """Return the names of what kernels left in shared memory."""
+    """Return the names of shared memory that kernels have left behind."""
     segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
     return [path.name for path in Path("/dev/shm").iterdir()] + segments
 

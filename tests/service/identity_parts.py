@@ -1,4 +1,4 @@
-"""What tests of identity share: agents, callers and members, real ones."""
+"""Real agents, callers and members, shared by the tests of identity."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def user() -> Credentials:
 
 
 def nobody() -> Credentials:
-    """Those of whoever has not joined, with the authority that the test's servers have."""
+    """Return the credentials of a peer that has not joined, with the authority of the test's servers."""
     return Credentials(
         key_pem=stranger.KEY_PEM,
         certificate_pem=stranger.CERTIFICATE_PEM,

@@ -1,4 +1,4 @@
-"""Builds what the OpenCL tests run: `python -m tests.service.opencl_models FOLDER TARGET_JSON`.
+"""Builds the models of the OpenCL tests: `python -m tests.service.opencl_models FOLDER TARGET_JSON`.
 
 Writes matmul.so (TVM's default schedule), tuned.so (one of MetaSchedule's), undefined.so (a kernel that calls a
 function that does not exist), two_layers.onnx, and model.so, which is that model with a schedule for one layer.

@@ -1,4 +1,4 @@
-"""What the OpenCL tests need of the machine. Missing packages fail them, by name."""
+"""Requirements of the OpenCL tests. They fail with the name of a missing package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds what the tests of the plain runtime run: `python -m tests.service.plain_models FOLDER TARGET_JSON`."""
+"""Builds the models of the plain runtime's tests: `python -m tests.service.plain_models FOLDER TARGET_JSON`."""
 
 from __future__ import annotations
 

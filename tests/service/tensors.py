@@ -1,4 +1,4 @@
-"""Arguments of functions, as agents get them, and what they answer, as arrays."""
+"""Arguments of functions, as agents get them, and their results, as arrays."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_only_what_is_missing_is_asked_for(bench: Bench) -> None:
-    """Putting is by content: what is there stays there for the next holder."""
+    """Artifacts are addressed by content and stay for the next holder."""
     holder = bench.holding(epoch=1)
     digest, other = await holder.put(b"latency_us:50"), digest_of(b"other")
 
@@ -41,7 +41,9 @@ async def test_only_what_is_missing_is_asked_for(bench: Bench) -> None:
 
 
 async def test_a_ticket_puts_artifacts_and_does_nothing_else(bench: Bench) -> None:
-    """Who has it uploads for the session, without a token; it measures nothing, and is void after the session."""
+    """A builder uploads for the session with a ticket instead of a token; it cannot measure, and is refused after the
+    session.
+    """
     holder = bench.holding(epoch=1)
     ticket = await holder.make_upload_ticket()
     builder = bench.holder(ticket, TICKET_HEADER)
@@ -142,7 +144,7 @@ async def test_what_is_no_digest_names_no_file(bench: Bench, digest: str) -> Non
 
 
 async def test_an_artifact_larger_than_the_cache_is_refused_before_it_is_sent(bench: Bench) -> None:
-    """The message says what to change."""
+    """The message names the setting to change."""
     with pytest.raises(CacheFull, match="cache_max_bytes"):
         await bench.holding(epoch=1).put(bytes(400_000))
 
@@ -161,8 +163,9 @@ async def test_what_a_live_session_uses_is_not_evicted(bench: Bench) -> None:
 
 
 async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
-    """Who has none is refused before a request is parsed, or has even come: what cannot be read, or is far too large,
-    gets the answer of a missing token. With one, it is the caller's mistake."""
+    """A caller without a token is refused before its request is parsed or complete, even if it is unreadable or too
+    large. With a token, such a request is the caller's mistake.
+    """
     stranger, holder = bench.holding(epoch=1), bench.holding(epoch=1)
     stranger.token = None
     digest = digest_of(b"")
@@ -191,7 +194,7 @@ def test_a_store_that_is_told_no_bound_keeps_an_eighth_of_the_disk(tmp_path: Pat
 
 
 async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> None:
-    """Ten that were begun do not pass the cache's bound together; those that end give their space back."""
+    """Unfinished uploads together stay within the cache's limit, and return their space when they end."""
     store = ArtifactStore(tmp_path, max_bytes=300_000)
     store.open()
     with contextlib.ExitStack() as uploads:
@@ -242,7 +245,9 @@ async def test_an_artifact_damaged_on_disk_is_asked_for_again(bench: Bench) -> N
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
 async def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
-    """The upload fails as DiskFull, leaves nothing half, and a smaller one fits. What nobody uses gives way before."""
+    """The upload fails as DiskFull and leaves no partial file, and a smaller one fits. Unused artifacts are evicted
+    first.
+    """
     state_dir = tmp_path / "small"
     state_dir.mkdir()
     mounted = await run("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(state_dir))
@@ -270,7 +275,7 @@ async def run(*command: str) -> int:
 
 
 async def test_a_cpu_takes_only_libraries_of_its_architecture(tmp_path: Path) -> None:
-    """Refused at the door, with what was found and what is wanted."""
+    """Another architecture is refused at upload; the error names the architecture found and the one expected."""
     async with serve_bench(tmp_path, {"devices": [{"driver": "cpu", "name": "here"}]}) as bench:
         holder = bench.holding(epoch=1, device="devices/here")
         riscv = b"\x7fELF\x02\x01" + bytes(12) + (243).to_bytes(2, "little") + bytes(100)

@@ -46,7 +46,7 @@ class Agent:
         self.device = ServedDevice(self.driver, asyncio.Lock(), lambda: self.fault)
         self.label = "old"
         self.slept_sec = 0.0
-        """How long its machine slept together with the tracker."""
+        """Time for which its machine slept together with the tracker."""
 
         self.clock = TrackerClock(lambda: boottime_sec() + self.slept_sec)
         store = ArtifactStore(folder / "artifacts", 1000)
@@ -152,7 +152,7 @@ async def test_an_agent_dials_again_when_it_cannot_find_out_why_nobody_answers(t
 async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
     tmp_path: Path,
 ) -> None:
-    """Otherwise the agent would stay attached, and whoever closes it would wait for ever."""
+    """Otherwise the agent would stay attached, and closing it would block for ever."""
     answers: list[Any] = []
 
     class Ending:
@@ -184,7 +184,7 @@ async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
 async def test_the_agent_that_has_a_name_hears_who_else_wants_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, key_pem: bytes | None, refusal: type[FleetError]
 ) -> None:
-    """Both are told what to do: the one that is refused at each try, the one that runs, and the tracker's log, once."""
+    """The refused agent gets the remedy at each try, the running one and the tracker's log once."""
 
     def told(by: str) -> list[dict[str, object]]:
         return [record.__dict__ for record in caplog.records if record.name == by and hasattr(record, "address")]

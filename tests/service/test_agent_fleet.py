@@ -55,7 +55,7 @@ def trial(built: Artifact) -> Trial:
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="IPv6")
 async def test_tracker_and_agent_are_reached_over_ipv6(tmp_path: Path) -> None:
-    """Each says its address as those who connect there have to write it."""
+    """Tracker and agent give their addresses in the form that clients need for IPv6."""
     with socket.socket(socket.AF_INET6) as probe:
         try:
             probe.bind(("::1", 0))
@@ -111,7 +111,9 @@ async def test_a_client_measures_through_tracker_and_agent(served: tuple[ServedT
 async def test_uploads_over_a_network_bring_everything(
     served: tuple[ServedTracker, Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compressed, and begun before it is known what is missing: new, known, and large artifacts all can be measured."""
+    """Uploads are compressed and start before the missing artifacts are known; new, known and large ones can be
+    measured.
+    """
     monkeypatch.setattr(upload, "is_far", lambda _: True)
     padding = os.urandom(100_000)
     built = [artifact(tmp_path, b"latency_us:%d\n" % number + padding) for number in range(1, 7)]
@@ -128,7 +130,7 @@ async def test_uploads_over_a_network_bring_everything(
 async def test_an_upload_over_a_network_says_what_went_wrong(
     served: tuple[ServedTracker, Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that changed, among those sent ahead or behind them, and one that is gone; the next upload works."""
+    """A changed file, sent ahead or later, and a missing file fail with their errors; the next upload works."""
     monkeypatch.setattr(upload, "is_far", lambda _: True)
     built = [artifact(tmp_path, b"latency_us:%d\n" % number + os.urandom(100_000)) for number in range(1, 7)]
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class Shelf:
-    """A finder whose devices a test puts there."""
+    """A finder with the devices that a test puts there."""
 
     preload = "device_agents.runtimes.simulated"
 
@@ -71,7 +71,7 @@ def artifact(folder: Path) -> Artifact:
 async def test_a_lease_goes_on_while_devices_come(
     served: tuple[ServedTracker, Agent], shelf: Shelf, tmp_path: Path
 ) -> None:
-    """The tracker hears of the new device at once, and takes the old ones for gone at no moment."""
+    """The tracker learns of the new device at once, and never treats the old ones as gone."""
     tracker, _ = served
     built = artifact(tmp_path)
     trial = Trial(candidate_id="c", artifact_digest=built.digest)
@@ -96,7 +96,7 @@ async def test_a_lease_goes_on_while_devices_come(
 async def test_a_device_whose_name_is_taken_is_not_served_twice(
     served: tuple[ServedTracker, Agent], shelf: Shelf
 ) -> None:
-    """What was there first stays; the agent goes on looking."""
+    """The first device keeps the name; the agent keeps looking for others."""
     _, agent = served
 
     shelf.put("first")
@@ -131,7 +131,7 @@ class TroubledShelf(Shelf):
 
 
 async def test_a_finder_that_fails_goes_on_looking() -> None:
-    """When a look or a device fails, the other devices of that look are served, and so are those of the next."""
+    """If a scan or a device fails, the scan's other devices are served, and so are those of later scans."""
     served: list[str] = []
     shelf = TroubledShelf()
 

@@ -92,7 +92,7 @@ async def session(tmp_path: Path) -> Session:
 
 
 async def test_the_end_of_a_session_cuts_off_what_is_under_way(session: Session) -> None:
-    """All of it, in whatever task; each hears why, after it has cleaned up."""
+    """The session's end cancels its work in every task; each gets the reason after it has cleaned up."""
     cleaned: list[int] = []
 
     async def work(number: int) -> None:

@@ -48,7 +48,7 @@ pytestmark = [
 DEVICE = "devices/here"
 CPUS = sorted(os.sched_getaffinity(0))
 CPU = CPUS[-1]
-"""Where the device's kernels are kept."""
+"""The CPU that runs the device's kernels."""
 
 STREAM_ARGS = [spec("fill", 2**18), spec("output", 2**18)]
 HOG = f"import os\nos.sched_setaffinity(0, [{CPU}])\nwhile True: pass"

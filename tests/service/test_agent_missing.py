@@ -52,7 +52,7 @@ async def serving(folder: Path, *entries: dict[str, Any]) -> AsyncIterator[tuple
 
 
 def reasons(tracker: ServedTracker) -> dict[str, str]:
-    """What the tracker says of each device; nothing of one that can be leased."""
+    """Return the tracker's reason for each device; empty for devices that can be leased."""
     devices = tracker.tracker.state.devices
     return {
         name.removeprefix("devices/"): device.reason if device.is_attached else "offline"
@@ -142,8 +142,9 @@ async def test_what_comes_later_is_described_as_if_it_had_been_there(tmp_path: P
 
 
 async def test_what_comes_takes_the_place_of_its_entry(tmp_path: Path) -> None:
-    """Under its own name: the line of the entry goes. While a device is missing, the newest reason is told; an entry
-    whose device another one has got says so."""
+    """A device that appears replaces the line of its entry, under its own name. While it is missing, the newest reason
+    is shown; an entry for a device that is already served says so.
+    """
     stages = {name: tmp_path / name for name in ("driver", "card")}
     (stages["driver"] / "sys/class/kfd").mkdir(parents=True)
     put_card(stages["card"], "mi300x")
@@ -187,7 +188,7 @@ async def test_an_opening_that_fails_half_way_is_tried_again(tmp_path: Path, mon
 
 
 async def test_a_tracker_that_restarts_hears_of_what_came(tmp_path: Path) -> None:
-    """It hears of the device that came, and no longer of a missing one."""
+    """The tracker learns of the device that appeared, and no longer of a missing one."""
     root = tmp_path / "root"
     async with serving(tmp_path, {"driver": "raspberry_pi", "name": "pi", "sys_root": str(root)}) as (tracker, _):
         put_files(tmp_path / "ready", PI_4).rename(root)

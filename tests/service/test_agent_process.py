@@ -81,7 +81,7 @@ def run_to_its_end(folder: Path, yaml: str = YAML, *arguments: str) -> tuple[int
 
 
 def test_an_agent_that_is_never_told_of_a_tracker_says_so(tmp_path: Path) -> None:
-    """Who started it for a tracker of its own has ended before that listened."""
+    """An agent whose parent ends before its tracker listens exits with an error."""
     command = [sys.executable, "-m", "device_agents", "--tracker", "-", "--state-dir", tmp_path]
 
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
@@ -214,7 +214,7 @@ async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTrack
     ],
 )
 def test_a_bad_configuration_is_one_message(tmp_path: Path, yaml: str, text: str) -> None:
-    """Exit code 2, what and where, no traceback."""
+    """A bad configuration ends with exit code 2, the place and the mistake, and no traceback."""
     code, out, err = run_to_its_end(tmp_path, yaml)
 
     assert (code, out) == (2, "")

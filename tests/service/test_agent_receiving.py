@@ -101,7 +101,7 @@ async def test_candidates_run_between_the_moments_of_a_long_upload(
 
 
 async def test_an_upload_that_breaks_leaves_the_device_to_candidates(session: Session, store: ArtifactStore) -> None:
-    """What came before is kept, and whoever uploads learns what broke it."""
+    """Artifacts that arrived before the failure are kept, and the client gets its cause."""
     upload = Upload()
     upload.breaks_with = InvalidRequest("no piece")
 
@@ -118,13 +118,13 @@ async def missing_when_it_runs(session: Session, store: ArtifactStore, digests: 
 
 
 async def test_an_architecture_that_was_unknown_is_learnt() -> None:
-    """Somebody may upload for a board before it is there; what comes later is compared with what it proved to be."""
+    """Uploads may precede a board's first contact; later ones are checked against its real architecture."""
     (board,) = LateBoard.from_config({"name": "late"}, where="test", host_name="here")
     await board.open(NoStrays())
     device = ServedDevice(board, asyncio.Lock())
     assert device.arch == "unknown"
 
     board.is_there = True
-    device.inventory()  # the tracker is told
+    device.inventory()  # the tracker gets it
 
     assert device.arch == "aarch64"

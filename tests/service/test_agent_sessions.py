@@ -1,4 +1,4 @@
-"""Leases at the agent: who gets in, who is thrown out, and what runs afterwards (nothing)."""
+"""Leases at the agent: admission, eviction, and no processes left afterwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 async def in_a_short_lease(use: Callable[[float], Awaitable[T]]) -> T:
-    """Return what comes of using a device in a lease of one second; of a longer one, where the machine stood still."""
+    """Use a device in a lease of one second, or in a longer one if the machine stalled; return the result."""
     with contextlib.suppress(LeaseExpired):
         return await use(1.0)
     return await use(15.0)
@@ -63,7 +63,7 @@ async def test_a_good_token_opens_a_session_and_runs_a_candidate(bench: Bench) -
 
 
 async def test_no_token_and_forged_tokens_are_refused(bench: Bench) -> None:
-    """Only what this tracker signed for this device opens a session."""
+    """Only a token that this tracker signed for this device opens a session."""
     forger = TokenSigner(Ed25519PrivateKey.generate())
     for token, text in (
         (None, "acquire a lease"),
@@ -133,7 +133,9 @@ async def test_a_newer_lease_ends_the_older_session_first(bench: Bench) -> None:
 
 
 async def test_a_lease_that_expires_in_the_middle_of_a_measurement_ends_it(bench: Bench) -> None:
-    """What runs and what waits gets LEASE_ENDED, the call fails, the worker is dead, the next holder starts clean."""
+    """Running and waiting candidates get LEASE_ENDED, the call fails, the worker is dead, and the next holder starts
+    clean.
+    """
     former = bench.holding(epoch=1)
     digests = [await former.put(content) for content in (b"latency_us:50", b"hang", b"latency_us:60")]
     requests = [request_for(digest, candidate_id=digest, timeout_sec=60.0) for digest in digests]
@@ -282,7 +284,7 @@ async def test_what_a_worker_writes_can_be_watched(bench: Bench) -> None:
 
 
 async def test_devices_of_one_agent_run_side_by_side(tmp_path: Path) -> None:
-    """Simulated devices share nothing: one that hangs does not hold up another."""
+    """Simulated devices share no resources: a hanging one does not delay another."""
     config = {"devices": [{"driver": "simulated", "name": "sim", "count": 2, "time_scale": 0.0}]}
     async with serve_bench(tmp_path, config) as bench:
         first, second = (bench.holding(epoch=1, device=f"devices/sim-{index}") for index in range(2))
@@ -332,7 +334,7 @@ async def test_an_artifact_that_was_not_put_is_reported_missing(bench: Bench) ->
 
 
 async def test_reports_reach_the_tracker(bench: Bench) -> None:
-    """The tracker learns what is served, and how it is."""
+    """The tracker learns the served devices and their health."""
     hello = bench.tracker.hellos[0]
 
     assert [device.name for device in hello.devices] == [DEVICE]
@@ -378,7 +380,7 @@ async def test_ending_while_the_worker_starts_leaves_nothing(bench: Bench) -> No
 
 
 async def test_a_device_that_stops_answering_is_reported_and_comes_back(tmp_path: Path) -> None:
-    """While it is away candidates get DEVICE_FAULTED; the tracker is told of both changes."""
+    """Candidates get DEVICE_FAULTED while the device is away; the tracker learns of both changes."""
     settings = {"driver": "simulated", "name": "sim", "time_scale": 0.0, "disconnect_after": 2, "reconnect_sec": 12.0}
     async with serve_bench(tmp_path, {"devices": [settings]}) as bench:
         holder = bench.holding(epoch=1)

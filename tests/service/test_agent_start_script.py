@@ -1,7 +1,6 @@
-"""What the scripts of `fleet agent deploy` leave on a board, with a bundle whose agent only says that it serves.
+"""The results of `fleet agent deploy`'s scripts on a board, with a bundle whose agent only reports that it serves.
 
-systemd is played by a script that writes down what it was told and runs what the unit names: users have none in a
-container.
+A script stands in for systemd, logs its calls and runs the unit's command: users have no systemd in a container.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Board:
             (home / "bin" / name).chmod(0o755)
 
     def start(self, what: str, way: str, options: str = "") -> str:
-        """Bring a bundle with this agent, start it, and return what is said."""
+        """Bring a bundle with this agent, start it, and return the output."""
         bundle = self.home / "fleet-agent.new/fleet-agent"
         bundle.mkdir(parents=True)
         (bundle / "start.py").write_text(f"import sys, time\n{what}\n")
@@ -108,7 +107,7 @@ def test_what_goes_back_runs_as_it_ran_before(board: Board) -> None:
 
 
 def test_options_reach_the_agent_as_they_are(board: Board) -> None:
-    """Even what a shell's echo would change arrives as it is, and the next deployment sees that nothing changed."""
+    """Options arrive unchanged, even those that a shell's echo would alter, and the next deployment finds no change."""
     options = ["--state-dir", r"a\new 'place'"]
 
     said = board.start(SERVES, "nohup", shlex.join(options))

@@ -1,4 +1,4 @@
-"""Candidates that do harm: the agent outlives each, says what happened, and the next candidate runs."""
+"""Harmful candidates: the agent survives each, reports the failure, and runs the next candidate."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class OneTrialDriver(SimulatedDriver):
 
 
 async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(tmp_path: Path) -> None:
-    """What was measured is told; the next candidate hears that the device is away."""
+    """The measurement is reported; the next candidate fails because the device is away."""
     drivers = OneTrialDriver.from_config({"name": "sim", "time_scale": 0.0}, where="test", host_name="here")
     async with serve_bench(tmp_path, CONFIG, drivers=drivers) as bench:
         holder = bench.holding(epoch=1)
@@ -93,7 +93,7 @@ class CarelessDriver(SimulatedDriver):
 
 
 async def test_a_driver_that_fails_costs_its_own_device(tmp_path: Path) -> None:
-    """The tracker hears of it and of the others; one reading that a driver did not foresee took them all away."""
+    """Only the driver's own device becomes unhealthy; an unforeseen error of one driver once took all of them away."""
     drivers = [
         *CarelessDriver.from_config({"name": "odd"}, where="test", host_name="here"),
         *SimulatedDriver.from_config({"name": "sim", "time_scale": 0.0}, where="test", host_name="here"),
@@ -127,7 +127,7 @@ class HugeDriver(SimulatedDriver):
 
 @pytest.mark.parametrize("odd", [NamelessDriver, HugeDriver])
 async def test_a_device_that_cannot_be_described_costs_itself_only(tmp_path: Path, odd: type[SimulatedDriver]) -> None:
-    """The tracker is told of the others; their agent could not attach at all."""
+    """The other devices attach; their agent once could not attach at all."""
     drivers = [
         *odd.from_config({"name": "odd"}, where="test", host_name="here"),
         *SimulatedDriver.from_config({"name": "sim", "time_scale": 0.0}, where="test", host_name="here"),
@@ -188,7 +188,7 @@ async def test_the_agent_outlives_a_candidate_that_kills_its_keeper(tmp_path: Pa
 
 
 async def test_a_crash_names_its_signal_and_the_next_candidate_has_another_worker(bench: Bench) -> None:
-    """Signal and worker are data, for whoever keeps records."""
+    """Records get signal and worker as data."""
     holder = bench.holding(epoch=1)
 
     crashed, fine = await holder.run(b"crash"), await holder.run(b"latency_us:50")
@@ -199,7 +199,9 @@ async def test_a_crash_names_its_signal_and_the_next_candidate_has_another_worke
 
 
 async def test_a_worker_that_is_broken_for_good_answers_and_ends(bench: Bench) -> None:
-    """After an error that stays with its process, as CUDA's do, the failure is told and the next candidate is clean."""
+    """After an error that persists in its process, as CUDA's do, the failure is reported and the next candidate is
+    clean.
+    """
     holder = bench.holding(epoch=1)
     breaking, harmless = await holder.put(b"break:illegal memory access"), await holder.put(b"latency_us:50")
 
@@ -356,7 +358,7 @@ async def test_the_warm_process_stays_small_and_without_threads(bench: Bench) ->
 async def test_a_device_that_can_start_no_worker_is_faulted_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tracker hears of it, holders are told, and nobody has to restart the agent."""
+    """The tracker and holders get the fault, and the device recovers without a restart of the agent."""
     async with serve_bench(tmp_path, CONFIG, timing=Timing(restarts=1)) as bench:
         with monkeypatch.context() as broken:
             broken.setattr("sys.executable", "/no/such/python")

@@ -119,7 +119,7 @@ async def test_a_relax_executable_runs_and_is_timed(holder: Holder, models: Path
 
 
 async def test_the_operators_of_a_relax_executable_are_timed_in_their_place(holder: Holder, models: Path) -> None:
-    """Every call comes back in order, with the whole beside it; what is timed later is timed without the instrument."""
+    """Every call is reported in order, together with the whole; later measurements run without the instrument."""
     digest = await holder.put((models / "vm.so").read_bytes())
     vm = measurement_pb2.MODULE_KIND_RELAX_VM
     args = [spec("fill", 4, 8), spec("fill", 8, 8)]
@@ -226,7 +226,7 @@ async def test_a_clearly_slower_candidate_is_given_up_after_one_repeat(holder: H
 async def test_a_look_stops_what_is_behind_and_says_so(
     bounds: dict[str, float], stop: measurement_pb2.Stop, most_runs: int, holder: Holder, models: Path
 ) -> None:
-    """A few runs decide, in the worker; who comes near the best has its repeats."""
+    """A few runs in the worker decide; a candidate near the best gets all its repeats."""
     evaluator = measurement_pb2.Evaluator(number=9, repeat=5, look_runs=3, min_repeat_ms=1, **bounds)
 
     result = await holder.run((models / "matmul.so").read_bytes(), args=MATMUL_ARGS, evaluator=evaluator)

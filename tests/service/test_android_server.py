@@ -1,4 +1,4 @@
-"""The server on a phone as this machine hears it: whatever it writes, it is read, and never believed too much."""
+"""The server on a phone as this machine sees it: all its output is read, and none is trusted blindly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BABBLE = "head -c 300000 /dev/zero | tr '\\0' x"
 
 
 def server_that(folder: Path, *, told: str) -> PhoneServer:
-    """Return one whose adb babbles before and after it says where it listens, and tells this of a forward."""
+    """Return a server whose adb prints noise around its address, and this answer to a forward."""
     program = folder / "adb"
     program.write_text(
         "#!/bin/sh\n"
@@ -35,7 +35,7 @@ def server_that(folder: Path, *, told: str) -> PhoneServer:
 
 
 def adb_that_lists(folder: Path, *lines: str) -> Path:
-    """Make an adb whose server sees these phones; made again, it sees others."""
+    """Make an adb that lists these phones; make it again to change the list."""
     program, listed, made = folder / "adb", folder / "listed", folder / "made"
     made.write_text("\n".join(["List of devices attached", *lines, ""]))
     made.replace(listed)
@@ -59,7 +59,7 @@ async def test_lines_without_end_are_read(tmp_path: Path) -> None:
 
 
 async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_path: Path) -> None:
-    """What was started for it is ended."""
+    """Its processes are ended."""
     server = server_that(tmp_path, told="* daemon started successfully *")
 
     with pytest.raises(DeviceUnreachable, match="told no port"):
@@ -72,7 +72,7 @@ async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_pa
 async def test_a_push_that_fails_is_a_full_phone_where_that_has_no_room(
     tmp_path: Path, free_kb: int, error: type[DeviceError]
 ) -> None:
-    """What the phone says of its disk decides, not the words of adb, which differ; nothing half is left there."""
+    """The phone's free space decides, not adb's messages, which vary; no partial file stays there."""
     program = tmp_path / "adb"
     program.write_text(
         '#!/bin/sh\ncase "$*" in\n'
@@ -108,7 +108,7 @@ async def test_a_phone_that_babbles_costs_neither_memory_nor_time(
 
 
 async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_path: Path) -> None:
-    """It was never seen away, but its connection is another one: what was forwarded over the first is gone."""
+    """The phone was never seen away, but its new connection lacks the earlier forwards."""
     program = adb_that_lists(tmp_path, "R58 device transport_id:1")
     phones = PhoneList(Adb(program=str(program)))
 
@@ -122,7 +122,7 @@ async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_pa
 
 
 class OddAtFirst(Adb):
-    """An adb whose first list fails as nothing ever should."""
+    """An adb whose first list fails with an unexpected error."""
 
     odd: ClassVar[list[str]] = ["odd"]
 
@@ -133,7 +133,7 @@ class OddAtFirst(Adb):
 
 
 async def test_phones_are_seen_after_what_nobody_foresaw(tmp_path: Path) -> None:
-    """Nobody else lists them: those that come later would never be served."""
+    """The list recovers, since no other code would find later phones."""
     phones = PhoneList(OddAtFirst(program=str(adb_that_lists(tmp_path, "R58 device"))))
 
     await phones.open(60)

@@ -156,7 +156,7 @@ async def test_waiting_is_shown_and_bounded(local: LocalFleet, client: Fleet) ->
 
 
 async def test_a_cancelled_request_ends_its_wait(local: LocalFleet, client: Fleet) -> None:
-    """It is listed, the beginning of its id will do, and who waited is told why."""
+    """It is listed, a prefix of its id selects it, and the waiting client gets the reason."""
     async with client.acquire("simulated"):
         waiting = await start(local, "acquire", "simulated", "--", "true")
         request = await eventually(lambda: first_request(client), _START_SEC)
@@ -256,7 +256,7 @@ def _runs(pid: int, name: str) -> bool:
 
 
 async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> None:
-    """Its message carries what it said, not what an earlier child left in the same log."""
+    """The message has the output of this start, not of an earlier one in the same log."""
     log_path = tmp_path / "child.log"
     log_path.write_text("an earlier start\n")
     program = "import sys; sys.exit('a line of its log\\nerror: the port is taken')"

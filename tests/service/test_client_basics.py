@@ -94,7 +94,7 @@ async def test_async_sources_are_measured_as_they_come(artifact: Artifact) -> No
 
 
 async def test_an_error_of_the_source_reaches_the_caller(artifact: Artifact) -> None:
-    """What the source of trials raises ends the measuring with that error."""
+    """An error of the source of trials ends the measuring with that error."""
 
     def source() -> object:
         yield Trial(candidate_id="0", artifact_digest=artifact.digest)

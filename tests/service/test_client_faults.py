@@ -1,4 +1,4 @@
-"""The client beside callers, and a tracker, that do what nobody expects."""
+"""The client with misbehaving callers and trackers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_client_that_stood_still_does_not_ask_for_ever() -> None:
 
 
 async def test_who_has_no_credentials_is_told_so_also_while_they_are_looked_for_again() -> None:
-    """Whoever gave up waiting in that moment heard that no tracker runs."""
+    """A caller that gave up during the second look once got "no tracker runs" instead."""
     looks: list[bool] = []
 
     async def look() -> LeaseServiceStub:

@@ -1,4 +1,4 @@
-"""What does not fit a device stays here: refused by the client, before the agent hears of it."""
+"""Artifacts and arguments that do not fit a device are refused by the client, before the agent receives them."""
 
 from __future__ import annotations
 

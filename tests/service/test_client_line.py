@@ -70,7 +70,7 @@ async def test_only_the_first_trial_without_a_result_is_to_blame(tmp_path: Path)
 
 
 async def test_who_leaves_the_line_keeps_nobody_from_being_measured(tmp_path: Path) -> None:
-    """What a batch that is given up has in the line is taken out of it, and the stream begins anew."""
+    """An abandoned batch's trials leave the line, and the stream begins anew."""
     built = artifact(tmp_path)
     async with seated() as (_, device, _):
         line = TrialLine(device)
@@ -98,7 +98,7 @@ async def test_a_device_that_never_answers_fails_all_batches(tmp_path: Path) -> 
 
 
 class Halting(OddAgent):
-    """Does not answer the first trial before it is told to."""
+    """Delays the answer to the first trial until a test allows it."""
 
     def __init__(self, *, ends_sessions: bool) -> None:
         super().__init__()

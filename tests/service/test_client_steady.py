@@ -30,7 +30,7 @@ async def test_an_agent_that_has_just_started_is_waited_for(tmp_path: Path) -> N
 
 
 async def test_an_artifact_that_is_always_missing_ends_the_batch(tmp_path: Path) -> None:
-    """An agent that takes artifacts and never has them is given up, with what it said."""
+    """An agent that accepts artifacts and never has them is given up with its last error."""
     async with seated() as (agent, seat, _):
         agent.answer = lambda _, asked: bad(asked, measurement_pb2.ERROR_KIND_ARTIFACT_MISSING)
         with pytest.raises(DeviceUnreachable, match="no result in 3 tries: ARTIFACT_MISSING"):
@@ -67,7 +67,7 @@ async def test_times_that_are_none_are_an_error(tmp_path: Path, times: tuple[flo
 
 
 async def test_answers_to_what_was_not_asked_are_nobodys_times(tmp_path: Path) -> None:
-    """An agent that mixes its answers up is given up for another; what it was asked is measured there."""
+    """An agent that mixes up its answers is given up for another, which measures the batch."""
     async with seated() as (agent, seat, notices):
         agent.answer = lambda count, asked: (
             measurement_pb2.Measurement(candidate_id="another", run_secs=[1e-9]) if count == 2 else good(asked)
@@ -106,7 +106,7 @@ async def test_an_agent_that_shuts_down_is_waited_for(tmp_path: Path) -> None:
 
 
 async def test_a_faulted_device_burns_no_trials(tmp_path: Path) -> None:
-    """What it refuses to run is measured once it is well again, and counts as no trial until then."""
+    """Trials that a faulted device refused are measured once it recovers, and count only then."""
     async with seated() as (agent, seat, notices):
         agent.answer = lambda count, asked: (
             bad(asked, measurement_pb2.ERROR_KIND_DEVICE_FAULTED) if count in (2, 3) else good(asked)

@@ -132,7 +132,7 @@ def test_an_interrupt_while_measuring_gives_the_device_back() -> None:
 
 
 def test_a_missing_tracker_is_named() -> None:
-    """The error says which address was tried, for how long, and what to do."""
+    """The error names the address, the time spent and the remedy."""
     with pytest.raises(TrackerUnavailable, match=r"no tracker answers at 127.0.0.1:9 \(tried for 0.2 s\).*fleet up"):
         fleet.connect("127.0.0.1:9", connect_timeout_sec=0.2)
 
@@ -156,7 +156,7 @@ def test_a_callback_cannot_deadlock_the_client() -> None:
 
 
 def test_closing_the_client_wakes_the_threads_that_wait_for_it() -> None:
-    """A thread that waits for a device hears that the client was closed, instead of waiting for ever."""
+    """A thread that waits for a device gets an error when the client is closed, instead of waiting for ever."""
     heard: list[BaseException] = []
 
     def wait_for_a_device(client: fleet.Fleet) -> None:

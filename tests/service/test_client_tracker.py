@@ -51,7 +51,7 @@ async def one_device(
 
 
 async def test_a_waiting_client_is_told_its_place_and_why() -> None:
-    """The second client hears its position and who is before it, then gets its turn."""
+    """The second client gets its position and the holder before it, and then its turn."""
     told: list[PendingRequest] = []
     async with one_device() as (tracker, _, client), fleet.aio.connect(tracker.address, holder="bob@lab") as other:
         async with client.acquire("simulated", purpose="first"):
@@ -189,7 +189,9 @@ async def test_a_wait_survives_a_restart_of_the_tracker() -> None:
 
 @pytest.mark.slow
 async def test_a_lease_ends_by_its_own_clock_while_the_tracker_is_away() -> None:
-    """When the token runs out unrenewed the device is lost, said in words, though nobody could tell us."""
+    """The device is lost, with an explanation, once its token expires unrenewed, even if no message can reach the
+    client.
+    """
     clock = FakeClock()
     async with (
         one_device(TrackerLimits(min_ttl_sec=0.5), clock) as (tracker, agent, client),
@@ -216,7 +218,7 @@ async def test_a_wait_ends_in_time_while_the_tracker_is_away() -> None:
 
 
 async def test_an_agent_that_is_gone_is_unreachable() -> None:
-    """A call to a device whose agent died says which device, where, and that trying again may help."""
+    """A call to a device whose agent died names the device and its address, and is retryable."""
     agent = SmallAgent()
     async with contextlib.AsyncExitStack() as serving_agent:
         agent.address = await serving_agent.enter_async_context(serving(session=agent))
@@ -285,7 +287,7 @@ async def test_names_that_are_no_text_are_sent_all_the_same() -> None:
 
 
 async def test_a_request_that_cannot_be_sent_costs_itself_only() -> None:
-    """Whoever made it hears why; what others say goes on."""
+    """The caller gets the reason; other requests go on."""
     async with one_device() as (_, _, client):
         with pytest.raises(InvalidRequest, match="cannot be sent"):
             await client.acquire_device("simulated", priority=0.5)  # type: ignore[arg-type]
@@ -311,7 +313,7 @@ async def test_bad_addresses_are_refused_before_anything_is_tried() -> None:
 
 
 async def test_something_else_at_the_address_is_said_so() -> None:
-    """A server that is no tracker is told apart from no server."""
+    """The errors distinguish another server from no server."""
     async with serving(session=SmallAgent(), role=Role.TRACKER) as address:
         with pytest.raises(TrackerUnavailable, match="is no tracker of ours"):
             await fleet.aio.connect(address)

@@ -35,7 +35,7 @@ _BREAKS = re.compile(r"([=:])|\s+")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the shell is, with a command `fleet`, a library with a job, and a model file."""
+    """The shell's folder, with a command `fleet`, a library with a job, and a model file."""
     made = tmp_path_factory.mktemp("completion")
     (made / "fleet").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fleet "$@"\n')
     (made / "fleet").chmod(0o755)
@@ -57,7 +57,7 @@ async def local(folder: Path) -> AsyncIterator[LocalFleet]:
 
 
 async def completed(folder: Path, line: str, tracker: str, library: Path | None = None) -> list[str]:
-    """Return what bash offers for the last word of a line: what replaces the part behind its last break."""
+    """Return bash's completions of a line's last word: replacements of the part behind its last break."""
     words = [word for word in _BREAKS.split(line) if word]
     if line.endswith(" "):
         words.append("")
@@ -108,7 +108,7 @@ async def test_bash_completes(folder: Path, local: LocalFleet, line: str, offere
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_bash_completes_jobs_of_the_library(folder: Path) -> None:
-    """By what one types after `fleet jobs show`; no tracker is asked."""
+    """The first letters of a job's name after `fleet jobs show` complete it without a tracker."""
     with Library.open(folder / "library.sqlite") as library:
         name = library.jobs(1)[0].name.removeprefix("jobs/")
 
@@ -120,7 +120,7 @@ async def test_bash_completes_jobs_of_the_library(folder: Path) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_key_changes_nothing_in_a_library(folder: Path, tmp_path: Path) -> None:
-    """Not its version, not the jobs whose process is gone, not one byte; nor does a file appear beside it."""
+    """Completion leaves the library's bytes, version and orphaned jobs unchanged, and creates no file beside it."""
     path = tmp_path / "library.sqlite"
     name = make_with_job(str(path), schema.OLDEST_VERSION)
     before = contents(tmp_path)
@@ -154,7 +154,7 @@ except SystemExit:
 
 
 def test_all_commands_that_name_a_job_are_known() -> None:
-    """What is completed without them, they would complete as well: their word is a job, and there is one."""
+    """A new command with a job as argument must be listed; it would otherwise be completed differently."""
     commands = {name: load_command(name) for name in _COMMANDS}
     leaves = {
         f"{name} {word}".strip(): leaf
@@ -180,7 +180,7 @@ async def test_a_tracker_that_says_nothing_costs_a_moment_and_no_word(folder: Pa
 
 
 def test_a_selector_goes_on_with_keys_and_their_values() -> None:
-    """What was typed before the last comma stays; a value that a selector cannot hold is left out."""
+    """Text before the last comma stays; a value that a selector cannot hold is left out."""
     labels: list[dict[str, str]] = [
         {"name": "a", "kind": "cpu", "model": "two words"},
         {"name": "b", "kind": "cuda"},

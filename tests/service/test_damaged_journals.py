@@ -30,7 +30,7 @@ from fleet.tracker.journal.mark import mark_path
 
 NOW = 1_800_000_000.0
 DAMAGES = int(os.environ.get("FLEET_DAMAGED_JOURNALS", "60"))
-"""How many are tried; 1,500 take a minute."""
+"""Number of damages to try; 1,500 take a minute."""
 
 
 def device(number: int, *, is_leased: bool) -> DeviceEntry:
@@ -184,7 +184,7 @@ def test_no_damaged_journal_is_taken_for_a_whole_one(killed: list[Path], tmp_pat
 
 @pytest.mark.slow
 def test_a_killed_journal_is_whole(killed: list[Path], tmp_path: Path) -> None:
-    """Nothing of what was committed is lost, and the next start says nothing of damage."""
+    """No committed change is lost, and the next start reports no damage."""
     for number, source in enumerate(killed):
         folder = tmp_path / str(number)
         shutil.copytree(source, folder)
@@ -203,7 +203,7 @@ def filled(folder: Path) -> Path:
 
 
 def test_a_journal_that_is_gone_is_missed(tmp_path: Path) -> None:
-    """An emptied or deleted file is no first start; what the copy has comes back with a larger boot number."""
+    """An emptied or deleted file does not count as a first start; the copy is restored with a larger boot number."""
     path = filled(tmp_path)
     keep_copy(path)
     boot = opened(tmp_path).boot
@@ -223,7 +223,7 @@ def test_a_journal_that_is_gone_is_missed(tmp_path: Path) -> None:
 
 
 def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
-    """Only the file was brought back from a backup: what came after it is missed, and taken for lost when told to."""
+    """A file from a backup is missing its later changes; restoring accepts the loss."""
     path = filled(tmp_path)
     older = path.read_bytes()
     journal = Journal(path)
@@ -240,8 +240,9 @@ def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_power_cut_may_cost_the_last_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine was booted since: what was not yet on the disk is lost, and the tracker starts without a word to
-    type."""
+    """After a reboot of the machine, changes that had not reached the disk are lost, and the tracker starts without
+    manual repair.
+    """
     path = filled(tmp_path)
     older = path.read_bytes()
     journal = Journal(path)
@@ -254,7 +255,7 @@ def test_a_power_cut_may_cost_the_last_moments(tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_any_good_file_only_starting_empty_is_left(tmp_path: Path) -> None:
-    """Said, not done: an operator decides. What was damaged is kept, and boots count on."""
+    """An operator must decide to start empty. The damaged file is kept, and boot numbers go on."""
     path = filled(tmp_path)
     boot = opened(tmp_path).boot
     for file in (path, copy_path(path)):

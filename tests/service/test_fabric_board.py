@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
-    """Programming another bitstream changes what the same board computes, and how many cycles it takes."""
+    """Programming another bitstream changes the board's results and cycles."""
     root = make_zynq_root(tmp_path / "root", family="xlnx,zynqmp")
     artifacts = build_tilings(host_target(), tmp_path)
     entry = {"driver": "zynq", "name": "zynq", "part": "xczu3eg", "sys_root": str(root)}

@@ -83,7 +83,9 @@ def test_the_designs_are_clean(design: object) -> None:
 
 @pytest.mark.parametrize("design", ["gemm_i8", "gemm_i8_wide"])
 def test_hundreds_of_random_tiles_are_what_numpy_computes(root: Path, fabric: EmulatedFabric, design: str) -> None:
-    """Results are equal bit for bit, overflow included, from zero and accumulated; what lies around the tile stays."""
+    """Results are equal bit for bit, overflow included, from zero and accumulated; memory around the tile is
+    unchanged.
+    """
     random = np.random.default_rng(2026)
     fabric.load(design)
     program = make_program(root)
@@ -98,7 +100,7 @@ def test_hundreds_of_random_tiles_are_what_numpy_computes(root: Path, fabric: Em
 
 
 def test_the_same_tile_takes_the_same_cycles(root: Path, fabric: EmulatedFabric) -> None:
-    """Its cycles depend neither on its numbers nor on what ran before."""
+    """Its cycles depend neither on its numbers nor on earlier tiles."""
     random = np.random.default_rng(3)
     fabric.load("gemm_i8")
     program = make_program(root)
@@ -127,7 +129,7 @@ def test_cycles_follow_from_the_microarchitecture(root: Path, fabric: EmulatedFa
 def test_operands_are_fetched_from_memory_and_sums_stored_there(
     root: Path, fabric: EmulatedFabric, design: str
 ) -> None:
-    """Results are equal bit for bit, with full bursts and partial ones; what lies around the tiles stays."""
+    """Results are equal bit for bit, with full and partial bursts; memory around the tiles is unchanged."""
     random = np.random.default_rng(2027)
     fabric.load(design)
     program = make_program(root)

@@ -58,7 +58,7 @@ class Fleet:
         await self._agent.close()
 
     async def hold(self, client_id: str) -> tuple[LeaseStream, lease_pb2.Granted, Holder]:
-        """Acquire the device with a client of its own and return what it can use the device with."""
+        """Acquire the device with a client of its own; return its stream, the grant and a holder."""
         stream = await self._stack.enter_async_context(
             LeaseStream(self.tracker.address, client_id, proof=credentials(Role.USER))
         )
@@ -143,8 +143,9 @@ async def test_a_lease_outlives_its_agent(tmp_path: Path) -> None:
 
 
 async def test_a_forged_epoch_shuts_nobody_out(tmp_path: Path) -> None:
-    """What an agent's ledger claims is counted on from; where that is impossible, the device says what to do, and one
-    command heals it."""
+    """Epochs continue from above an agent's ledger; if that is impossible, the device shows the remedy, and one command
+    heals it.
+    """
     async with serve_tracker(state_dir=tmp_path) as served, fleet.aio.connect(served.address) as client:
         async with SimulatedAgent(served.address, ["devices/a"]) as agent:
             agent.report("devices/a", is_healthy=True, highest_epoch=EPOCHS_END + 5)
@@ -187,7 +188,7 @@ async def test_after_a_reset_no_earlier_holder_comes_back(tmp_path: Path) -> Non
                 return True
             return False
 
-        await eventually(is_refused)  # the agent hears of it on a stream of its own
+        await eventually(is_refused)  # the agent learns of it on a stream of its own
         _, _, new = await held.hold("new")
         assert await new.open() > 0
         with pytest.raises(LeaseRevoked):

@@ -81,7 +81,7 @@ async def test_records_of_a_target_that_is_refused_keep_no_others_waiting(librar
 
 
 async def test_a_job_learns_from_all_but_what_kills_its_worker(library: Library) -> None:
-    """A candidate of an earlier job may crash whoever looks at it; the job goes on without what it could teach."""
+    """A candidate of an earlier job may crash the worker that reads it; the job goes on without it."""
     library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
     add(library, *(f"[[{number}],[]]" for number in range(20)))
     [item] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)

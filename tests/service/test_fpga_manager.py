@@ -81,7 +81,7 @@ async def test_success_is_not_believed_without_the_state(manager: FpgaManager, f
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
 async def test_a_full_disk_is_left_as_it_was(manager: FpgaManager, tmp_path: Path) -> None:
-    """The image does not fit beside what is there: no piece of it stays."""
+    """An image that does not fit beside the present one leaves no piece."""
     firmware = tmp_path / "root/lib/firmware"
     mounted = await run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(firmware))
     if mounted != 0:
@@ -101,7 +101,7 @@ async def run(*command: str) -> int:
 
 
 async def test_a_hung_write_hangs_nobody_else(manager: FpgaManager, fabric: FakeFabric) -> None:
-    """It is given up after its time; others are told until it comes back from the kernel, then all is well."""
+    """It is given up at its time limit; others get an error until it returns from the kernel, then they work."""
     fabric.fault("hang")
     with pytest.raises(ProgrammingFailed, match=r"did not come up within 0\.5 s"):
         await load(manager, timeout_sec=0.5)
@@ -123,7 +123,9 @@ async def test_a_kernel_without_a_manager_says_what_it_needs(tmp_path: Path) -> 
 
 
 async def test_without_the_attribute_an_overlay_programs_the_region(tmp_path: Path) -> None:
-    """One after the other, the earlier one taken off; what the kernel refuses is named here, too."""
+    """Overlays are applied one after the other, and the earlier one is removed; the kernel's errors are named here,
+    too.
+    """
     root = tmp_path / "root"
     with overlays(root) as applied:
         manager = FpgaManager(root)
@@ -143,7 +145,7 @@ async def test_without_the_attribute_an_overlay_programs_the_region(tmp_path: Pa
 
 
 async def test_a_device_tree_without_a_region_cannot_take_an_overlay(tmp_path: Path) -> None:
-    """It names what is missing."""
+    """The error names the missing property."""
     root = tmp_path / "root"
     with overlays(root):
         (root / "sys/firmware/devicetree/base/fpga-region/compatible").unlink()
@@ -163,7 +165,7 @@ async def test_a_mainline_kernel_without_overlays_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone who may not")
 def test_missing_rights_come_with_the_remedy(tmp_path: Path) -> None:
-    """A process that is not root is told what to do before anything is written."""
+    """A process that is not root gets the remedy before anything is written."""
     attributes = tmp_path / "sys/class/fpga_manager/fpga0"
     attributes.mkdir(parents=True)
     for name in ("state", "flags", "firmware"):

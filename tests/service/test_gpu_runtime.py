@@ -80,7 +80,7 @@ def failing_artifact(folder: Path, message: str) -> Path:
 
 
 async def test_a_flush_is_one_of_the_l2_cache(pool: WorkerPool, tmp_path: Path) -> None:
-    """Arguments lie in the device's memory: whoever asks for cold caches gets the device's flushed."""
+    """Arguments lie in the device's memory, so a flush of caches flushes the device's."""
     import tvm
 
     workload = matmul(32)
@@ -108,7 +108,7 @@ async def test_a_flush_is_one_of_the_l2_cache(pool: WorkerPool, tmp_path: Path) 
 async def test_an_error_that_stays_ends_the_worker(
     pool: WorkerPool, tmp_path: Path, message: str, kind: str, is_last: bool
 ) -> None:
-    """The worker ends after its answer, so that the failure is told as it was; other errors cost no worker."""
+    """The worker ends after its answer, so that the failure keeps its message; other errors cost no worker."""
     worker = await start(pool)
 
     measurement, response = await measure(worker, failing_artifact(tmp_path, message))
@@ -152,7 +152,7 @@ async def test_a_runtime_that_does_not_load_is_the_devices_fault(pool: WorkerPoo
 
 
 async def test_the_wheels_cuda_runtime_fails_cleanly_without_a_driver() -> None:
-    """The message says what to install; the check runs in a process of its own."""
+    """The message names the package to install; the check runs in a process of its own."""
     folder = tvm_library_folder()
     assert folder is not None
     library = folder / "libtvm_runtime_cuda.so"

@@ -65,7 +65,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 @pytest.fixture(params=["jailed", "ruled", "bare"])
 def outcomes(request: pytest.FixtureRequest) -> dict[str, Outcome]:
-    """With all layers of the jail, with those that need no namespace, and without any."""
+    """Outcomes with all layers of the jail, with the layers that need no namespace, and without any."""
     outcomes: dict[str, Outcome] = request.getfixturevalue(request.param)
     return outcomes
 
@@ -82,14 +82,15 @@ def test_a_kernel_that_stopped_everything_ends_with_its_lease(outcomes: dict[str
 
 
 def test_a_kernel_that_killed_the_agent_is_dead_before_the_next_runs(outcomes: dict[str, Outcome]) -> None:
-    """The agent finds it by what it wrote down, if nothing else ended it."""
+    """The agent finds it by its own records, if nothing else ended it."""
     assert outcomes["stop_all_and_kill_agent"] == {"served": True, "survivors": []}
 
 
 @pytest.mark.parametrize(("site", "opened"), [("jailed", 0), ("ruled", 0), ("bare", 6)])
 def test_keys_and_epochs_are_not_to_be_opened(site: str, opened: int, request: pytest.FixtureRequest) -> None:
-    """Nor the agent's, nor the tracker's of the same user, to read or write: by a user or a file system of its own, or
-    rules for files. Without any a worker may what its agent may."""
+    """Workers can neither read nor write the keys of agent and tracker, due to another user, another file system or
+    rules for files. Without these a worker has its agent's rights.
+    """
     outcome = request.getfixturevalue(site)["open_secrets"]
     assert outcome == {"kind": "UNSPECIFIED", "opened": opened, "there": 3}
 

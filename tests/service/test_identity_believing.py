@@ -1,4 +1,4 @@
-"""Whom one believes: devices' names, agents and trackers are who they were, shown by those who only say so."""
+"""Authentication: impostors of devices, agents and trackers are refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_stranger_ends_no_lease_by_attaching() -> None:
 
 @pytest.mark.slow
 async def test_an_agent_lets_nobody_in_who_is_not_of_its_fleet(tmp_path: Path) -> None:
-    """Not with another fleet's certificate, not with the one that everybody has; another agent may call nothing."""
+    """Certificates of another fleet and the public one are refused; other agents may call nothing."""
     elsewhere = make_authority(dt.datetime.now(dt.UTC))
     foreign = issue_own(elsewhere, make_key(), name="x", role=Role.ADMIN, now=dt.datetime.now(dt.UTC))
     async with serve_tracker() as served, serve_agent(served.address, tmp_path) as agent:
@@ -99,7 +99,7 @@ async def test_an_agent_lets_nobody_in_who_is_not_of_its_fleet(tmp_path: Path) -
 
 @pytest.mark.slow
 async def test_a_client_talks_to_no_other_agent_than_the_trackers(tmp_path: Path) -> None:
-    """Whoever listens at the device's address with another key, be it a member's, hears no token."""
+    """An impostor at the device's address, even one with a member's key, gets no token."""
     async with (
         serve_tracker() as served,
         serve_agent(served.address, tmp_path) as real,
@@ -113,7 +113,7 @@ async def test_a_client_talks_to_no_other_agent_than_the_trackers(tmp_path: Path
 
 @pytest.mark.slow
 async def test_two_agents_of_one_name_are_told_so(tmp_path: Path) -> None:
-    """The second one hears whose the name is and what to do; freed by an admin, it attaches by itself."""
+    """The second agent's error names the owner of the name and the remedy; freed by an admin, it attaches by itself."""
     async with serve_tracker() as served:
         async with serve_agent(served.address, tmp_path / "first") as first:
             assert await first.wait_attached(60.0)
@@ -129,7 +129,7 @@ async def test_two_agents_of_one_name_are_told_so(tmp_path: Path) -> None:
 
 
 async def test_a_tracker_with_another_authority_is_not_believed(tmp_path: Path) -> None:
-    """Its clients pin the authority: one that took the address, or lost its state, is said to be another."""
+    """Clients pin the authority: a tracker that took the address, or lost its state, is reported as another one."""
     async with serve_tracker() as served:
         store, kept = CredentialStore(), account_proof(served.address)
         now = dt.datetime.now(dt.UTC)
@@ -145,7 +145,7 @@ async def test_a_tracker_with_another_authority_is_not_believed(tmp_path: Path) 
 async def test_an_agent_attaches_to_no_other_tracker_than_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One with another authority that has its tracker's address hears nothing of it; the agent says what is wrong."""
+    """A tracker with another authority at the right address gets no data; the agent logs the mistake."""
     now = dt.datetime.now(dt.UTC)
     elsewhere = issue_own(make_authority(now), make_key(), name="board", role=Role.AGENT, now=now)
     write_private(tmp_path / "identity.pem", elsewhere.to_pem())
@@ -180,7 +180,7 @@ async def test_the_same_tracker_is_known_by_another_address() -> None:
 
 @pytest.mark.slow
 async def test_a_tracker_that_was_only_found_is_not_used(tmp_path: Path) -> None:
-    """Whatever zeroconf says: an agent that has joined no fleet there ends with what to do."""
+    """An agent that has not joined a tracker found by zeroconf ends with the remedy."""
     async with serve_agent("192.0.2.1:9290", tmp_path) as agent:
         with pytest.raises(NotJoined, match="fleet agent join --tracker 192"):
             await agent.wait_attached(60.0)

@@ -1,4 +1,4 @@
-"""Joining a fleet: by a token, once, and what comes of it is renewed."""
+"""Joining a fleet: by a token, once; certificates are renewed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_the_key_that_everybody_has_makes_nobody_an_admin() -> None:
 
 
 async def test_a_join_token_makes_a_member_once() -> None:
-    """It joins with the role that it was made for; a second use, and one that was revoked, join nobody."""
+    """The member gets the token's role; a used or revoked token is refused."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0, note="for alice")
         revoked, other = await admin.invite(Role.ADMIN, ttl_sec=60.0)
@@ -177,7 +177,7 @@ async def test_the_fingerprint_of_a_joiners_key_is_shown_to_the_admin(caplog: py
 
 
 async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
-    """Whoever answers at the address is compared with the token's fingerprint first."""
+    """The server at the address is compared with the token's fingerprint before any secret is sent."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0)
         text = str(token)
@@ -234,7 +234,9 @@ async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
 
 
 async def test_a_certificate_is_renewed_by_any_address_of_its_tracker(tmp_path: Path) -> None:
-    """Where it was kept for another one; who uses it goes on with the newer one."""
+    """Renewal updates the credentials kept under another address, and connections continue with the newer
+    certificate.
+    """
     now, store = dt.datetime.now(dt.UTC), CredentialStore(tmp_path)
     async with serve_tracker() as served:
         ends_soon = issue_own(
@@ -274,7 +276,9 @@ async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -
 
 
 async def test_an_agent_looks_again_whether_its_certificate_ends_soon(tmp_path: Path) -> None:
-    """A board whose clock says 1970 at the first look, and that is switched off each night, was out after 90 days."""
+    """A board whose clock showed 1970 at the first check, and that is switched off each night, once expired after 90
+    days.
+    """
     now = dt.datetime.now(dt.UTC)
     fresh, ends_soon = (
         issue_own(authority(), make_key(), name="board", role=Role.AGENT, now=made)

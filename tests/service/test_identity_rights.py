@@ -1,4 +1,4 @@
-"""Who may do what, shown by those who may not: through real trackers and agents, over TLS."""
+"""Authorization, shown by refused callers: through real trackers and agents, over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without TLS, and without anybody who could rule: what is served then, and to whom."""
+"""Servers without TLS, and fleets without an admin: allowed calls and callers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_tracker_without_tls_serves_its_own_account_alone() -> None:
 
 
 async def test_a_port_without_tls_serves_nobody_by_accident() -> None:
-    """A server that was not told to go without TLS takes no call that comes without, whoever it is."""
+    """A server refuses calls without TLS unless it is configured to accept them."""
     server = make_server()
     add_fleet_service(server, Answering())
     port = bind(server, "127.0.0.1", 0, None, what="the test")
@@ -72,7 +72,7 @@ async def test_a_fleet_without_tls_measures(tmp_path: Path) -> None:
 
 
 async def test_a_tracker_that_nobody_could_rule_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its account's credentials cannot be written it says so, with the variable that helps."""
+    """A tracker that cannot write its account's credentials ends with an error that names the variable to set."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path / "file/credentials"))
 

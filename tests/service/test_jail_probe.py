@@ -1,4 +1,4 @@
-"""Which layers of a jail a machine has, asked as an agent asks: in a process of its own."""
+"""The jail layers of a machine, probed as an agent does: in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job does while its library is away: it waits, and is there once."""
+"""A job's entry while its library is away: it waits, and is written once."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def report(job: str) -> TuneReport:
 
 
 async def test_a_job_whose_library_answers_badly_begins_and_ends_once(forgetful: Library) -> None:
-    """The connection may end between a commit and its answer: what is asked for again is not there twice."""
+    """The connection may end between a commit and its answer; a retry creates no duplicate."""
     entry = OwnEntry(forgetful)
 
     begun = await entry.begin(beginning())
@@ -118,7 +118,7 @@ async def test_a_library_that_others_write_keeps_nobody_but_the_job_waiting(forg
 
 
 async def test_a_submitted_job_begins_on_each_kind_of_board_once_its_library_answers(forgetful: Library) -> None:
-    """All at the same time; whoever comes last knows the trials of all."""
+    """All kinds begin at the same time; the last one knows the trials of all."""
     job = forgetful.queue.submit(title="m", spec={})
     assert forgetful.queue.take("o") is not None
     entry = QueuedEntry(forgetful, job, "o")

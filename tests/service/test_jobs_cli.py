@@ -83,7 +83,7 @@ def test_what_only_counts_here_is_refused_with_a_job_for_an_optimizer(
 
 @pytest.mark.slow
 def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path) -> None:
-    """With or without "jobs/"; what cannot be done is said in one line."""
+    """Names work with or without "jobs/"; an impossible operation gets an error of one line."""
     name = json.loads(fleet("jobs", "submit", str(model), "--library", path, "--json")[1])["name"]
     short, where = name.removeprefix("jobs/"), ("--library", path)
 
@@ -129,7 +129,7 @@ def test_what_a_watched_job_says_is_not_wrapped_in_a_pipe(path: str) -> None:
     ],
 )
 def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words: tuple[str, ...], says: str) -> None:
-    """It is refused by whoever submits it, not hours later."""
+    """It is refused at submission, not hours later."""
     code, _, err = fleet("jobs", "submit", str(model), "--library", path, *words)
 
     assert code == 2

@@ -107,7 +107,7 @@ def request(client_id: str, request_id: str, order: tuple[float, int], **terms: 
 
 
 def expected() -> Durable:
-    """Return what the journal of version 2 held when it was written."""
+    """Return the content of the journal of version 2 at its creation."""
     urgent = request(
         "key2:client-b",
         'r3 "quoted"',

@@ -38,7 +38,7 @@ SPEC = TensorSpec((4,), "float32")
 
 
 class Attentive:
-    """A build pool that notes who asks it for what while there is a device."""
+    """A build pool that records its tasks and whether a device was held."""
 
     def __init__(self, folder: Path, device: SteadyDevice, turns: Turns) -> None:
         self._built = artifact(folder)
@@ -48,7 +48,7 @@ class Attentive:
         """Names of tasks, and whether a device was held."""
 
         self.schedules: list[dict[str, str]] = []
-        """Those that whole models were asked for with."""
+        """Schedules given for whole models."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

@@ -109,7 +109,9 @@ def test_a_job_on_several_boards_is_shown_for_each(path: str) -> None:
 
 
 def test_best_is_of_one_tvm(path: str) -> None:
-    """The installed one, unless another or all are asked for; what the records have is said where that finds none."""
+    """The default is the installed version; another one or all can be selected; an empty result names the versions in
+    use.
+    """
     with Library.open(path) as library:
         old = replace(PI4, tvm_version="0.1")
         library.add_record(NewRecord(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
@@ -157,7 +159,7 @@ def test_an_unchecked_candidate_is_not_best_where_others_were_checked(path: str)
 
 
 def test_records_without_a_target_stand_by_themselves(path: str) -> None:
-    """What an import left without target is listed beside the others, once."""
+    """Imported records without a target are listed beside the others, once."""
     with Library.open(path) as library:
         library.add_record(
             NewRecord(
@@ -245,7 +247,7 @@ def test_jobs_are_listed_and_shown(path: str) -> None:
 
 
 def test_records_travel_through_files(path: str, tmp_path: Path) -> None:
-    """What one library exports another imports, once."""
+    """Records exported by one library are imported by another, once."""
     out_dir, other = str(tmp_path / "out"), str(tmp_path / "other.sqlite")
     code, _, err = fleet("export", out_dir, "--library", path, "--device-model", "pi4")
     assert (code, err.strip()) == (0, f"Exported 2 records of 1 workloads to {out_dir}.")
@@ -256,7 +258,7 @@ def test_records_travel_through_files(path: str, tmp_path: Path) -> None:
 
 
 def test_an_unusable_library_is_one_line(tmp_path: Path) -> None:
-    """No traceback: what is wrong, and exit code 2."""
+    """An error of one line and exit code 2, without a traceback."""
     path = tmp_path / "text"
     path.write_text("no database " * 99)
 
@@ -304,7 +306,7 @@ def test_a_disturbed_best_is_said(path: str) -> None:
 
 
 def test_snapshots_are_listed_with_what_they_know_and_how_they_rank(path: str) -> None:
-    """The one in use is named; one that nobody uses is told from those that were in use before."""
+    """The snapshot in use is marked; one that was never used differs from formerly used ones."""
     assert "No snapshots" in fleet("snapshots", "--library", path)[2]
     with Library.open(path) as library:
         term = library.memory.stand("test", lease_sec=60)

@@ -85,7 +85,7 @@ def test_no_process_builds_while_another_measures(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_the_turn_of_a_killed_process_ends(tmp_path: Path, builder: subprocess.Popen[str]) -> None:
-    """The kernel sees to it; who builds, too, does not wait for it."""
+    """The kernel releases the lock; another builder does not wait for it."""
     turns, entered = MachineTurns(tmp_path), asyncio.Event()
 
     async def measure() -> None:
@@ -118,7 +118,7 @@ async def test_nobody_waits_for_ever(
 async def test_who_is_cancelled_while_waiting_leaves_nothing_locked(
     tmp_path: Path, builder: subprocess.Popen[str]
 ) -> None:
-    """Another one that builds comes in at once."""
+    """Another builder gets its turn at once."""
     turns = MachineTurns(tmp_path)
 
     async def measure() -> None:

@@ -27,7 +27,7 @@ DISTURBED = {"disturbances": [{"kind": "contention", "text": "others computed"}]
 
 
 class Remembered(Script):
-    """A job whose results go into a real library."""
+    """A job with a real library for its results."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -75,7 +75,9 @@ def measured(rng: random.Random, trial: Trial) -> Measurement:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_job_and_the_library_agree_on_the_best_at_every_moment(library: Library, seed: int) -> None:
-    """Through repeats, wrong candidates, crashes and run-offs, and for the next job that begins with what is known."""
+    """They agree through repeats, wrong candidates, crashes and run-offs, and for the next job, which begins with known
+    records.
+    """
     rng = random.Random(seed)
     seen = []
     for number in range(2):
@@ -125,7 +127,7 @@ def test_an_export_says_how_long_its_schedules_take_alone(library: Library) -> N
 
 
 def test_an_export_has_no_static_schedule_that_failed(library: Library) -> None:
-    """Where nothing better is known; one that was not checked is."""
+    """A failed static schedule is skipped even without an alternative; an unchecked one is used."""
     failed, tried = workload("failed"), workload("tried")
     for own in (failed, tried):
         library.add_workload(StoredWorkload(shash=own.shash, name=own.name, mod_json=own.mod_json))

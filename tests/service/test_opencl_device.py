@@ -49,7 +49,7 @@ def holder(bench: Bench) -> Holder:
 
 
 async def product(holder: Holder, library: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """What a library makes of two random matrices, and what numpy makes of them."""
+    """Return a library's product of two random matrices, and numpy's."""
     left, right = np.random.default_rng(3).standard_normal((2, SIZE, SIZE)).astype("float32")
     digest = await holder.put(library)
     request = session_service_pb2.CallRequest(
@@ -62,7 +62,7 @@ async def product(holder: Holder, library: bytes) -> tuple[np.ndarray, np.ndarra
 
 @pytest.mark.parametrize("name", ["matmul.so", "tuned.so"])
 async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, models: Path) -> None:
-    """TVM's default schedule, and one that MetaSchedule proposed."""
+    """Both TVM's default schedule and one from MetaSchedule compute the right product."""
     found, expected = await product(holder, (models / name).read_bytes())
 
     np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
@@ -94,7 +94,7 @@ async def test_it_works_in_the_jail_and_says_so(bench: Bench, holder: Holder, mo
 
 
 async def test_functions_are_timed_by_the_device(holder: Holder, models: Path) -> None:
-    """The times are those of its events, below what the host waited for, and marked as such."""
+    """The times are the device's events, below the host's wait, and marked as such."""
     result = await holder.run((models / "tuned.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)
 
     assert kind_of(result) == "UNSPECIFIED", result.error_message
@@ -117,7 +117,7 @@ async def test_caches_are_flushed_on_the_device(holder: Holder, models: Path) ->
 
 
 async def test_a_model_runs_in_the_relax_vm(holder: Holder, models: Path) -> None:
-    """Its result is ONNX Runtime's, host parts included, and the whole of it is timed by the host's clock."""
+    """Its result, host parts included, equals ONNX Runtime's, and the host's clock times the whole model."""
     import onnxruntime
 
     x = np.random.default_rng(8).standard_normal((1, 3, 8, 8)).astype("float32")
@@ -150,7 +150,7 @@ async def test_a_buffer_too_large_is_out_of_memory(holder: Holder, models: Path)
 
 
 async def test_the_log_of_a_kernel_that_does_not_build_comes_back(holder: Holder, models: Path) -> None:
-    """The driver's own words name what it did not find, and the next candidate runs."""
+    """The error contains the driver's log with the missing name, and the next candidate runs."""
     result = await holder.run(
         (models / "undefined.so").read_bytes(), args=[spec("fill", SIZE), spec("output", SIZE)], evaluator=QUICK
     )

@@ -1,4 +1,6 @@
-"""The plug-in as a library: compiled once, refused by another TVM, found by stock TVM; and who lists the devices."""
+"""The plug-in as a library: compiled once, refused by another TVM, found by stock TVM; and the process that lists
+devices.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def test_stock_tvm_runs_opencl(plugin: Path, tmp_path: Path) -> None:
 
 
 def test_stock_tvm_compiles_the_plugin_at_first_use(tmp_path: Path) -> None:
-    """Importing does not wait for a compiler; asking for a device does, once, whoever else does so at that moment."""
+    """Importing does not wait for a compiler; the first use of a device does, once for all concurrent processes."""
     cache = {"FLEET_CACHE_DIR": str(tmp_path)}
 
     imported = run_python("import tvm; import os; print(os.listdir(os.environ['FLEET_CACHE_DIR']))", **cache)
@@ -104,9 +106,9 @@ def test_stock_tvm_compiles_the_plugin_at_first_use(tmp_path: Path) -> None:
 
 
 def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 in the middle, while another one waits: that one compiles it, and nothing half stays.
+    """After kill -9 of one builder, a waiting one compiles, and no partial file stays.
 
-    The compiler is a slow one that writes what it reads: who compiles is what matters here.
+    A slow compiler that copies its input stands in: only the builders matter here.
     """
     folder, tools = tmp_path / "opencl", tmp_path / "bin"
     tools.mkdir()
@@ -160,7 +162,7 @@ def test_a_plugin_for_another_tvm_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_to_compile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compiler, or one that fails: the package, or the compiler's words."""
+    """A missing compiler is reported with its package, a failing one with its output."""
     tools = tmp_path / "bin"
     tools.mkdir()
     monkeypatch.setenv("PATH", str(tools))
@@ -241,7 +243,7 @@ async def test_a_driver_that_hangs_holds_up_nobody() -> None:
 
 
 async def test_a_device_that_is_gone_is_shown_as_such() -> None:
-    """A GPU is looked for now and then; the reason says what to try, and one that comes back is healthy again."""
+    """A GPU is checked now and then; the reason names the remedy, and one that returns is healthy again."""
     gpu = replace(find_opencl_devices()[0], type="gpu")
     listed: list[OpenClDevice] = []
     driver = opencl.OpenClDriver("gpu", gpu, "here", check_sec=0.0, list_devices=lambda: listed)

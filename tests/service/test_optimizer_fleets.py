@@ -1,4 +1,4 @@
-"""Which optimizers run jobs for a fleet that a user names by one of its addresses."""
+"""Finding the optimizers of a fleet that a user names by one of its addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def optimizer(tracker: str, host: str = platform.node()) -> OptimizerRecord:
 
 
 async def test_an_optimizer_is_found_by_any_address_of_its_tracker() -> None:
-    """By what the tracker calls its fleet; one of another fleet, or with a tracker that does not answer, is not."""
+    """The tracker's own name of its fleet decides; optimizers of another fleet, or without a reachable tracker, do not
+    match.
+    """
     async with serve_tracker() as ours, serve_tracker() as other:
         here, there = (optimizer(f"localhost:{each.address.rpartition(':')[2]}") for each in (ours, other))
         others = [there, optimizer(NOBODY), optimizer(ours.address, host="elsewhere.invalid")]
@@ -29,7 +31,7 @@ async def test_an_optimizer_is_found_by_any_address_of_its_tracker() -> None:
 
 
 async def test_where_no_tracker_answers_addresses_are_compared() -> None:
-    """The one in the words of its user is the only one that can be meant."""
+    """Only the optimizer with exactly the user's address can be meant."""
     same, other = optimizer(NOBODY), optimizer("127.0.0.1:2")
 
     assert await serving([same, other], NOBODY, await fleet_behind(NOBODY)) == [same]

@@ -50,10 +50,10 @@ class BuiltAlready:
     def __init__(self, folder: Path) -> None:
         self._built = artifact(folder)
         self.searches: list[ProposeTask] = []
-        """Searches that it was asked for; none of them finds anything."""
+        """Submitted searches; none of them finds anything."""
 
         self.tasks = 0
-        """All others."""
+        """Number of other tasks."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self.tasks += 1
@@ -142,7 +142,7 @@ async def test_a_workload_that_cannot_be_checked_is_closed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("kinds", "asked"), [(["cuda", "llvm"], b"model"), (["cuda"], None)])
 async def test_a_search_asks_the_snapshot_of_the_library(tmp_path: Path, kinds: list[str], asked: bytes | None) -> None:
-    """If that has learnt from such targets; what holds for GPUs says nothing about processors."""
+    """The snapshot is used only if it was trained on such targets; GPUs teach nothing about processors."""
     snapshot = ModelSnapshot(
         digest="sha256:0",
         content=b"model",
@@ -261,10 +261,10 @@ class Searching(BuiltAlready):
         super().__init__(folder)
         self.most = 100
         self.endless: int | None = 4
-        """Which build that is."""
+        """Number of that build."""
 
         self.told: list[tuple[int, int]] = []
-        """How many results, and candidates under way, each search was told of."""
+        """Number of results, and of candidates under way, given to each search."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if isinstance(args[-1], BuildTask) and args[-1].trace_json == f'["{self.endless}"]':
@@ -288,7 +288,7 @@ class Searching(BuiltAlready):
 
 
 async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(tmp_path: Path) -> None:
-    """What was searched ahead is nobody's, what is built ahead is claimed: the next run measures that first."""
+    """Candidates that were only searched are not claimed, built ones are; the next run measures these first."""
     pool = Searching(tmp_path)
     async with bench(tmp_path, pool, shares_cores=False) as job:
         running = asyncio.create_task(job.loop.run())
@@ -309,7 +309,7 @@ async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(t
 
     assert in_flight == {"w": {stuck: '["4"]'}}
     found = list(dict.fromkeys(record.trace_json for record in records))
-    # Those of one batch are stored side by side, in any order; batches follow each other.
+    # Candidates of one batch are stored side by side, in any order; batches follow each other.
     assert [sorted(found[:4]), found[4], sorted(found[5:])] == [
         [f'["{n}"]' for n in range(4)],
         '["4"]',
@@ -415,7 +415,7 @@ async def test_the_next_batch_is_measured_while_the_last_is_checked(tmp_path: Pa
 
 
 class Reading(OddAgent):
-    """Takes in what is sent while it measures; answers the last trial of its first batch once `before_last` holds."""
+    """Receives requests while it measures; answers the last trial of its first batch once `before_last` holds."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an optimizer does when its library is away, and when it comes back."""
+"""An optimizer while its library is away, and after its return."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def serving(library: Library, folder: Path, *, jobs: int) -> AsyncIterator
 async def test_an_optimizer_outlasts_its_library(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A database that restarts, or whose disk is full for a while, refuses what is written, and takes it later."""
+    """An optimizer retries its writes while the database restarts or its disk is full."""
     pool = BuildPool(1)
     shop = Workshop(library=library, pool=pool, builders=pool, artifact_dir=tmp_path, cores=Cores())
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
@@ -125,7 +125,7 @@ async def test_a_job_whose_claim_expires_at_once_leaves_its_place_to_the_next(li
 async def test_how_a_job_ended_is_written_once_the_library_takes_it(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told late, and the job is neither lost nor run again."""
+    """The end is written late, and the job is neither lost nor run again."""
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         database.execute(
             "CREATE TRIGGER full BEFORE UPDATE ON jobs WHEN NEW.state = 'FAILED' "

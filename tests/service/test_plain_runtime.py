@@ -181,7 +181,7 @@ async def test_a_relax_executable_is_refused_with_the_reason(worker: WorkerHandl
 
 
 def test_artifacts_call_registered_functions(models: Path) -> None:
-    """They are found by name and take addresses; what they raise comes back as the function's failure."""
+    """Functions are found by name and take addresses; their exceptions become failures of the candidate."""
     code = f"""
 import ctypes
 from device_agents.runtimes.plain.runtime import PlainRuntime

@@ -1,4 +1,4 @@
-"""What a job does with its results while its library is away."""
+"""A job's results while its library is away."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Fixed(Library):
 
 
 class Damaged(Library):
-    """A library whose pages somebody has overwritten."""
+    """A library with overwritten pages."""
 
     def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
         raise LibraryDamaged("it is damaged")

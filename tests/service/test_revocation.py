@@ -1,4 +1,4 @@
-"""Members that are none any more: what a revoked key has ends, and it comes back no more."""
+"""Revocation of members: a revoked key loses its leases and streams, and is refused afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ async def client_of(
 
 
 async def test_a_revoked_member_loses_what_it_has_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease goes to the next in line, not to what it waited for itself; it hears why, and is refused after that."""
+    """Its lease goes to the next client in line, not to its own request; it gets the reason, and is refused
+    afterwards.
+    """
     lost = credentials(Role.USER, make_key())
     async with (
         serve_tracker() as served,
@@ -99,7 +101,9 @@ async def test_a_revoked_member_loses_what_it_has_at_once(tmp_path: Path, monkey
     ids=["unary", "stream"],
 )
 async def test_a_call_that_waited_for_its_request_is_refused(rpc: str, request_: Message) -> None:
-    """Let in before the revocation, it says what it wants afterwards: an admin could have let himself in again."""
+    """A call let in before the revocation is refused with its first message; an admin could otherwise readmit
+    itself.
+    """
     lost = credentials(Role.ADMIN, make_key())
     key_id = own_key_id(lost.key_pem)
     async with (
@@ -224,7 +228,9 @@ async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:
 
 
 async def test_an_agents_stream_is_audited_with_what_it_offers() -> None:
-    """Its devices by name, of very many the first, and none of what it says of them; also where it was refused."""
+    """The log has the names of its devices, at most the first 20, and none of their other data; refused streams are
+    logged, too.
+    """
     names = [f"devices/{number}" for number in range(22)]
     async with (
         serve_tracker() as served,

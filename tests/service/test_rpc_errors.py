@@ -32,7 +32,7 @@ SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 
 
 class Raising:
-    """Raises what it was given, from every rpc."""
+    """Raises the given error from every rpc."""
 
     error: Exception
 
@@ -81,7 +81,7 @@ async def caught(calling: Awaitable[None]) -> FleetError:
 async def test_every_class_survives_the_wire(
     served: tuple[Raising, Stub], rpc: Callable[[Stub], Awaitable[None]]
 ) -> None:
-    """What the server raised is what the client catches: class and text."""
+    """The client catches the server's error with its class and text."""
     servicer, stub = served
     for cls in error_classes().values():
         servicer.error = cls(f"a {cls.__name__} about devices/x")

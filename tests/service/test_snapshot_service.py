@@ -1,4 +1,4 @@
-"""The shared cost model from an optimizer, for those who cannot reach its library."""
+"""The shared cost model from an optimizer, for readers that cannot reach its library."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def reading(address: str) -> AsyncIterator[list[bytes]]:
 
 @pytest.mark.slow
 async def test_a_reader_gets_the_snapshot_in_use_and_each_that_follows(library: Library) -> None:
-    """Without the library: what is published there comes by itself."""
+    """Readers without the library get newly published snapshots by themselves."""
     await asyncio.to_thread(publish, library, b"first")
     async with (
         serving_snapshots(library.memory, ServingAddress(), user, Guard()) as address,
@@ -151,7 +151,7 @@ async def test_a_reader_gets_the_snapshot_in_use_and_each_that_follows(library: 
 
 @pytest.mark.slow
 async def test_a_reader_comes_back_when_the_optimizer_does() -> None:
-    """What it has is not sent again, what is new is."""
+    """A known snapshot is not sent again, a new one is."""
     servicer = CostModelServicer()
     servicer.publish(GOOD)
     async with served(servicer) as address:
@@ -169,7 +169,9 @@ async def test_a_reader_comes_back_when_the_optimizer_does() -> None:
 
 @pytest.mark.slow
 async def test_a_reader_waits_for_an_optimizer_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    """From the first: it was told to log in, since nobody showed whose fleet that is, and read nothing ever after."""
+    """A reader waits from its first try; it was once told to log in, because the fleet was unknown, and then read
+    nothing.
+    """
     servicer = CostModelServicer()
     servicer.publish(GOOD)
     async with served(servicer) as address:
@@ -205,7 +207,7 @@ async def test_a_snapshot_that_is_not_what_its_digest_says_is_not_used(caplog: p
 
 
 async def test_features_of_another_version_are_refused() -> None:
-    """What predicts from other features would be wrong without a word."""
+    """A model for other features would predict wrong values silently."""
     async with served(CostModelServicer()) as address:
         with pytest.raises(InvalidRequest, match="use the same version"):
             await anext(watch_snapshots(address, "other features"))
@@ -255,7 +257,7 @@ async def test_a_revoked_key_reads_no_more(library: Library) -> None:
 
 
 async def test_nobody_is_served_before_the_tracker_has_said_whose_keys_were_revoked() -> None:
-    """Where it does not answer, no port is opened."""
+    """No port is opened while the tracker does not answer."""
     async with serve_tracker() as tracker:
         address = tracker.address
         know_tracker(address)
@@ -287,6 +289,6 @@ def test_a_snapshot_is_the_same_after_the_wire() -> None:
 
 @pytest.mark.parametrize("spoil", [lambda s: replace(s, content=b""), lambda s: replace(s, digest="sha256:0")])
 def test_what_has_another_digest_is_refused(spoil: Callable[[ModelSnapshot], ModelSnapshot]) -> None:
-    """Where it enters."""
+    """A snapshot with a wrong digest is refused when it is received."""
     with pytest.raises(InvalidRequest, match="another digest"):
         model_snapshot_from_proto(model_snapshot_to_proto(spoil(GOOD)))

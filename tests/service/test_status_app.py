@@ -1,4 +1,4 @@
-"""`fleet status` as an application, on a real tracker: what it shows and does when keys are pressed."""
+"""`fleet status` as an application, on a real tracker: its display and its reactions to keys."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def client(served: ServedTracker, agent: SimulatedAgent) -> AsyncIterator[
 
 
 class Screen:
-    """What somebody sees, and the keys that they press."""
+    """The visible text, and key presses."""
 
     def __init__(self, app: FleetApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -138,7 +138,7 @@ async def test_queue_and_jobs_are_seen_beside_twenty_boards(client: fleet.aio.Fl
 
 
 async def test_a_selector_filters_while_it_is_typed(client: fleet.aio.Fleet) -> None:
-    """What cannot be read is said beside it, and what was shown stays; esc twice shows everything again."""
+    """An unreadable selector shows an error and keeps the rows; esc twice shows everything again."""
     async with client.acquire("name=pi-7"), screen_of(client) as screen:
         await screen.press("slash")
         await screen.shows("filter:")
@@ -158,7 +158,7 @@ async def test_a_selector_filters_while_it_is_typed(client: fleet.aio.Fleet) -> 
 
 
 async def test_the_cursor_stays_on_its_device(client: fleet.aio.Fleet, agent: SimulatedAgent) -> None:
-    """However the rows are sorted anew under it; what was selected is what is acted on."""
+    """The selection stays on its device while rows are sorted anew, and actions apply to it."""
     async with screen_of(client) as screen:
         table = screen.app.query_one("#devices", PaneTable)
         await screen.press("down", "down", "down")
@@ -178,7 +178,7 @@ async def test_the_cursor_stays_on_its_device(client: fleet.aio.Fleet, agent: Si
 
 
 async def test_a_lease_is_revoked_only_after_a_yes(client: fleet.aio.Fleet) -> None:
-    """No leaves it; yes ends it, and its holder is told by whom."""
+    """No keeps the lease; yes ends it, and its holder gets the revoker's name."""
     async with client.acquire("name=pi-0") as device, screen_of(client) as screen:
         await screen.shows("leased", "x revoke lease")
         await screen.press("x")
@@ -195,7 +195,7 @@ async def test_a_lease_is_revoked_only_after_a_yes(client: fleet.aio.Fleet) -> N
 
 
 async def test_a_wait_is_ended_after_a_yes(client: fleet.aio.Fleet) -> None:
-    """Whoever waits is told by whom."""
+    """The waiting client gets the name of the user."""
     async with client.acquire("name=pi-0"), screen_of(client) as screen:
         waiting = asyncio.create_task(client.acquire_device("name=pi-0"))
         await screen.shows("name=pi-0")
@@ -225,7 +225,7 @@ async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.F
 
 
 async def test_a_restarted_tracker_is_awaited(served: ServedTracker, client: fleet.aio.Fleet) -> None:
-    """What was last known stays, under a line that says since when the tracker is away; then it goes on."""
+    """The last known state stays, under a line with the time since the tracker is away, until it returns."""
     async with screen_of(client) as screen:
         await served.stop()
         await screen.shows("away since", "pi-0")
@@ -262,7 +262,7 @@ async def test_details_follow_the_cursor(client: fleet.aio.Fleet, agent: Simulat
 
 
 async def test_a_jobs_details_come_from_its_library(client: fleet.aio.Fleet, library: Library) -> None:
-    """What `fleet jobs show` prints; stopping it goes through the library, too."""
+    """The details equal the output of `fleet jobs show`; stopping a job goes through the library, too."""
     job = library.queue.submit(title="bert.onnx", spec={"model": "bert.onnx"}, holder="ann@desk")
     library.queue.take("optimizers/1")
     decision = DecisionReport(operator="matmul", count=16, reason=REASON, sentence=reason_text(REASON))

@@ -25,7 +25,7 @@ _LEAVES_THE_SCREEN = b"\x1b[?1049l"
 
 
 class Terminal:
-    """A terminal of 80 x 50, and what was written to it."""
+    """A terminal of 80 x 50 that records its output."""
 
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
@@ -117,7 +117,9 @@ async def test_input_that_is_not_utf8_is_dropped(address: str, terminal: Termina
 
 
 async def test_no_colour_and_no_sign_but_ascii(address: str, terminal: Terminal) -> None:
-    """Where colours are unwanted and the encoding has nothing else; charts, too. Ctrl-C quits."""
+    """Output, charts included, has neither colours nor other signs than ASCII if the environment asks for it. Ctrl-C
+    quits.
+    """
     async with status(address, terminal, NO_COLOR="1", PYTHONIOENCODING="ascii") as process:
         await terminal.shows(b"pi-2")
         terminal.type(b"\r")

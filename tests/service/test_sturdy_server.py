@@ -29,7 +29,7 @@ async def address() -> AsyncIterator[str]:
 
 
 async def test_a_method_whose_name_is_no_text_ends_no_server(address: str) -> None:
-    """A hundred bytes of anybody who got through TLS, as everybody does at a tracker, closed its port for good."""
+    """A hundred bytes from any peer past TLS, which at a tracker means everybody, once closed its port for good."""
     call = frames.headers("/fleet.v1.\udcff/GetFleet", [(SECRET_HEADER, SECRET.secret)]) + frames.message(b"")
     async with rpc.make_channel(address, SECRET) as before:
         await get_fleet(before)
@@ -51,7 +51,7 @@ async def test_a_method_whose_name_is_no_text_ends_no_server(address: str) -> No
     [("1.60.0", False), ("1.83.2", False), ("1.84.0", True), ("1.85.1", True), ("1.90.0.dev1", True), ("2.0.0", True)],
 )
 def test_versions_that_take_all_names_in_one_loop_are_known(version: str, expected: bool) -> None:
-    """Where such a version has no place to prevent it, a server says so when it is made."""
+    """A server with a version that cannot be protected warns when it is made."""
     assert expected == grpc_method_name_workaround.needs_hook(version)
 
 

@@ -1,5 +1,4 @@
-"""A device that is lost, or on which candidate after candidate breaks down: what is sent to it, when again, and what of
-that is the price of a batch."""
+"""Retries and costs on a device that is lost, or that fails one candidate after another."""
 
 from __future__ import annotations
 

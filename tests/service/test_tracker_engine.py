@@ -83,7 +83,7 @@ async def test_a_turn_leaves_room_for_others() -> None:
 
 
 async def test_turns_wait_for_a_busy_journal_and_the_loop_does_not() -> None:
-    """What comes meanwhile is answered once the journal can be written, in its order."""
+    """Requests are answered in order once the journal can be written."""
     bench = Bench()
     await bench.start()
     bench.ledger.is_busy = True

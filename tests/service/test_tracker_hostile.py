@@ -1,4 +1,4 @@
-"""A tracker among peers that say too much, or what is not theirs to say."""
+"""A tracker with peers that send too much, or messages beyond their rights."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_an_error_too_long_for_a_header_still_arrives() -> None:
 
 
 async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: pytest.LogCaptureFixture) -> None:
-    """Two grants of one turn: the one whose device cannot be described fails alone."""
+    """Of two grants of one turn, only the one with an invalid device fails."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/a"], agent_id="of a"),
@@ -148,7 +148,7 @@ async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: py
 
 
 async def test_a_stream_that_says_nothing_ends() -> None:
-    """Of clients, agents and those who may only join; ten thousand silent ones would stay for ever."""
+    """Silent streams of clients, agents and joining peers end; ten thousand of them would otherwise stay for ever."""
     async with (
         serve_tracker(limits=TrackerLimits(hello_sec=0.05)) as served,
         account_channel(served.address) as channel,
@@ -161,7 +161,7 @@ async def test_a_stream_that_says_nothing_ends() -> None:
 
 
 async def test_one_client_cannot_fill_the_queue() -> None:
-    """Whoever asks for very much is told so, and others wait as if it were not there."""
+    """A greedy client gets an error, and other clients wait as if it did not exist."""
     limits = TrackerLimits(max_waiting=6, max_waiting_per_user=4, max_waiting_per_client=3)
     async with (
         serve_tracker(limits=limits) as served,
@@ -208,8 +208,9 @@ async def test_selectors_of_one_user_and_of_all_are_bounded() -> None:
 
 
 async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
-    """One stream too many is refused with an error that says of whom there are too many; a newer stream of a client
-    takes the place of its older one."""
+    """One stream too many is refused with an error that names the limit; a newer stream of a client replaces its older
+    one.
+    """
     limits = TrackerLimits(max_clients=3, max_clients_per_user=2)
     async with serve_tracker(limits=limits) as served:
         proofs = {name: credentials(Role.USER, make_key()) for name in ("mallory", "alice", "bob")}
@@ -235,7 +236,7 @@ async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
     ],
 )
 async def test_agents_are_bounded(limits: TrackerLimits, names: list[str], text: str) -> None:
-    """Devices of one and of all, agents, and what all of them say together: each has its error."""
+    """The limits on devices of one agent, all devices, agents and all descriptions each have an error."""
     async with serve_tracker(limits=limits) as served, SimulatedAgent(served.address, ["devices/a"], agent_id="one"):
         with pytest.raises(LimitReached, match=text):
             await SimulatedAgent(served.address, [f"devices/{name}" for name in names], agent_id="two").open()
@@ -254,8 +255,9 @@ async def test_an_agent_invents_no_names_without_end() -> None:
 
 
 async def test_a_message_of_very_many_parts_ends_its_stream() -> None:
-    """Of a client and of an agent, in the first message or later; a larger one than 1 MiB is not even taken in. The
-    error says what there was too much of, and nothing of it is logged as ours."""
+    """A message of a client or agent with very many parts, first or later, ends its stream; one larger than 1 MiB is
+    not even received. The error names the limit, and the log has no traceback.
+    """
     reports = agent_service_pb2.AttachRequest(reports=[agent_service_pb2.DeviceReport()] * 100_000)
     devices = agent_service_pb2.AttachRequest(hello=hello(*(f"devices/{n}" for n in range(2_000))))
     async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"]):
@@ -273,7 +275,7 @@ async def test_a_message_of_very_many_parts_ends_its_stream() -> None:
 
 
 async def test_what_cannot_be_read_ends_its_stream_and_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that are no message, in a stream that was open: its sender is told, the log has no traceback."""
+    """The sender of invalid bytes on an open stream gets an error, and the log has no traceback."""
     async with serve_tracker() as served, account_channel(served.address) as channel:
         path = "/fleet.v1.LeaseService/OpenLeases"
         call = channel.calls.stream_stream(path)(metadata=channel.header)
@@ -327,9 +329,9 @@ async def test_no_word_of_a_stranger_reaches_a_terminal_as_more_than_words() -> 
 
 
 async def test_streams_that_are_over_are_not_kept() -> None:
-    """Before Python looks for garbage, which a tracker with many devices seldom does: each stream left 10 kB.
+    """Streams are freed before garbage collection, which is rare in a tracker with many devices: each once left 10 kB.
 
-    One in some hundreds, which gRPC cancels at a certain moment, still does: half of them is far from what is promised.
+    One in some hundreds, which gRPC cancels at a certain moment, still does; the limit of a half allows for that.
     """
     gc.collect()
     of_others = {id(each) for each in gc.get_objects() if type(each) is Outbox}
@@ -352,7 +354,7 @@ async def test_streams_that_are_over_are_not_kept() -> None:
 
 
 def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path) -> None:
-    """What was committed counts, though the log cannot be folded now."""
+    """Committed changes count, though the log cannot be checkpointed now."""
     journal = Journal(tmp_path / "journal.sqlite", checkpoint_pages=1)
     journal.open(1e6)
     (tmp_path / "journal.sqlite-wal").unlink()

@@ -1,4 +1,4 @@
-"""The journal on a real disk: what was written comes back, and files that are none are refused."""
+"""The journal on a real disk: changes survive a reopening, and other files are refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def changes(draw: st.DrawFn) -> Changes:
 @given(st.lists(changes(), max_size=6))
 @pytest.mark.slow
 def test_what_was_written_comes_back(tmp_path: Path, written: list[Changes]) -> None:
-    """Any sequence of changes, closed and opened again, gives what an ideal memory would."""
+    """Any sequence of changes, closed and reopened, equals the content of an ideal memory."""
     path = Path(tempfile.mkdtemp(dir=tmp_path)) / "journal.sqlite"
     journal, ledger = Journal(path), Ledger()
     journal.open(NOW)
@@ -115,7 +115,7 @@ def test_what_was_written_comes_back(tmp_path: Path, written: list[Changes]) -> 
 
 
 def test_every_start_counts(tmp_path: Path) -> None:
-    """Boot numbers grow with each start, and a fresh journal begins above those of one that was wiped."""
+    """Boot numbers grow with each start, and a fresh journal begins above those of a wiped one."""
     boots = []
     for _ in range(3):
         journal = Journal(tmp_path / "journal.sqlite")
@@ -179,7 +179,7 @@ def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_log_that_fills_the_disk_begins_anew(tmp_path: Path) -> None:
-    """What is folded in needs no more room, so one failed change is the last: nobody has to restart the tracker."""
+    """A checkpoint frees the log's space, so only one change fails and the tracker needs no restart."""
     journal = Journal(tmp_path / "journal.sqlite")
     journal.open(NOW)
     device = DeviceEntry(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="")
@@ -203,7 +203,7 @@ def test_a_log_that_fills_the_disk_begins_anew(tmp_path: Path) -> None:
 
 
 def test_the_logs_of_killed_trackers_do_not_add_up(tmp_path: Path) -> None:
-    """Each start folds in what the one before it has left, however early that was killed."""
+    """Each start checkpoints the log of the one before it, however early that was killed."""
     path = tmp_path / "journal.sqlite"
     log_bytes = []
     for _ in range(5):
@@ -233,7 +233,7 @@ def _write_and_die(path: Path) -> NoReturn:
 
 
 def test_a_log_that_is_never_caught_up_with_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where commits never stop, folding beside them ends behind them; then there is a moment without commits."""
+    """If commits never pause, checkpoints beside them stay behind; a moment without commits then resets the log."""
     real = file.checkpoint
     monkeypatch.setattr(file, "checkpoint", lambda path, how: 101 if how == "PASSIVE" else real(path, how))
     journal = Journal(tmp_path / "journal.sqlite", checkpoint_pages=20, max_log_pages=100)

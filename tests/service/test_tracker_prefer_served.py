@@ -30,7 +30,7 @@ async def test_the_programmed_board_is_preferred() -> None:
 
 
 async def test_a_report_without_a_digest_means_unknown() -> None:
-    """What is no digest never becomes a label, and a fabric that lost its bitstream loses the label."""
+    """An invalid digest never becomes a label, and a fabric that lost its bitstream loses the label."""
     async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"], kind="zynq") as agent:
         state = served.tracker.state
         agent.report("devices/a", is_healthy=True, bitstream_digest=DIGEST)
@@ -41,7 +41,7 @@ async def test_a_report_without_a_digest_means_unknown() -> None:
 
 
 async def test_malformed_preference_is_the_callers_mistake() -> None:
-    """It is told before anything is asked."""
+    """The client refuses it before any request."""
     async with serve_tracker() as served, fleet.aio.connect(served.address) as client:
         with pytest.raises(InvalidRequest, match="bitstream="):
             await client.acquire_device("zynq", prefer="bitstream=")

@@ -42,7 +42,7 @@ async def served() -> AsyncIterator[ServedTracker]:
 
 @pytest.fixture
 async def timeless() -> AsyncIterator[ServedTracker]:
-    """A tracker whose time does not pass, so that nothing runs out while a busy machine stands still."""
+    """A tracker whose time does not pass, so that no lease expires while a busy machine stalls."""
     async with serve_tracker(clock=FakeClock()) as served:
         yield served
 
@@ -54,7 +54,7 @@ async def snapshot(address: str) -> fleet_service_pb2.Snapshot:
 
 
 async def test_grant_carries_a_token_that_the_agent_can_check(served: ServedTracker) -> None:
-    """The token is signed with the key that agents got, and says what the lease says."""
+    """The token is signed with the key that agents got, and agrees with the lease."""
     async with (
         SimulatedAgent(served.address, ["devices/a"], address=":77") as agent,
         LeaseStream(served.address, "c") as stream,
@@ -70,7 +70,7 @@ async def test_grant_carries_a_token_that_the_agent_can_check(served: ServedTrac
 
 
 async def test_release_fences_the_agent_and_serves_the_next(served: ServedTracker) -> None:
-    """The second client is told its position and why it waits, then gets the device; the agent hears of the end."""
+    """The second client gets its position and the reason, and then the device; the agent learns of the end."""
     async with (
         SimulatedAgent(served.address, ["devices/a"]) as agent,
         LeaseStream(served.address, "one", holder="alice@lab") as one,
@@ -124,7 +124,7 @@ async def test_renewal_gives_a_token_that_lasts_longer(served: ServedTracker) ->
 
 
 async def test_lease_that_is_not_renewed_expires(served: ServedTracker) -> None:
-    """The holder is told, the device is free again, and renewing says how it ended."""
+    """The holder gets the expiry, the device is free again, and a renewal reports the same end."""
     async with SimulatedAgent(served.address, ["devices/a"]), LeaseStream(served.address, "c") as stream:
         granted = await stream.grant("r1", "simulated", ttl_sec=0.1)
         ended = await eventually(lambda: stream.ended.get(granted.lease.name))
@@ -188,7 +188,7 @@ class SlowDisk(FakeClock):
     """A clock that goes on while a tracker opens its files."""
 
     next_stall_sec = 0.0
-    """How long it takes until the next look at the clock."""
+    """Duration of the next reading of the clock."""
 
     def now_sec(self) -> float:
         now_sec, stall_sec = super().now_sec(), self.next_stall_sec
@@ -198,7 +198,7 @@ class SlowDisk(FakeClock):
 
 
 async def test_a_slow_disk_takes_nothing_of_the_time_to_come_back() -> None:
-    """A tracker whose files took a minute to open gives clients all of their time of grace after that."""
+    """Clients have their whole grace period after a tracker whose files took a minute to open."""
     clock = SlowDisk()
     async with (
         serve_tracker(limits=LIMITS, clock=clock) as served,
@@ -217,7 +217,7 @@ async def test_a_slow_disk_takes_nothing_of_the_time_to_come_back() -> None:
 
 
 async def test_restart_keeps_leases_queue_and_epochs(timeless: ServedTracker) -> None:
-    """After a restart on the same journal clients find what they had, and what waited is served in order."""
+    """After a restart on the same journal clients keep their leases, and waiting requests are served in order."""
     address = timeless.address
     async with SimulatedAgent(address, ["devices/a"]) as agent, LeaseStream(address, "one") as one:
         granted = await one.grant("r1", "simulated")
@@ -294,7 +294,7 @@ async def test_malformed_agent_is_refused(served: ServedTracker, names: list[str
 
 
 async def test_stream_without_hello_is_refused(served: ServedTracker) -> None:
-    """A client that does not say who it is gets no lease."""
+    """A client or agent without an id is refused."""
     with pytest.raises(InvalidRequest, match="client_id"):
         await LeaseStream(served.address, "").open()
     with pytest.raises(InvalidRequest, match="agent_id"):
@@ -302,7 +302,7 @@ async def test_stream_without_hello_is_refused(served: ServedTracker) -> None:
 
 
 async def test_revoked_lease_is_over_for_its_holder(served: ServedTracker) -> None:
-    """The operator gets the lease back as it was; the holder is told the reason; twice is not found."""
+    """The operator gets the revoked lease, the holder the reason; a second revocation is not found."""
     async with (
         SimulatedAgent(served.address, ["devices/a"]),
         LeaseStream(served.address, "c") as stream,
@@ -324,8 +324,9 @@ async def test_revoked_lease_is_over_for_its_holder(served: ServedTracker) -> No
 
 
 async def test_a_cancelled_request_waits_no_more(served: ServedTracker) -> None:
-    """The operator gets it back as it was; its client is told by whom and why; the next one moves up; twice is not
-    found."""
+    """The operator gets the cancelled request, its client the reason; the next one moves up; a second cancellation is
+    not found.
+    """
     async with (
         SimulatedAgent(served.address, ["devices/a"]),
         LeaseStream(served.address, "c") as stream,
@@ -355,7 +356,9 @@ async def test_a_cancelled_request_waits_no_more(served: ServedTracker) -> None:
 
 
 async def test_a_selector_is_checked_by_the_tracker(served: ServedTracker) -> None:
-    """How many devices match, busy and detached ones included; none is refused with what there is; nonsense, too."""
+    """The answer counts matching devices, busy and detached ones included; without a match it lists the devices;
+    nonsense is refused.
+    """
     async with (
         LeaseStream(served.address, "c") as stream,
         account_channel(served.address) as channel,
@@ -436,7 +439,7 @@ async def test_job_of_a_lost_client_is_shown_as_interrupted(served: ServedTracke
 
 @pytest.mark.slow
 async def test_client_that_never_reads_loses_its_stream() -> None:
-    """What waits for it is bounded: it is cut off, forgotten, and others are served as before."""
+    """Its backlog is bounded: the client is cut off and forgotten, and others are served as before."""
     async with (
         serve_tracker(limits=LIMITS, max_unsent=2_000) as served,
         SimulatedAgent(served.address, ["devices/a"]),

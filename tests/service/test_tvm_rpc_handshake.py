@@ -1,4 +1,4 @@
-"""The first words with what is not a TVM RPC server, or none that means well: no memory, no time, no driver is lost."""
+"""Handshakes with other or hostile servers: no memory, time or driver is lost."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_driver_goes_on_looking_after_nonsense() -> None:
 
 
 class OddAtFirst(TvmRpcDriver):
-    """A driver whose first knock fails as nothing ever should."""
+    """A driver whose first knock fails with an unexpected error."""
 
     knocks = 0
 
@@ -122,7 +122,7 @@ async def test_a_driver_goes_on_looking_after_what_nobody_foresaw() -> None:
 
 @pytest.mark.parametrize("port", [0, 65536])
 def test_a_port_that_no_server_has_is_refused(port: int) -> None:
-    """When agent.yaml is read: nobody could ever knock there."""
+    """It is refused when agent.yaml is read, since no server can have it."""
     entry = {"address": f"127.0.0.1:{port}", "target": {"kind": "llvm"}}
 
     with pytest.raises(ConfigError, match=r"test: address: '127\.0\.0\.1:"):

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Board:
-    """A Zynq board whose agent can be restarted."""
+    """A Zynq board with an agent that can be restarted."""
 
     tracker: ServedTracker
     folder: Path
@@ -90,7 +90,7 @@ async def label_of(client: fleet.aio.Fleet) -> str:
 
 
 async def test_a_lease_programs_the_fabric_once(board: Board) -> None:
-    """Header gone, bytes swapped; what is loaded already is not loaded again unless that is wanted."""
+    """The header is removed and bytes are swapped; a loaded bitstream is loaded again only on demand."""
     design = board.bitstream("gemm")
     async with board.leased() as device:
         loaded = [await device.program(design), await device.program(design)]
@@ -116,7 +116,7 @@ async def test_the_fleet_sees_what_the_fabric_holds(board: Board) -> None:
 
 
 async def test_a_failed_bitstream_gives_way_to_the_last_good_one(board: Board) -> None:
-    """The holder hears both, the fleet sees the good one, and the board goes on."""
+    """The holder's error names both bitstreams, the fleet sees the good one, and the board goes on."""
     good, bad = board.bitstream("good"), board.bitstream("bad")
     async with board.leased() as device:
         await device.program(good)
@@ -132,7 +132,7 @@ async def test_a_failed_bitstream_gives_way_to_the_last_good_one(board: Board) -
 
 
 async def test_a_board_that_cannot_go_back_takes_no_leases(board: Board) -> None:
-    """Nobody knows what it would compute."""
+    """The board's results would be unknown."""
     async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
         async with client.acquire("kind=zynq") as device:
             await device.program(board.bitstream("good"))
@@ -156,7 +156,7 @@ async def test_a_board_that_cannot_go_back_takes_no_leases(board: Board) -> None
     ],
 )
 async def test_a_bad_file_never_reaches_the_fabric(board: Board, content: bytes, message: str) -> None:
-    """What was loaded before stays, without so much as a reload."""
+    """The loaded bitstream stays, without a reload."""
     good, bad = board.bitstream("good"), board.folder / "bad.bit"
     bad.write_bytes(content)
     async with board.leased() as device:
@@ -232,7 +232,7 @@ async def test_a_restarted_agent_knows_what_the_fabric_holds(board: Board) -> No
 
 @pytest.mark.parametrize("lost", ["boot", "state"])
 async def test_after_a_boot_the_fabric_counts_as_empty(board: Board, lost: str) -> None:
-    """What was good is still known, to go back to."""
+    """The last good bitstream is still known as a fallback."""
     design = board.bitstream("gemm")
     async with board.leased() as device:
         await device.program(design)
@@ -265,7 +265,7 @@ async def test_a_revoked_lease_leaves_a_known_fabric(board: Board) -> None:
 
 
 async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> None:
-    """When the client leaves in the middle, a worker waits for the end and then knows what is there."""
+    """If the client leaves in the middle, a worker waits for the end and then knows the loaded design."""
     (driver,) = make_drivers(parse_config({"devices": [board.entry("zynq")]}))
     await driver.open(NoStrays())
     good, hung = board.bitstream("good"), board.bitstream("hung")
@@ -292,7 +292,7 @@ async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> No
 
 
 async def test_no_worker_is_started_for_the_former_design(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who opens the session while it programs waits, and gets a worker that knows the new registers."""
+    """A session opened during programming waits, and gets a worker that knows the new registers."""
     begun, going_on = asyncio.Event(), asyncio.Event()
     program = ZynqFabric.program
 
@@ -370,7 +370,7 @@ async def test_the_converter_of_the_fabric_tells_the_temperature(tmp_path: Path)
 
 
 async def test_another_machine_is_refused(tmp_path: Path) -> None:
-    """Else a laptop's times would be kept as a board's; whoever names the part is believed."""
+    """A laptop's times would otherwise be stored as a board's; an explicit part in the configuration is trusted."""
     entry = {"driver": "zynq", "sys_root": str(tmp_path), "state_dir": str(tmp_path / "fabric")}
     (stranger,) = make_drivers(parse_config({"devices": [entry]}))
     with pytest.raises(DeviceError, match="no Zynq: it has no device tree; use the driver cpu"):
