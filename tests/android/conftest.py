@@ -1,4 +1,4 @@
-"""What the tests behind a TVM RPC server share: the artifacts that they measure there."""
+"""Artifacts that the tests behind a TVM RPC server measure."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class FakePhone:
         return self._server is not None
 
     async def stop(self) -> None:
-        """Vanish, as when the cable is pulled. What runs on the phone gets SIGHUP, as from adbd."""
+        """Vanish, as when the cable is pulled. Processes on the phone get SIGHUP, as from adbd."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -104,7 +104,7 @@ class FakePhone:
         (self.root / "system/df").unlink(missing_ok=True)
 
     def kill_all(self) -> None:
-        """Kill what runs from this phone's file system."""
+        """Kill the processes from this phone's file system."""
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ class FakePhone:
         return text
 
     def store(self, name: str, content: bytes, mode: int) -> str:
-        """Take a pushed file; return what kept it from that."""
+        """Take a pushed file; return an error message, or ""."""
         path = Path(self.local(name))
         if self.is_full:
             self.write_file("system/df", "Filesystem 1K-blocks Used Available\n/data 100 100 0\n")
@@ -157,7 +157,7 @@ class FakePhone:
         return Path(self.local(name)).read_bytes()
 
     def furnish(self) -> None:
-        """Write what the phone's commands read, from its properties and what it has already."""
+        """Write the files that the phone's commands read, from its properties and existing files."""
         (self.root / "data/local/tmp").mkdir(parents=True, exist_ok=True)
         self.write_file("system/properties", "".join(f"[{k}]: [{v}]\n" for k, v in self.properties.items()))
         if not (self.root / "system/dumpsys-battery").exists():
@@ -221,7 +221,8 @@ class _Link:
         if command == b"CNXN":
             self._greet()
         elif command == b"AUTH":
-            # A signature with a known key: none is. A public key: the phone asks its owner, who has not answered.
+            # For a signature with a known key: none is known. For a public key: the phone's owner has not confirmed it
+            # yet.
             if arg0 != _PUBLIC_KEY:
                 self.send(b"AUTH", _TOKEN, 0, os.urandom(20))
         elif command == b"OPEN":

@@ -1,4 +1,4 @@
-"""What tests of phones need: an adb server of their own, plugging in and out, and a directory of tvm_rpc to push."""
+"""Fixtures of phones: an adb server of their own, plugging in and out, and a directory of tvm_rpc to push."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def add_opencl(rpc_dir: Path) -> None:
         "__attribute__((constructor)) static void install(void) { fleet_opencl_install(); }\n"
     )
     target = rpc_dir / "libtvm_runtime_opencl.so"
-    # All that it takes is named in the library itself: what PoCL starts to link kernels is made to load it, too.
+    # The library itself names all its dependencies: PoCL's linker of kernels loads it, too.
     libraries = ["-ltvm_runtime", "-ltvm_ffi", "-l:libfleet_opencl.so"]
     command = ["gcc", "-shared", "-fPIC", "-o", str(target), str(source), f"-L{rpc_dir}", "-Wl,--no-as-needed"]
     subprocess.run([*command, *libraries, "-Wl,--allow-shlib-undefined"], check=True, timeout=60)

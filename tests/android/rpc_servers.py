@@ -32,7 +32,7 @@ class RpcServer:
 
 
 def library_folders() -> list[Path]:
-    """Where the wheels keep libtvm_ffi and libtvm_runtime."""
+    """Folders of libtvm_ffi and libtvm_runtime in the wheels."""
     return [Path(find_spec(name).submodule_search_locations[0]) / "lib" for name in ("tvm_ffi", "tvm")]  # type: ignore[union-attr,index]
 
 
@@ -62,7 +62,7 @@ def build_server() -> Path:
 
 
 def library_path() -> str:
-    """What LD_LIBRARY_PATH has to say for `tvm_rpc` to start."""
+    """The LD_LIBRARY_PATH that `tvm_rpc` needs to start."""
     return ":".join(str(folder) for folder in library_folders())
 
 

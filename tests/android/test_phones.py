@@ -39,7 +39,7 @@ OPENCL = {
 MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
 _SET_UP_SEC = 60.0
 _TRIAL_SEC = 60.0
-"""Only what hangs takes so long: on a busy machine a moment is ten seconds at times."""
+"""Only a hang takes so long; on a busy machine a moment may take ten seconds."""
 
 GOES_WITH_SECOND_PHONE = """#!/bin/sh
 case "$*" in *" devices -l") ;; *) exec {adb} "$@" ;; esac
@@ -124,8 +124,9 @@ async def test_a_phone_is_described_measured_and_left_clean(
 async def test_phones_come_and_go_while_the_agent_runs(
     host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a serial all phones are served: those there, those plugged in later; one that goes stays in the list.
-    The server's files are found at their usual place."""
+    """Without a serial, all present and later phones are served, and a disconnected one stays in the list. The server's
+    files are found at their usual place.
+    """
     shutil.copytree(rpc_dir, tmp_path / "data/android/x86_64", symlinks=True)
     monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))
     first = await host.phone("first")
@@ -225,14 +226,14 @@ async def test_a_phone_that_reboots_comes_back(host: AdbHost, rpc_dir: Path, tmp
 
 
 async def test_a_dead_adb_server_is_started_again(host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes) -> None:
-    """Whoever killed it: the phones come back by themselves."""
+    """The phones return by themselves, whatever killed the server."""
     phone = await host.phone()
     async with serve_phone(tmp_path, entry(host, phone, rpc_dir)) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
         await measure(holder, matmul)
         await host.kill_server()
         await eventually(lambda: not is_healthy(bench), timeout_sec=40)
-        # Over USB a new server sees the phone by itself; over TCP somebody has to say where it is.
+        # Over USB a new server sees the phone by itself; over TCP it must be connected again.
         await host.plug_in(phone)
         await eventually(lambda: is_healthy(bench), _SET_UP_SEC)
         back = await measure(holder, matmul)
@@ -271,7 +272,7 @@ async def test_phones_that_cannot_be_used_say_what_to_do(host: AdbHost, rpc_dir:
 
 
 async def test_a_server_for_another_machine_is_refused(host: AdbHost, tmp_path: Path, rpc_dir: Path) -> None:
-    """Before anything is pushed, with what it is built for."""
+    """It is refused before any push; the error names its architecture."""
     phone = await host.phone()
     wrong = shutil.copytree(rpc_dir, tmp_path / "wrong")
     program = wrong / "tvm_rpc"
@@ -286,7 +287,7 @@ async def test_a_server_for_another_machine_is_refused(host: AdbHost, tmp_path: 
 async def test_a_server_that_does_not_start_is_quoted(
     host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
 ) -> None:
-    """The candidate is not blamed, and the phone says what its server said."""
+    """The candidate is not blamed, and the device's error quotes the server's output."""
     phone = await host.phone()
     broken = shutil.copytree(rpc_dir, tmp_path / "broken")
     library = broken / "libtvm_runtime.so"
@@ -302,7 +303,7 @@ async def test_a_server_that_does_not_start_is_quoted(
 async def test_a_hanging_candidate_is_killed_on_the_phone(
     host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
 ) -> None:
-    """The next candidate finds a fresh server, not one that serves the hung session on."""
+    """The next candidate gets a fresh server instead of the hung one."""
     phone = await host.phone()
     async with serve_phone(tmp_path, entry(host, phone, rpc_dir)) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)

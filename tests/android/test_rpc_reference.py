@@ -1,4 +1,4 @@
-"""The reference kernel of devices behind TVM RPC: times of real servers, without the link, and with what slows them."""
+"""The reference kernel of devices behind TVM RPC: times of real servers, without the link, and with disturbances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 DEVICE = "devices/board"
 CPU = max(os.sched_getaffinity(0))
-"""Where the server of a test is kept that makes it busy."""
+"""The CPU of a server that a test keeps busy."""
 
 LINK_DELAY_SEC = 0.03
 HOG = f"import os\nos.sched_setaffinity(0, [{CPU}])\nwhile True: pass"
@@ -115,7 +115,7 @@ async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(
 async def test_a_server_without_the_function_has_none(
     tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that was built without TVM's random numbers: it measures, and nothing is said of a drift."""
+    """A server built without TVM's random numbers measures without reporting drift."""
     monkeypatch.setenv("TVM_RPC_PRELOAD", str(build_change(tmp_path, WITHOUT_IT)))
     with serve_rpc("cpp", tmp_path / "server") as server:
         async with serve_bench(tmp_path / "state", config_of(server.address)) as bench:
@@ -155,7 +155,7 @@ def busy_processor() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @contextlib.asynccontextmanager
 async def slow_link(server: RpcServer) -> AsyncIterator[str]:
-    """Serve a port that leads to the server, whose answers take a while."""
+    """Serve a port that leads to the server and delays its answers."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_sec: float) -> None:
         with contextlib.suppress(ConnectionError):
@@ -176,7 +176,7 @@ async def slow_link(server: RpcServer) -> AsyncIterator[str]:
 
 
 def build_change(folder: Path, change: str) -> Path:
-    """Build what changes a server's function before its first session."""
+    """Build a library that changes a server's function before its first session."""
     source, library = folder / "change.cc", folder / "change.so"
     source.write_text(CHANGED_SERVER.replace("CHANGE", change))
     ffi = library_folders()[0]

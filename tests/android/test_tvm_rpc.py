@@ -25,7 +25,7 @@ pytestmark = [
 DEVICE = "devices/board"
 MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
 _TRIAL_SEC = 60.0
-"""Only what hangs takes so long: on a busy machine a moment is ten seconds at times."""
+"""Only a hang takes so long; on a busy machine a moment may take ten seconds."""
 
 _BAD_SOURCE = r"""
 #include <csignal>
@@ -194,7 +194,7 @@ async def test_a_board_that_goes_is_at_fault_and_comes_back(tmp_path: Path, mode
 
 
 async def test_a_server_with_another_key_is_named_as_such(tmp_path: Path, cpp: RpcServer) -> None:
-    """The reason says what to set; the agent serves on."""
+    """The reason names the setting; the agent keeps serving."""
     async with serve_bench(tmp_path / "state", config_of(cpp, key="other")) as bench:
         await eventually(lambda: "has another key than 'other'" in reason_of(bench))
 

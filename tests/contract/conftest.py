@@ -27,7 +27,7 @@ def postgres() -> Iterator[sa.URL]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where a library can be made, once in each kind of database."""
+    """The URL of a new library, once in each kind of database."""
     if request.param == "sqlite":
         return str(tmp_path_factory.mktemp("library") / "library.sqlite")
     return str(request.getfixturevalue("url_of_postgres"))
@@ -35,13 +35,13 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def url_of_postgres(postgres: sa.URL) -> str:
-    """Where a library can be made in PostgreSQL."""
+    """The URL of an empty database in PostgreSQL."""
     return empty_database(postgres)
 
 
 @pytest.fixture(scope="session")
 def ms() -> ModuleType:
-    """MetaSchedule, without what its package loads for GPUs."""
+    """MetaSchedule, without its package's libraries for GPUs."""
     from cross.targets.intrinsics import keep_package_light
 
     keep_package_light()

@@ -1,4 +1,4 @@
-"""GPUs for tests: a compiled stand-in for NVML that pynvml loads as it loads NVIDIA's, and what it plays."""
+"""GPUs for tests: a compiled stand-in for NVML that pynvml loads as it loads NVIDIA's, and its scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ cuda 13000
 0.power 75123
 0.throttle 0x1
 """
-"""An idle H200, in the form of what nvidia-smi shows of one."""
+"""An idle H200, in the form of nvidia-smi's output."""
 
 A100_MIG = """gpus 2
 driver 550.90.07
@@ -71,7 +71,7 @@ cuda 12040
 
 @dataclass(frozen=True)
 class FakeNvml:
-    """The library, and the file that says what it plays."""
+    """The library, and the file with its script."""
 
     library: Path
     script: Path
@@ -90,7 +90,7 @@ class FakeNvml:
         self.change("hang", 1)
 
     def answer(self) -> None:
-        """Answer again, also what was asked meanwhile."""
+        """Answer again, pending requests included."""
         self.play(self.script.read_text().replace("hang 1\n", ""))
 
 

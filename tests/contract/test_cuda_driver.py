@@ -1,4 +1,4 @@
-"""What only the cuda driver knows, on GPUs that a compiled stand-in for NVML plays for the real pynvml."""
+"""The cuda driver's own behaviour, on GPUs of a compiled stand-in for NVML that the real pynvml loads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_the_inventory_of_a_gpu(h200: Driver) -> None:
 
 
 async def test_tvm_takes_the_target(h200: Driver) -> None:
-    """What the inventory says is a target that code can be built for."""
+    """Code can be built for the inventory's target."""
     from cross.targets.target import make_target, parse_target
 
     target = make_target(parse_target(h200.inventory().target_json))
@@ -140,7 +140,7 @@ async def test_readings_follow_the_gpu(h200: Driver, nvml: FakeNvml) -> None:
 
 
 def test_idle_and_chosen_clocks_are_no_throttling() -> None:
-    """Only what slows a kernel down against the user's will is throttling."""
+    """A reason counts as throttling only if it slows a kernel down against the user's will."""
     assert throttle_words(0x1 | 0x2 | 0x100) == ()
     assert throttle_words(0xFF & ~0x3) == (
         *("power-cap", "hardware-slowdown", "sync-boost", "thermal"),
@@ -149,7 +149,7 @@ def test_idle_and_chosen_clocks_are_no_throttling() -> None:
 
 
 async def test_processes_of_others_are_counted_ours_are_not(impatient: Driver, nvml: FakeNvml) -> None:
-    """What this agent started, through any number of processes, is ours."""
+    """Descendants of this agent are its own, at any depth."""
     child = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220 - returns at once
     try:
         nvml.change("0.pids", f"{os.getpid()},{child.pid},{os.getppid()},1")
@@ -210,7 +210,7 @@ async def test_an_unknown_uuid_lists_those_found(nvml: FakeNvml) -> None:
     [("gpus 0\n", "lists no GPU"), ("init 9\n", "kernel module is not loaded"), ("init 18\n", "reboot after")],
 )
 def test_a_driver_without_gpus_is_refused(nvml: FakeNvml, script: str, said: str) -> None:
-    """Each trouble with what to do about it."""
+    """Each failure is reported with its remedy."""
     nvml.play(script)
 
     with pytest.raises(ConfigError, match=said):
@@ -219,7 +219,7 @@ def test_a_driver_without_gpus_is_refused(nvml: FakeNvml, script: str, said: str
 
 @pytest.mark.slow
 def test_no_driver_is_refused_with_the_remedy() -> None:
-    """A machine without NVIDIA's library says what to install, in a process that never saw ours."""
+    """A machine without NVIDIA's library names the package to install, in a process that never loaded ours."""
     code = "from device_agents.config import *\nmake_drivers(parse_config({'devices': [{'driver': 'cuda'}]}))"
     if any(Path("/proc/driver/nvidia/gpus").glob("*")):
         pytest.skip("this machine has an NVIDIA driver")
@@ -230,7 +230,7 @@ def test_no_driver_is_refused_with_the_remedy() -> None:
 
 
 async def test_without_cudas_libraries_the_device_is_listed_as_faulted(nvml: FakeNvml, tmp_path: Path) -> None:
-    """It can be seen, with what to install; it cannot be leased."""
+    """The device is visible with the package to install, and cannot be leased."""
     (driver,) = make(nvml, tvm_library=str(tmp_path / "libtvm_runtime_cuda.so"))
     await driver.open(NoStrays())
 
@@ -277,7 +277,9 @@ async def impatient(nvml: FakeNvml, runtime_stub: Path) -> AsyncIterator[CudaDri
 
 
 async def test_nvml_that_hangs_costs_its_device_until_it_answers(impatient: Driver, nvml: FakeNvml) -> None:
-    """Health says since when and what to do, readings are empty, nothing is asked twice, and it heals by itself."""
+    """Health reports the time and the remedy, readings are empty, no request is repeated, and the device recovers by
+    itself.
+    """
     before = reading_threads()
     nvml.hang()
 
@@ -335,7 +337,7 @@ async def test_nvml_that_hangs_at_the_start_is_a_device_that_is_missing(nvml: Fa
     await eventually(lambda: len(reading_threads() - before) == 1)
 
     async def opens() -> bool:
-        with contextlib.suppress(DeviceUnreachable):  # while what hung is on its way back
+        with contextlib.suppress(DeviceUnreachable):  # while the hanging call returns
             await named.open(NoStrays())
             return True
         return False

@@ -1,4 +1,4 @@
-"""What every driver promises, whatever its hardware. A new driver joins by one line in `DRIVERS`."""
+"""The contract of all drivers, for any hardware. A new driver joins by one line in `DRIVERS`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GIB = 1024**3
 
 
 class NoStrays:
-    """Counts what it was asked."""
+    """Counts its sweeps."""
 
     def __init__(self) -> None:
         self.sweeps = 0
@@ -66,7 +66,7 @@ NEEDED = {
     "tvm_rpc": "tvm_rpc_server",
     "zynq": "zynq_tree",
 }
-"""Fixtures that run what a driver needs, and give its settings."""
+"""Fixtures that run a driver's requirements, and return its settings."""
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_nothing_works_before_open(driver: Driver) -> None:
 
 
 async def test_the_inventory_is_complete_and_stays(open_driver: Driver) -> None:
-    """Selectors, builders and records find what they need."""
+    """Selectors, builders and records have the fields that they need."""
     inventory = open_driver.inventory()
 
     assert inventory == open_driver.inventory()
@@ -232,7 +232,7 @@ def test_unknown_settings_name_the_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", DRIVERS)
 def test_every_key_says_what_it_is_for(name: str) -> None:
-    """Documentation is made of these sentences, so that it lists what the code accepts."""
+    """The documentation consists of these sentences, so it lists exactly the accepted keys."""
     keys = known_keys()[name]
 
     assert "name" in [key.name for key in keys]
@@ -241,7 +241,7 @@ def test_every_key_says_what_it_is_for(name: str) -> None:
 
 @pytest.mark.slow
 async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Path) -> None:
-    """A worker made from its spec answers requests; what it cannot load is LOAD_FAILED or runs, never a crash."""
+    """A worker made from its spec answers requests; an artifact that cannot be loaded is LOAD_FAILED, never a crash."""
     pool = WorkerPool(tmp_path / "workers", [driver.preload], WorkerLimits(memory_bytes=_GIB, disk_bytes=_GIB))
     await open_until_healthy(driver, pool)
     await pool.open()

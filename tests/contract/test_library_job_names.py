@@ -57,7 +57,7 @@ def test_a_library_of_any_version_stays_as_it_is(url: str, version: int) -> None
 
 
 def test_the_newest_come_first_while_others_write(url: str) -> None:
-    """Also those that are still in SQLite's log; no more than asked for."""
+    """Jobs in SQLite's log are included; the limit holds."""
     with Library.open(url) as library:
         names = [library.start_job(title="squeezenet").name for _ in range(3)]
 

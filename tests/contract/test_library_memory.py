@@ -1,4 +1,4 @@
-"""What a library keeps for learning, on SQLite and on PostgreSQL."""
+"""Learning data of a library, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> 
 
 
 def test_who_goes_on_with_a_job_knows_what_broke_a_device(library: Library) -> None:
-    """Not what could not be built, or was too slow."""
+    """Candidates that could not be built, or were too slow, do not count."""
     library.add_record(record(1, None, kind=RecordKind.STATIC))
     library.add_record(record(2, None, error=ErrorKind.DEVICE_FAULTED))
     library.add_records([record(3), record(4, None, error=ErrorKind.TIMEOUT)])
@@ -128,7 +128,9 @@ def test_models_do_without_a_static_schedule_that_failed(
 
 
 def test_records_without_features_are_found_until_they_have_them(library: Library) -> None:
-    """The newest first within the limit; those of another version count as missing, those that never ran do not."""
+    """The newest come first within the limit; features of another version count as missing, candidates that never ran
+    do not.
+    """
     library.add_records([record(number, program=None) for number in range(3)])
     library.add_record(record(3, program=replace(PROGRAM, feature_version="older")))
     library.add_record(record(4))

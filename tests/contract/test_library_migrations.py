@@ -51,7 +51,7 @@ def make_library(url: str, version: int) -> None:
 
 
 def add_old_records(url: str, count: int) -> None:
-    """Store what every version knows: rows of tables that have not changed since the first."""
+    """Store rows of tables that are the same in every version."""
     with connected(url) as connection:
         connection.execute(
             schema.workloads.insert(), {"id": 1, "shash": "1", "name": "w", "mod_json": "{}", "flop": 0.0, "args": []}
@@ -114,7 +114,7 @@ def test_a_library_of_an_earlier_version_becomes_one_of_today(url: str, version:
 
 @pytest.mark.parametrize("version", EARLIER)
 def test_a_library_goes_back_to_an_earlier_version(url: str, version: int, tmp_path: Path) -> None:
-    """Its records are left, its tables are those that this version made."""
+    """Its records stay, and its tables equal those of that version."""
     with Library.open(url) as library:
         library.add_workload(WORKLOAD)
         library.add_records(record(number) for number in range(3))
@@ -263,7 +263,7 @@ def test_what_is_no_version_or_no_library_is_refused(tmp_path: Path, version: in
 
 @pytest.mark.slow
 def test_of_postgresql_its_user_makes_the_copy(url_of_postgres: str) -> None:
-    """Only who says that there is one gets it changed."""
+    """PostgreSQL is migrated only after the user confirms a backup."""
     Library.open(url_of_postgres).close()
 
     with pytest.raises(LibraryError, match="pg_dump"):

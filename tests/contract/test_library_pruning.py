@@ -1,4 +1,4 @@
-"""What is taken out of a library, and what stays, on SQLite and on PostgreSQL."""
+"""Pruning of a library, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def left(library: Library) -> list[bytes]:
 
 
 def test_the_newest_snapshots_and_the_one_in_use_stay(library: Library) -> None:
-    """However old: what ranked worse later does not make the one in use go."""
+    """The snapshot in use stays at any age, even after worse ones."""
     first = publish(library, b"old", b"in use")
     publish(library, b"worse", b"worse, too", publishes=False)
 
@@ -86,7 +86,7 @@ def test_what_is_young_stays(library: Library) -> None:
 
 
 def test_a_kept_job_keeps_its_snapshot_and_its_model(library: Library, tmp_path: Path) -> None:
-    """The newest jobs are kept, and those that wait or run; of the others the row stays, and the records."""
+    """The newest, waiting and running jobs are kept; of the others the row and the records stay."""
     snapshots = publish(library, b"of the old job", b"of the newer job", b"in use")
     old, old_file = submitted(library, tmp_path / "m.onnx")
     end(library, old, {"kinds": [{"snapshot": snapshots[0]}]})

@@ -1,4 +1,4 @@
-"""What the queue of jobs promises, on SQLite and on PostgreSQL: one optimizer for a job, one job for a candidate."""
+"""The contract of the job queue, on SQLite and on PostgreSQL: one optimizer for a job, one job for a candidate."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def digests(library: Library, count: int) -> dict[str, str]:
 
 
 def test_the_most_urgent_job_goes_first_then_the_oldest(library: Library) -> None:
-    """A job waits until it is taken, and knows who took it."""
+    """A job waits until it is taken, and stores its optimizer."""
     names = [submitted(library, title, priority) for title, priority in (("a", 0), ("b", 10), ("c", 0))]
     assert [library.queue.get(name).state for name in names] == [JobState.QUEUED] * 3
 
@@ -160,7 +160,7 @@ def test_a_renewal_and_the_end_of_a_job_do_not_wait_for_each_other(url_of_postgr
 
 @pytest.mark.slow
 def test_a_job_that_was_just_claimed_anew_is_not_taken_for_abandoned(url_of_postgres: str) -> None:
-    """Many ask in the moment in which a claim expires: who comes second waits for the first, and finds it taken."""
+    """Of several optimizers that race for an expired claim, the second waits for the first, and finds the job taken."""
     with Library.open(url_of_postgres) as library:
         name = submitted(library)
         assert taken(library, "first") == name
@@ -174,7 +174,7 @@ def test_a_job_that_was_just_claimed_anew_is_not_taken_for_abandoned(url_of_post
 
 @pytest.mark.slow
 def test_a_job_that_is_cancelled_while_it_goes_back_into_the_queue_is_cancelled(url_of_postgres: str) -> None:
-    """Its optimizer is gone, and nobody else hears that it was asked to stop."""
+    """Its former optimizer is gone, so no other process would see the request to stop."""
     with Library.open(url_of_postgres) as library:
         name = submitted(library)
         assert taken(library, "first") == name
@@ -202,7 +202,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_asked_to_stop(library: Library) -> None:
-    """Either may be resumed, and is taken again; one that is done may be neither."""
+    """Either may be resumed, and is taken again; a finished one may be neither cancelled nor resumed."""
     waiting, running = submitted(library), submitted(library, priority=1)
     assert taken(library, "o") == running
 
@@ -245,7 +245,7 @@ def test_a_job_that_was_asked_to_stop_is_cancelled_although_its_optimizer_goes_a
 
 
 def test_a_job_of_this_process_cannot_be_cancelled_or_resumed_from_elsewhere(library: Library) -> None:
-    """It belongs to whoever typed the command; the error says so."""
+    """It belongs to the user of that command; the error says so."""
     job = library.start_job(title="own")
 
     with pytest.raises(InvalidRequest, match="fleet tune"):
@@ -288,7 +288,7 @@ def test_a_reverted_job_is_not_resumed_before_that_is_undone(library: Library) -
 
 
 def test_a_candidate_is_one_jobs_at_a_time(library: Library) -> None:
-    """What one job claims, the other does not get; its own it gets again; other devices are another matter."""
+    """A job does not get another job's claims, gets its own again, and devices have separate claims."""
     first, second = (library.start_job(title=title, optimizer=title).name for title in "ab")
     some = dict(list(TRACES.items())[:2])
 
@@ -348,7 +348,7 @@ def test_a_candidate_with_a_record_is_not_claimed_unless_it_never_ran(library: L
 def test_a_candidate_that_broke_one_device_is_not_sent_to_another(
     library: Library, error: ErrorKind, is_held_back: bool
 ) -> None:
-    """Nobody asked for it; one that was only slow there may be fast here."""
+    """A crash elsewhere holds the candidate back; one that was only slow there may be fast here."""
     job = library.start_job(title="a", optimizer="a").name
     library.add_record(record(0, job, PI5, error))
 
@@ -380,7 +380,7 @@ def test_optimizers_are_known_while_they_are_alive(library: Library) -> None:
 
 
 def test_an_optimizer_that_was_cut_off_comes_back(library: Library, url: str) -> None:
-    """Another one that begins meanwhile does not take it from the list for good."""
+    """An optimizer that registers meanwhile does not remove the other from the list for good."""
     name = library.queue.register(tracker="here:1", holder="me@here")
     engine = sa.create_engine(database_url(url))
     with engine.begin() as connection:

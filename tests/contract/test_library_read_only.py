@@ -27,7 +27,7 @@ VERSIONS = [*EARLIER, schema.SCHEMA_VERSION]
 
 @contextmanager
 def read_only(directory: Path) -> Iterator[None]:
-    """Let nobody write into a directory, and be somebody for whom that counts."""
+    """Make a directory read-only, and run as a user without root's rights."""
     opened_up(directory).chmod(0o555)
     try:
         with without_root():
@@ -64,7 +64,7 @@ def assert_it_is_read(url: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_library_in_a_directory_of_others_is_read(tmp_path: Path, version: int) -> None:
-    """SQLite would make its log there, even to read: the file is taken for one that nobody writes."""
+    """SQLite would create its log there even to read, so the file is opened as immutable."""
     path = tmp_path / "a %3f library.sqlite"
     make(str(path), version)
     before = path.read_bytes()

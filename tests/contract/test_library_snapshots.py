@@ -1,4 +1,4 @@
-"""Who trains the shared cost model, and how its snapshots come to readers, on SQLite and on PostgreSQL."""
+"""Training of the shared cost model, and delivery of its snapshots to readers, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_one_process_trains_at_a_time(library: Library) -> None:
 
 
 def test_a_snapshot_comes_back_as_it_was_trained(library: Library) -> None:
-    """Content, what it knows and how it ranks; its name is the digest of its content."""
+    """Content, training set and metrics survive; the name is the digest of the content."""
     stored = publish(library, b"trees")
 
     assert stored == library.memory.newest_snapshot(FEATURE_VERSION)
@@ -198,7 +198,7 @@ def test_who_lost_the_right_publishes_nothing(tmp_path_factory: pytest.TempPathF
 
 
 def test_a_reader_hears_of_a_snapshot(library: Library, url: str) -> None:
-    """It waits on a connection of its own, and finds what another one has published."""
+    """It waits on a connection of its own, and finds the snapshot that another one published."""
     with Library.open(url) as reader, reader.memory.watch() as watch, ThreadPoolExecutor() as threads:
         assert reader.memory.newest_snapshot(FEATURE_VERSION) is None
         hearing = threads.submit(watch.wait, 60.0)
@@ -290,7 +290,7 @@ def cut_all_connections(url: str) -> None:
 
 
 async def test_training_waits_until_there_is_enough_new(library: Library, pool: Threads) -> None:
-    """A first time with 64 samples, again with 64 more; what is worse than the one in use is not published."""
+    """The first training takes 64 samples, the next 64 more; a model worse than the one in use is not published."""
     trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=True), learner=constant)
     fill(library, workloads=3)
     assert await trainer.train_once() is None
@@ -345,7 +345,9 @@ async def test_too_little_to_learn_from_is_looked_at_once(library: Library, pool
 
 
 async def test_a_training_that_kills_its_worker_is_not_tried_at_once_again(library: Library, pool: Threads) -> None:
-    """What is too large for a machine would keep it busy every ten seconds; with more samples it is tried anew."""
+    """A training too large for the machine would otherwise repeat every ten seconds; it is retried with more
+    samples.
+    """
     looks: list[int] = []
 
     def learner(samples: list[StoredSample], current: bytes | None) -> Trained | None:
@@ -380,7 +382,7 @@ async def test_what_is_trained_predicts_where_it_is_read(library: Library, pool:
 
 @pytest.mark.slow
 async def test_a_model_that_cannot_be_judged_is_not_used(library: Library, pool: Threads) -> None:
-    """With few workloads none is left to compare on; the snapshot is kept, and what was in use stays."""
+    """With few workloads none is left to compare on; the snapshot is kept, and the one in use stays."""
     fill(library, workloads=4)
     trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
 
@@ -391,7 +393,7 @@ async def test_a_model_that_cannot_be_judged_is_not_used(library: Library, pool:
 
 @pytest.mark.slow
 async def test_a_record_without_a_target_keeps_no_model_from_being_trained(library: Library, pool: Threads) -> None:
-    """An import may bring some; nothing is learnt from them, and what is learnt is for the others' targets."""
+    """Imported records without a target are not learned from, and the model is for the others' targets."""
     fill(library, workloads=4)
     nowhere = replace(SCOPE, target_json="")
     imported = NewRecord(workload="1", scope=nowhere, trace_json="[[99],[]]", run_secs=(1e-3,), program=NO_PROGRAM)

@@ -38,7 +38,7 @@ def fill(library: Library) -> None:
 
 @contextlib.contextmanager
 def being_made(path: Path) -> Iterator[sqlite3.Connection]:
-    """Hold the lock of somebody who is about to make the tables."""
+    """Hold the lock of a process that is about to make the tables."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
@@ -46,7 +46,7 @@ def being_made(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def without_root() -> Iterator[None]:
-    """Run as someone for whom file modes count."""
+    """Run as a user without root's rights."""
     if os.geteuid() != 0:
         yield
         return
@@ -75,7 +75,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_library_whose_connections_are_all_in_use_is_one_that_cannot_be_used_now() -> None:
-    """Whoever waits for a library that is away asks again then, too."""
+    """A client that waits for an absent library retries in this case, too."""
     engine = sa.create_engine("sqlite://", poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0)
 
     with reading(engine), pytest.raises(LibraryError, match="cannot be used"), reading(engine):
@@ -94,7 +94,7 @@ def test_a_library_that_somebody_else_is_making_is_waited_for(tmp_path: Path) ->
 
 
 def test_a_library_that_stays_locked_while_it_is_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the time that any writer waits, the text says what to do."""
+    """The error names the remedy after the usual time limit of writers."""
     monkeypatch.setattr("fleet.library.engine._BUSY_TIMEOUT_MS", 50)
 
     with being_made(tmp_path / "library.sqlite"), pytest.raises(LibraryError, match="been locked by another program"):
@@ -123,7 +123,7 @@ def test_the_users_own_library_is_made_with_its_directory(tmp_path: Path, monkey
 
 
 def test_a_read_only_library_is_read_and_refuses_records(tmp_path: Path) -> None:
-    """Reading works, also of a job whose process is gone; writing names the file and what to do."""
+    """Reading works, also for a job of a dead process; writing names the file and the remedy."""
     path = opened_up(tmp_path) / "library.sqlite"
     with Library.open(path) as library:
         library.add_workload(WORKLOAD)
@@ -213,13 +213,13 @@ def test_a_damaged_library_is_refused(tmp_path: Path) -> None:
     [("mysql://host/db", "not in mysql"), ("postgresql://:port:/x", "no database URL")],
 )
 def test_other_databases_are_refused(given: str, message: str) -> None:
-    """A URL that names no SQLite or PostgreSQL says what would do."""
+    """The error for another URL lists the supported databases."""
     with pytest.raises(LibraryError, match=message):
         Library.open(given)
 
 
 def test_an_absent_server_is_named_without_the_password() -> None:
-    """Who cannot connect is told where, and the password stays secret."""
+    """The error names the host, and the password stays secret."""
     with pytest.raises(LibraryError, match=r"127\.0\.0\.1") as caught:
         Library.open("postgresql://me:s3cret@127.0.0.1:1/fleet")
     assert "s3cret" not in str(caught.value)

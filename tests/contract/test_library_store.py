@@ -1,4 +1,4 @@
-"""What every library promises, on SQLite and on PostgreSQL."""
+"""The contract of every library, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def record(number: int, sec: float | None = 1e-3, **facts: object) -> NewRecord:
 
 
 def numbers(found: list[Record]) -> list[int]:
-    """Which candidates the records are of."""
+    """Return the numbers of the records' candidates."""
     return [json.loads(entry.trace_json)[0][0][1][1] for entry in found]
 
 
@@ -141,7 +141,7 @@ def test_a_disturbed_time_gives_way_to_a_calm_one(library: Library) -> None:
 
 
 def test_a_candidate_has_a_time_with_each_tvm(library: Library) -> None:
-    """What another TVM made of the same schedule is another program: neither time replaces the other."""
+    """Another TVM builds another program from the same schedule, so neither time replaces the other."""
     newer = replace(SCOPE, tvm_version="0.28")
     library.add_records([record(1, 1e-3), record(1, 2e-3, scope=newer)])
 
@@ -263,7 +263,7 @@ def test_the_limit_keeps_the_newest(library: Library) -> None:
 
 
 def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
-    """Adding a known hash keeps the first name and program, and fills in what was unknown."""
+    """Adding a known hash keeps the first name and program, and fills in missing fields."""
     library.add_workload(StoredWorkload(shash="18", name="first", mod_json="{}"))
     library.add_workload(StoredWorkload(shash="18", name="second", mod_json="[]", flop=7.0, args=MATMUL.args))
     library.add_workload(StoredWorkload(shash="18", name="third", mod_json="[]", flop=8.0))
@@ -305,7 +305,7 @@ def test_a_job_tells_what_it_did(library: Library) -> None:
 
 
 def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library) -> None:
-    """Its trials are its own; the best is that of both, as whoever ran it was told, and not what came after it."""
+    """Its trials are its own; its best is that of both jobs, as its user was shown, without later records."""
     first, other = library.start_job(title="w"), replace(SCOPE, tvm_version="0.1")
     library.add_job_workloads(first.name, {MATMUL.shash: 1.0})
     before = library.add_records(
@@ -329,7 +329,7 @@ def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library
 
 
 def test_a_library_that_may_be_written_says_so(library: Library) -> None:
-    """Asked before work begins whose results it has to keep; asking changes nothing."""
+    """The check precedes work whose results must be stored; it changes nothing."""
     job = library.start_job(title="m")
 
     library.check_writable()
@@ -472,7 +472,7 @@ def test_any_text_can_be_stored(library: Library, text: str, key: str) -> None:
 
 
 def test_another_schema_version_is_refused(url: str) -> None:
-    """A library of another version is named with its version, and what to do."""
+    """The error for a library of another version names the version and the remedy."""
     with Library.open(url) as library:
         library.add_workload(MATMUL)
     engine = sa.create_engine(database_url(url))

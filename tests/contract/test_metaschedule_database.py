@@ -1,4 +1,4 @@
-"""FleetDatabase as MetaSchedule sees it, and what it keeps apart that TVM's own databases mix."""
+"""FleetDatabase as MetaSchedule sees it, and records that it keeps apart although TVM's own databases mix them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_best_schedule_is_applied(ms: Any, library: Library) -> None:
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}", Path])
 def test_a_database_is_opened_by_its_path_or_url(ms: Any, tmp_path: Path, form: str | Callable[[Path], Path]) -> None:
-    """Who has a file needs no library first; what is written is there for who opens it again."""
+    """A file's path is enough to open a database, and its records are there for the next one."""
     path = tmp_path / "records.sqlite"
     named = form.format(path) if isinstance(form, str) else form(path)
     database = FleetDatabase(named, X86, "pi4")
@@ -191,7 +191,7 @@ def test_a_model_gets_the_schedules_of_its_own_board(ms: Any, library: Library) 
 
 
 def test_compile_relax_applies_the_library(ms: Any, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was tuned as an extracted task is found by compile_relax, and the model computes the same."""
+    """Records of an extracted task are found by compile_relax, and the model computes the same."""
     import numpy as np
     import tvm
     from tvm import relax

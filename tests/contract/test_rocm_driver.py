@@ -1,4 +1,4 @@
-"""What only the rocm driver knows, on trees of files transcribed from real cards."""
+"""The rocm driver's own behaviour, on trees of files transcribed from real cards."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_card_is_read_from_the_kernels_files(
 
 
 async def test_tvm_takes_the_target(mi210: Driver) -> None:
-    """What the inventory says is a target that code can be built for."""
+    """Code can be built for the inventory's target."""
     from cross.targets.target import make_target, parse_target
 
     assert make_target(parse_target(mi210.inventory().target_json)).kind.name == "rocm"
@@ -108,7 +108,7 @@ async def test_a_card_can_be_named_by_its_address(tmp_path: Path) -> None:
 
 
 async def test_without_a_runtime_the_device_is_listed_as_faulted(tmp_path: Path) -> None:
-    """It can be seen, with what to build."""
+    """The device is visible, with the library to build."""
     (driver,) = make(put_card(tmp_path, "mi210"), tvm_library=str(tmp_path / "libtvm_runtime_rocm.so"))
     await driver.open(NoStrays())
 
@@ -120,7 +120,7 @@ async def test_without_a_runtime_the_device_is_listed_as_faulted(tmp_path: Path)
 
 
 async def test_a_missing_device_file_names_the_remedy(mi210: Driver, tmp_path: Path) -> None:
-    """A container that was not given the GPU reads what to do."""
+    """A container without the GPU gets the remedy."""
     assert (await mi210.probe()).is_healthy
 
     (tmp_path / "dev/kfd").unlink()
@@ -134,10 +134,10 @@ async def test_a_missing_device_file_names_the_remedy(mi210: Driver, tmp_path: P
 async def test_a_closed_device_file_names_the_groups(
     mi210: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A user outside the groups render and video sees the device and what to do."""
+    """A user outside the groups render and video sees the device and the remedy."""
     closed = tmp_path / name
     closed.chmod(0)
-    if os.geteuid() == 0:  # whom permissions do not stop
+    if os.geteuid() == 0:  # permissions do not stop root
         allowed = os.access
         monkeypatch.setattr(os, "access", lambda path, mode: path != closed and allowed(path, mode))
 
@@ -171,7 +171,7 @@ def let_answer(sensor: Path) -> None:
 
 
 async def test_a_sensor_that_hangs_costs_its_card_until_it_answers(tmp_path: Path, runtime_stub: Path) -> None:
-    """A pipe without a writer is a read that does not come back, as of a card whose firmware hangs."""
+    """A pipe without a writer stands for a read that hangs, as with a card whose firmware hangs."""
     config = RocmConfig(gpu="0000:63:00.0", sys_root=put_card(tmp_path, "mi210"), tvm_library=runtime_stub)
     driver = RocmDriver("mi210", config, "lab", source=replace(AMDGPU, limit_sec=0.2))
     await driver.open(NoStrays())

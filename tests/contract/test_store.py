@@ -1,4 +1,4 @@
-"""What an artifact store promises, whatever comes and goes: bounded, whole, and true to its users."""
+"""The contract of an artifact store: bounded, complete, and reliable for its users."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_the_least_recently_used_goes_first(store: ArtifactStore) -> None:
 
 
 async def test_an_upload_that_stops_half_way_leaves_nothing(store: ArtifactStore, tmp_path: Path) -> None:
-    """Nothing of it is left in the store or on the disk."""
+    """The store and the disk keep no part of it."""
     with store.receive(digest_of(b"content"), 7) as incoming:
         incoming.write(b"cont")
     with store.receive(digest_of(b"content"), 7) as incoming:

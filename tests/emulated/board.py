@@ -5,8 +5,8 @@
         board.run("python3", "-c", "import platform; print(platform.machine())")
 
 It shares the network and the process table with this machine (so `kill -9` from outside works, and 127.0.0.1 is one
-place), and nothing else: /sys is only what was written, /proc/FILE what was written or else this machine's. CPU is
-always named: qemu's default knows every instruction and hides what a real board dies of.
+place), and nothing else: /sys has only written files, /proc/FILE is a written file or else this machine's. CPU is
+always named: qemu's default knows every instruction and hides crashes of a real board.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.emulated.sysroot import ARCHITECTURES, EMULATION, sysroot
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 HOME = "/home/pi"
-"""Where a user of the board logs in."""
+"""Home of the board's user."""
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": HOME, "LANG": "C.UTF-8"}
 
@@ -59,7 +59,7 @@ class EmulatedBoard:
         return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _ENTER, "sh", str(self.root), *words]
 
     def full_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return what a command of the board finds: nothing of this machine's."""
+        """Return the environment of the board's commands, without this machine's variables."""
         return {**_ENVIRONMENT, **self.environment, **(more or {})}
 
     def run(self, *words: str, timeout_sec: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,7 @@ class EmulatedBoard:
 
     @contextmanager
     def another_cpu(self, cpu: str) -> Iterator[None]:
-        """Start programs on another CPU for a while; those that run keep theirs."""
+        """Start programs on another CPU for a while; running ones keep theirs."""
         file = self.path(f"/{EMULATION}/cpu")
         usual = file.read_text()
         self.write(f"/{EMULATION}/cpu", f"{cpu}\n")
@@ -93,7 +93,7 @@ class EmulatedBoard:
         return self.root / str(name).lstrip("/")
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file of the board; its folders are made. Files of /proc replace what the kernel says there."""
+        """Write a file of the board and make its folders. Files of /proc replace the kernel's."""
         path = self.path(name)
         if name.startswith("/proc/"):
             if not Path(name).exists():

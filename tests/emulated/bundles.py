@@ -1,4 +1,4 @@
-"""Bundles for tests, kept in the test cache: what they are made of is downloaded once."""
+"""Bundles for tests, kept in the test cache: their parts are downloaded once."""
 
 from __future__ import annotations
 

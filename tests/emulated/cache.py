@@ -1,4 +1,4 @@
-"""Where tests keep what is slow to prepare (sysroots, downloaded wheels, native builds), between runs and CI steps."""
+"""Cache of the tests for slow preparations (sysroots, downloaded wheels, native builds), between runs and CI steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold the lock of one entry: whoever prepares it does so once, the others wait and find it done."""
+    """Hold the lock of one entry: the first process prepares it, the others wait for it."""
     folder = cache_dir() / "locks"
     folder.mkdir(exist_ok=True)
     with (folder / name).open("w") as lock:

@@ -3,8 +3,8 @@
     with emulated_fabric(root / "dev/uio0", sysfs_root=root) as fabric:
         fabric.load("gemm_i8")
 
-The simulation is a process of this machine that maps the same file as the board's programs. `load` is what a bitstream
-does to a real fabric: whatever ran before is gone.
+The simulation is a process of this machine that maps the same file as the board's programs. `load` acts as a bitstream
+on a real fabric: it ends the design before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WINDOW_BYTES = 0x4000
 MEMORY_BYTES = 0x10000
 MEMORY_ADDRESS = 0x38000000
 _PATIENCE_MS = 60_000
-"""How long a register is waited for. A real fabric runs by itself; a simulated one stands still with its machine."""
+"""Time limit for a register. A real fabric runs by itself; a simulated one stalls with its machine."""
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zynq_gemm_i8"
 
@@ -51,7 +51,7 @@ def simulation() -> Path:
 
 
 class EmulatedFabric:
-    """A window and what answers in it."""
+    """A window and the simulation behind it."""
 
     def __init__(self, window: Path, memory: Path) -> None:
         self.window = window
@@ -81,7 +81,7 @@ class EmulatedFabric:
         self.design = design
 
     def take(self, image: bytes) -> None:
-        """Load what an image of the FPGA manager is: its frames name the design, as `bitstream` made them."""
+        """Load the design of an image for the FPGA manager: its frames name it, as `bitstream` made them."""
         words = swap_words(image)
         named = [design.name for design in DESIGNS if design.name.encode() in words]
         if named:

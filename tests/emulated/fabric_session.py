@@ -1,5 +1,6 @@
-"""What a user does with a board whose fabric can multiply matrices, whatever emulates the board: leases, bitstreams,
-tensorised modules, cycles."""
+"""A user's session with a board whose fabric multiplies matrices, for any emulation: leases, bitstreams, tensorised
+modules, cycles.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ SPECS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one lease found out of one tiling."""
+    """Results of one tiling in one lease."""
 
     product: np.ndarray
     cycles: tuple[int, ...]

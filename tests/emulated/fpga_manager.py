@@ -1,9 +1,7 @@
 """An FPGA manager that is not there: the sysfs files of linux-xlnx with the kernel's own errnos, as a FUSE file system.
 
-    with fpga_manager(root) as fabric:      # root/sys/class/fpga_manager/fpga0, reading root/lib/firmware
-        ...
-        assert fabric.loaded == [...]       # images, oldest first
-        fabric.fault("hang")                # and fabric.fault("") lets go of what hangs
+with fpga_manager(root) as fabric: # root/sys/class/fpga_manager/fpga0, reading root/lib/firmware ... assert
+fabric.loaded == [...] # images, oldest first fabric.fault("hang") # and fabric.fault("") ends the hang
 
 A plain file could not answer a write with EINVAL, nor keep it from returning: a killed writer whose request is here
 already hangs as it does in a driver. Faults: "hang", "timeout" (ETIMEDOUT), "io" (EIO), "wrong state" (success, but
@@ -37,7 +35,7 @@ _LOOK_SEC = 0.02
 
 @dataclass(frozen=True)
 class FakeFabric:
-    """What a test sees of it, and does to it."""
+    """A test's view of the fabric, and its faults."""
 
     control: Path
     attributes: Path
@@ -118,7 +116,7 @@ def _ended(serving: subprocess.Popen[bytes], log: Path) -> bool:
 
 
 class _Attributes:
-    """The file system: what mfusepy calls."""
+    """The file system: the methods that mfusepy calls."""
 
     use_ns = True
 
@@ -211,7 +209,7 @@ class _Attributes:
         sys.stdout.flush()
 
     def _await_follower(self, count: int) -> None:
-        """Where something takes up the images, the fabric operates when it has: see `FakeFabric.followed`."""
+        """Wait until a follower, if there is one, has taken up the image: see `FakeFabric.followed`."""
         while (self._control / "follower").exists() and not (self._control / f"loaded-{count:04}.taken").exists():
             time.sleep(_LOOK_SEC)
 
@@ -241,7 +239,7 @@ def main(attributes: str, firmware: str, control: str) -> int:
     linux.die_with_parent(signal.SIGTERM)
 
     class Operations(_Attributes, mfusepy.Operations):
-        """What mfusepy wants, named as it does."""
+        """Operations by mfusepy's names."""
 
     mfusepy.FUSE(Operations(Path(firmware), Path(control)), attributes, foreground=True, direct_io=True)
     return 0

@@ -1,6 +1,6 @@
 """A convolution of 8-bit integers for emulated boards with dot products, with inputs and answer as files beside it.
 
-python -m tests.emulated.integer_kernels FOLDER    # on the board: prints the digest of what the program answers
+python -m tests.emulated.integer_kernels FOLDER # on the board: prints the digest of the program's result
 """
 
 from __future__ import annotations

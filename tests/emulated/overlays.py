@@ -5,7 +5,7 @@
         assert applied.read() == [("fleet", "/fpga-region", False, image)]
 
 As in the kernel, a folder appears with its files, the write to `path` returns when the region is programmed, with the
-errno of what went wrong, and removing the folder takes the overlay off.
+errno of a failure, and removing the folder takes the overlay off.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SYNC = bytes.fromhex("665599aa")
 
 @dataclass(frozen=True)
 class Applied:
-    """What was applied so far."""
+    """Overlays applied so far."""
 
     log: Path
 
@@ -76,7 +76,7 @@ def _is_served(folder: Path, serving: subprocess.Popen[bytes], said: Path) -> bo
 
 
 class _Folder:
-    """The file system: what mfusepy calls."""
+    """The file system: the methods that mfusepy calls."""
 
     use_ns = True
 
@@ -176,7 +176,7 @@ def main(root: str, log: str) -> int:
     linux.die_with_parent(signal.SIGTERM)
 
     class Operations(_Folder, mfusepy.Operations):
-        """What mfusepy wants, named as it does."""
+        """Operations by mfusepy's names."""
 
     folder = Path(root) / "sys/kernel/config/device-tree/overlays"
     mfusepy.FUSE(Operations(Path(root), Path(log)), str(folder), foreground=True, direct_io=True)

@@ -1,4 +1,4 @@
-"""What a Raspberry Pi shows of itself in /proc and /sys: the files that its driver reads."""
+"""Files of a Raspberry Pi in /proc and /sys that its driver reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pi_files(*, model: str, part: str, cores: int = 4, max_khz: int = 1_800_000)
 
 
 def put_files(root: Path, files: Mapping[str, str]) -> Path:
-    """Write the files below `root`, and what any Linux has that drivers need."""
+    """Write the files below `root`, and those of any Linux that drivers need."""
     any_linux = {
         "proc/meminfo": "MemTotal:        3884612 kB\nMemAvailable:    3400000 kB\n",
         "proc/loadavg": "0.10 0.12 0.09 1/150 4321\n",

@@ -1,4 +1,6 @@
-"""Builds what emulated boards run in tests, in a process of its own: `python -m tests.emulated.pi_kernels FOLDER`."""
+"""Builds the kernels of emulated boards in tests, in a process of its own: `python -m tests.emulated.pi_kernels
+FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ A76 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}
 """Of the Pi 5: has half-precision arithmetic, which the Pi 4's core does not know."""
 
 SOFT_FLOAT = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a7", "mattr": ["+neon"]}
-"""What is got when "mfloat-abi" is forgotten."""
+"""The target without "mfloat-abi", a common mistake."""
 
 
 def matmul(dtype: str = "float32", *, parallel: bool = True, size: int = SIZE) -> Any:
@@ -74,7 +76,7 @@ def main(folder: Path) -> None:
 
 
 def _soft_float(folder: Path) -> Path:
-    """Build what our own builder refuses to build."""
+    """Build a soft-float library, which our own builder refuses."""
     import tvm
 
     library = tvm.compile(matmul(parallel=False), target=tvm.target.Target(SOFT_FLOAT)).mod

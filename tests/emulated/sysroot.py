@@ -4,7 +4,7 @@
 
 Packages come through an apt root of our own, so nothing of the machine changes and no root is needed: from where this
 machine's own apt gets its packages if it is a Debian 12, else from Debian's mirrors. Nothing is configured: packages
-are unpacked, and what their scripts would have set up (links, mostly) is not there unless it is made below.
+are unpacked, and the work of their scripts (links, mostly) is missing unless it is done below.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ARCHITECTURES = {
     "armhf": Architecture(
         name="armhf",
         qemu="qemu-arm-static",
-        # What has no wheels for 32 bit comes from Debian, on real boards as well.
+        # Packages without wheels for 32 bit come from Debian, on real boards as well.
         packages=(*_BASE, *_PYTHON, "python3-grpcio", "python3-cryptography", "python3-yaml", "python3-psutil"),
         machine="armv7l",
     ),
@@ -60,8 +60,7 @@ ARCHITECTURES = {
 def sysroot(name: str) -> Path:
     """Return the tree of one architecture ("arm64", "armhf"), prepared if need be. It is shared: do not write to it.
 
-    Raises:
-        RuntimeError: what could not be had, and the package that brings it.
+    Raises: RuntimeError: names the missing program and its package.
     """
     architecture = ARCHITECTURES[name]
     qemu = _needed_program(architecture.qemu, "qemu-user-static")

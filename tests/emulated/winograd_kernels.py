@@ -24,7 +24,7 @@ SIZES = {2: (10, 32), 4: (12, 16)}
 
 @dataclass(frozen=True)
 class Answers:
-    """Inputs of a built convolution, and what it should answer."""
+    """Inputs of a built convolution, and its expected result."""
 
     inputs: list[np.ndarray]
     expected: np.ndarray
@@ -65,7 +65,7 @@ def build_winograd(outputs: int, target: Target, folder: Path) -> Path:
 
 
 def answers(path: Path) -> Answers:
-    """Return what belongs to a convolution that was built."""
+    """Return the inputs and results of a built convolution."""
     with np.load(_beside(path)) as stored:
         inputs = [stored[f"arr_{at}"] for at in range(2)]
         return Answers(inputs, stored["expected"], TAPS**2 * inputs[0].shape[-1])
