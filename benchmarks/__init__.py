@@ -1,1 +1,1 @@
-"""What we claim, measured beside the peer in the same run. See docs/reference/benchmarks.md."""
+"""Our performance claims, measured beside the peer in the same run. See docs/reference/benchmarks.md."""

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split into what is ours and what, from the first unknown option on, is a benchmark's own."""
+    """Split into our options and, from the first unknown option on, those of a benchmark."""
     known = ("--quick", "--json", "--help", "-h")
     first = next((i for i, each in enumerate(arguments) if each.startswith("-") and each not in known), len(arguments))
     own = [each for each in arguments[first:] if each in known]
@@ -63,7 +63,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(name: str, further: list[str], *, quick: bool) -> JsonObject | None:
-    """Run one, pass on what it prints, return its figures; None when it failed."""
+    """Run one benchmark, print its output and return its figures; None if it failed."""
     say(f"== {name}")
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if quick else []), *further]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)

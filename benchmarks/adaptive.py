@@ -4,8 +4,8 @@
     python -m benchmarks.adaptive --record benchmarks/recorded_times.json    # times candidates in full, anew
 
 Recorded: times of candidates of matrix products of four sizes are replayed, in many orders, through the agent's own
-schedule of repeats. Live: new candidates are built and timed by the agent's runtime under both rules, in turn; what
-each rule chose is then timed once more, alternating.
+schedule of repeats. Live: new candidates are built and timed by the agent's runtime under both rules, in turn; the
+choices of both rules are then timed once more, alternating.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _search(timer: _Timer, artifacts: Sequence[Artifact], side: str) -> Outcome:
 
 
 def _compared(timer: _Timer, chosen: Sequence[Artifact]) -> list[float]:
-    """Return what each of the chosen takes, timed in turn [s]; one that both rules chose is as fast as itself."""
+    """Return the time of each choice, timed in turn [s]; a common choice of both rules has ratio 1."""
     if len({artifact.digest for artifact in chosen}) == 1:
         return [1.0] * len(chosen)
     single = [[timer(one, Evaluator(min_repeat_ms=20))["run_secs"][0] for one in chosen] for _ in range(_FULL.repeat)]

@@ -1,7 +1,7 @@
-"""Rules of measuring, and what each would have cost and chosen on recorded times. Pure.
+"""Rules of measuring, with their cost and choices on recorded times. Pure.
 
 A rule times candidates one after the other, in batches, beside the best of the batches before. The replay runs the
-agent's own schedule of repeats; the clock is a sum of recorded runs, those that do not count included.
+agent's own schedule of repeats; the clock is a sum of recorded runs, warm-up runs included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHORT_MS, LONG_MS = 5, 10
 """Repeats are of one of these lengths."""
 
 _BEFORE = Evaluator(number=1, repeat=3, min_repeat_ms=LONG_MS, max_repeat=6, spread_target=0.05)
-"""How candidates were timed before there was a look."""
+"""The rule for candidates before looks existed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Recorded:
 
     @property
     def sec(self) -> float:
-        """What it takes, as well as is known [s]."""
+        """Best estimate of its time [s]."""
         return statistics.median([*self.short, *self.long])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How long candidates are timed. Ratios are to the best time known; 0 = never."""
+    """Rule for the length of timing. Ratios are to the best time known; 0 = never."""
 
     full: Evaluator = TRIAL_EVALUATOR
-    """For who may be the best."""
+    """For candidates that may be the best."""
 
     give_up: float = 0.0
     """Stop after the first repeat."""
@@ -88,12 +88,12 @@ RULES = {
     "run, 1.1, repeat, 1.03": Rule(look_runs=1, hopeless=1.1, behind=1.1, give_up=1.03),
     "repeat, 1.03": Rule(give_up=1.03),
 }
-"""What was done before, what the optimizer does, and its neighbours; repeats are of 5 ms unless it says otherwise."""
+"""The former rule, the optimizer's, and its neighbours; repeats are of 5 ms unless stated otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a rule did with the candidates of one workload."""
+    """Result of a rule on the candidates of one workload."""
 
     device_sec: float
     """Per trial."""
@@ -124,7 +124,7 @@ def choose(count: int, rule: Rule, measure: Callable[[int, Evaluator], tuple[flo
 
 
 def replay(candidates: Sequence[Recorded], rule: Rule) -> Outcome:
-    """Return what a rule would have done with recorded candidates, in their order."""
+    """Return a rule's result on recorded candidates, in their order."""
 
     def measure(index: int, evaluator: Evaluator) -> tuple[float, float, Stop | None]:
         clock = _Clock(candidates[index])
@@ -151,7 +151,7 @@ def shuffled(candidates: Sequence[Recorded], seed: int) -> list[Recorded]:
 
 
 class _Clock:
-    """Gives recorded times in their order, and counts what they took."""
+    """Gives recorded times in their order, and adds up their durations."""
 
     def __init__(self, candidate: Recorded) -> None:
         self._looks, self._short, self._long = (

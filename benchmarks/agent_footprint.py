@@ -1,9 +1,9 @@
-"""What an agent costs its machine: resident memory idle and during a measurement, and how soon it can be used.
+"""An agent's cost for its machine: resident memory idle and during a measurement, and time until it can be used.
 
 Ours is `python -m device_agents` with its cpu device: agent, warm process, worker. The peer is `python -m
-tvm.exec.rpc_server` with what it forks. Memory is the proportional set size (PSS) of all processes of a side, so that
-pages they share count once; clients and trackers are not counted. Start-up is the time from starting the process
-until a client holds a session on it.
+tvm.exec.rpc_server` with its children. Memory is the proportional set size (PSS) of all processes of a side, so that
+pages they share count once; clients and trackers are not counted. Start-up is the time from starting the process until
+a client holds a session on it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BUDGET_MB = 70.0
 _MEASURE_MS, _QUICK_MEASURE_MS = 1000, 200
 _SAMPLE_SEC = 0.02
 _SETTLE_SEC = 1.0
-"""Idle means: what start-up left to do is done."""
+"""Time after which start-up work is done and the agent counts as idle."""
 
 _KEY = "agent-footprint"
 _TIMEOUT_SEC = 60.0
@@ -46,7 +46,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What one round found."""
+    """Figures of one round."""
 
     start_sec: float
     idle_pss_mb: float

@@ -1,4 +1,4 @@
-"""Candidates of matrix products, built without a search: what a rule of measuring is tried on."""
+"""Candidates of matrix products, built without a search, for trying rules of measuring."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Builders:
         self._pool = BuildPool(target=target)
 
     def build(self, mod_json: str, count: int, seed: int) -> list[Artifact]:
-        """Return candidates of both spaces, the static schedule first; those that do not build are left out."""
+        """Return candidates of both spaces, the static schedule first; failed builds are left out."""
         task = ProposeTask(mod_json=mod_json, target=self._target, count=(count + 1) // 2, seed=seed)
         own = [proposal.trace_json for proposal in self._pool.submit_within(_TIMEOUT_SEC, propose, task).result()]
         rest = self._pool.submit_within(_TIMEOUT_SEC, sampled, mod_json, self._target, count - len(own), seed).result()

@@ -1,16 +1,15 @@
-"""Measures candidates of some fifty workloads of real models on this machine: the data that the cost model learns from.
+"""Measures candidates of some fifty workloads of real models on this machine: the training data of the cost model.
 
     python -m benchmarks.collect --work-dir build/collect --out benchmarks/data/x86_64_v4.npz
     python -m benchmarks.collect --work-dir build/again --refresh benchmarks/data/x86_64_v4.npz --only dwconv2d
 
-Workloads are what `fleet tune` would tune for this machine; candidates come from their own spaces and from
+Workloads are those that `fleet tune` would tune for this machine; candidates come from their own spaces and from
 MetaSchedule's rules, at random and evolved, so that good and bad ones are among them. One thread measures, one
-candidate at a time, twice in another order, and keeps the least time; what was disturbed is timed again. Each
-workload is a file of its own in the work folder, so it goes on where it was stopped; the end, or --merge, makes one
-file of them.
+candidate at a time, twice in another order, and keeps the least time; disturbed times are measured again. Each workload
+is a file of its own in the work folder, so an interrupted run resumes; the end, or --merge, makes one file of them.
 
-With --refresh, some workloads of a data set are collected anew, and all others stay what they are: those with --only in
-their name, or else those whose own space holds other schedules now. One whose times were mostly disturbed stays, too.
+With --refresh, some workloads of a data set are collected anew, and all others stay: those with --only in their name,
+or else those with other schedules in their own space now. A workload with mostly disturbed times stays, too.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _AGAIN = 4.0
 """A candidate within so many times the best is timed a second time, later."""
 
 _MOST_DISTURBED = 0.5
-"""Of a workload's candidates; with more, the data set keeps what it has."""
+"""Share of a workload's candidates; above it, the data set keeps its former times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ def _collect(options: argparse.Namespace, old: Dataset | None) -> None:
 
 
 def _programs(options: argparse.Namespace, old: Dataset | None, pool: BuildPool) -> list[Program]:
-    """Return what is to be collected."""
+    """Return the programs to collect."""
     if old is None:
         return pool.submit_within(600.0, workloads.programs, options.target).result()
     if options.only:
@@ -151,7 +150,7 @@ def _name(program: Program) -> str:
 
 
 def _is_calm(part: Dataset) -> bool:
-    """Tell whether the times of a workload are worth keeping; say so of one whose are not."""
+    """Tell whether the times of a workload are worth keeping; report it if not."""
     (group,) = part.groups
     share = float(group.is_disturbed.mean())
     if share > _MOST_DISTURBED:
@@ -237,7 +236,7 @@ def _measured(
         try:
             built.append((candidate, future.result()))
         except (BuildError, InvalidRequest):
-            continue  # what does not build is no lesson about speed
+            continue  # failed builds teach nothing about speed
     times = [Times() for _ in built]
     with timer.lock:
         best = math.inf

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, alternating rounds, the table and the one JSON line at the end."""
+"""Common parts of the benchmarks: options, alternating rounds, the table and the one JSON line at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.text import Text
 
 T = TypeVar("T")
 JsonObject: TypeAlias = dict[str, Any]
-"""What a benchmark or one of its processes prints."""
+"""The JSON output of a benchmark or one of its processes."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -47,7 +47,7 @@ def make_parser(name: str, description: str, *, rounds: int) -> argparse.Argumen
 def alternate(sides: Mapping[str, Callable[[int], T]], rounds: int) -> dict[str, list[T]]:
     """Run every side once per round and return the results of each side.
 
-    The order turns around in every other round, so that what drifts (clocks, other load) does not favour one side.
+    The order turns around in every other round, so that drift (clocks, other load) does not favour one side.
     """
     results: dict[str, list[T]] = {side: [] for side in sides}
     for number in range(rounds):

@@ -1,8 +1,8 @@
-"""How well the cost model ranks candidates of workloads that it has not seen, beside MetaSchedule's XGBModel.
+"""Ranking by the cost model of candidates of unseen workloads, beside MetaSchedule's XGBModel.
 
 Each workload of the frozen split is left out once; both models learn from all other workloads of the data set
-(`benchmarks.collect`), on the same records, and rank its candidates: with nothing known of it, and after 8 records of
-its own. XGBModel is given those of all workloads, too, which stock `tune_tir` never does. Intervals are over workloads
+(`benchmarks.collect`), on the same records, and rank its candidates: without records of it, and after 8 of its own.
+XGBModel gets the records of all workloads, too, which stock `tune_tir` never does. Intervals are over workloads
 (bootstrap, 95 %). Nothing runs on a device, so any machine gives the same figures, training times apart.
 """
 
@@ -171,7 +171,7 @@ def _peer(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> Ranke
 def _xgb_model(
     groups: Sequence[Group],
 ) -> Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float64]]:
-    """Train MetaSchedule's XGBModel on records as its `update` does, and return what predicts scores."""
+    """Train MetaSchedule's XGBModel on records as its `update` does, and return a function that predicts scores."""
     from tvm.s_tir.meta_schedule.cost_model.xgb_model import XGBModel
 
     model = XGBModel(num_tuning_cores=1, num_warmup_samples=0)
@@ -194,7 +194,9 @@ def _ranked(left: Group, before: NDArray[np.floating], after: NDArray[np.floatin
 
 
 def _train_on_one_thread() -> dict[str, float]:
-    """Train in a process whose matrix library has one thread, as workers of the pool do: waiting threads count, too."""
+    """Train in a process with a single-threaded matrix library, as in workers of the pool: waiting threads count,
+    too.
+    """
     one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = python("benchmarks.cost_model", "--training-only")
     with tempfile.TemporaryDirectory() as folder, Process(command, Path(folder) / "log", environment=one) as process:

@@ -1,4 +1,4 @@
-"""The curve of a search: the best time so far over its trials, and what is read off it. Pure."""
+"""The curve of a search: the best time so far over its trials, and figures derived from it. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How soon a search was nearly as fast as it, or another, became."""
+    """Time and trials until a search was nearly as fast as its own, or another's, end."""
 
     trials: int
     sec: float

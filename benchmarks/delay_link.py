@@ -176,7 +176,7 @@ def measure_round_trips_ms(link: DelayLink, count: int = 20) -> list[float]:
 
 
 def main() -> int:
-    """Show what round trip a link of 20 ms has."""
+    """Measure the round trip of a link of 20 ms."""
     try:
         with DelayLink(round_trip_ms=20) as link:
             round_trips_ms = measure_round_trips_ms(link)

@@ -1,11 +1,11 @@
-"""How much of a leased remote device's time is measuring, and how many builder cores keep it busy.
+"""Share of a leased remote device's time that is measuring, and number of builder cores that keep it busy.
 
-A simulated board, whose kernels sleep, is tuned over a link with 20 ms round trip: a matrix product of which the
-fastest candidate takes 5 ms, the slowest nine times as long. Search and builds are real, on this machine's cores. From
-the second batch to the last trial, each record tells what the device spent on it; the rest of that time it waited.
+A simulated board with sleeping kernels is tuned over a link with 20 ms round trip: the fastest candidate of a matrix
+product takes 5 ms, the slowest nine times as long. Search and builds are real, on this machine's cores. From the second
+batch to the last trial, each record has the device's time for it; the rest of that time it waited.
 
 The model: a device needs so many candidates per second as it measures, and each takes a builder so many seconds of
-processor time. It says how many cores are needed where kernels are faster than here.
+processor time. It predicts the cores needed for faster kernels.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _panel(cores: Mapping[str, float]) -> Panel:
 
 
 def modelled_ms(kernel_ms: float) -> float:
-    """Return what a device spends on a trial [ms] where the fastest of 64 candidates takes `kernel_ms`."""
+    """Return a device's time per trial [ms] if the fastest of 64 candidates takes `kernel_ms`."""
     chance = random.Random(0)
 
     def candidate() -> Recorded:
@@ -164,7 +164,7 @@ def _search_sec(mod_json: str, target: Target, count: int) -> float:
 
 @contextlib.contextmanager
 def _board(scratch: Path) -> Iterator[tuple[str, Around, str]]:
-    """Yield the tracker's address, what to put around clients, and why there is no link."""
+    """Yield the tracker's address, the prefix of client commands, and the reason if there is no link."""
     with contextlib.ExitStack() as stack:
         host, reason = "127.0.0.1", ""
         server: Around = list
@@ -206,7 +206,7 @@ def _tune(scratch: Path, address: str, around: Around, trials: int, seed: int) -
 
 
 def _read(library_file: Path) -> Share:
-    """Return what the device did from the end of the first batch to the last trial; the run-off comes after that."""
+    """Return the device's work from the end of the first batch to the last trial; the run-off comes after that."""
     with Library.open(str(library_file)) as library:
         (workload,) = library.find_workloads()
         records = library.records(workload.shash, kinds=[RecordKind.CANDIDATE])

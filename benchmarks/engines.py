@@ -1,4 +1,4 @@
-"""What runs a model: each engine in its own process, ours built and tuned by the commands that its users type."""
+"""Engines that run a model, each in its own process; ours is built and tuned by the commands of its users."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Program:
     """A model as one engine takes it."""
 
     name: str
-    """Which column it fills: "onnxruntime", "openvino", "static", "tuned"."""
+    """Its column: "onnxruntime", "openvino", "static", "tuned"."""
 
     engine: str
     """ "onnxruntime", "openvino" or "tvm"."""
@@ -64,7 +64,7 @@ def build_ours(name: str, model: Path, scratch: Path, *, library: Path | None = 
 
 
 def tune(model: Path, scratch: Path, *, trials: int | None, minutes: float | None) -> Path:
-    """Tune a model for so many trials or minutes, and as a whole at the end; return the library with what was found.
+    """Tune a model for so many trials or minutes, and as a whole at the end; return the library with its records.
 
     Raises:
         ProcessFailed: it ended badly, or not in time.
@@ -79,7 +79,7 @@ def tune(model: Path, scratch: Path, *, trials: int | None, minutes: float | Non
 
 
 def _within_mask() -> dict[str, str]:
-    """Return what keeps TVM's threads on the processors that this process may use, where those are not all."""
+    """Return variables that keep TVM's threads on this process's processors, if those are not all."""
     is_limited = len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
     return {"TVM_BIND_THREADS": "0"} if is_limited else {}
 
@@ -132,7 +132,7 @@ class Engine:
         return self._ask(warm=_WARM_CALLS, calls=self._calls)
 
     def outputs(self) -> list[NDArray[np.generic]]:
-        """Return what the model answers to the inputs."""
+        """Return the model's outputs for the inputs."""
         self._process.ask({"save": str(self._outputs)}, _CALL_TIMEOUT_SEC)
         with np.load(self._outputs) as stored:
             return [stored[name] for name in stored.files]

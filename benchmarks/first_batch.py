@@ -1,10 +1,10 @@
-"""What the schedules of its neighbours bring to a workload's first batch.
+"""The gain of a workload's first batch from the schedules of its neighbours.
 
 Each workload of the data set is taken as new: its neighbours are the nearest of all others, as a library that holds the
 data would give them. Two first batches of eight, after the static schedule: with the neighbours' schedules, fitted to
 the workload, and without. Both are proposed as `fleet tune` does, by the own records alone: the snapshot in the package
 has seen these workloads. All candidates are built and timed anew, in turns, on one thread, beside the best of the
-hundred that were recorded, whose program is the same on any machine of the same target.
+hundred recorded ones, which is the same program on any machine of the same target.
 """
 
 from __future__ import annotations

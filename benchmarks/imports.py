@@ -1,8 +1,8 @@
-"""Which models import: over 60 graphs of all kinds, as the table in benchmarks/results/imports.md has them.
+"""The importable models among over 60 graphs of all kinds, as in the table of benchmarks/results/imports.md.
 
-    python -m benchmarks.imports                       # all that can be made here, as a Markdown table
-    python -m benchmarks.imports --only keras,tabular  # families or names, separated by commas
-    python -m benchmarks.imports --check               # ends with 1 where the page does not say what happens now
+python -m benchmarks.imports # all that can be made here, as a Markdown table python -m benchmarks.imports --only
+keras,tabular # families or names, separated by commas python -m benchmarks.imports --check # ends with 1 if the page
+does not match
 
 Nothing is downloaded: graphs come from the onnx wheel, from `fleet.testing.models`, and, tiny and with random weights,
 from configurations of transformers and applications of Keras, where these are installed. Every model is imported and
@@ -88,7 +88,7 @@ TRANSFORMERS: Mapping[str, tuple[str, Shapes]] = {
     "ViT": (f"ViTConfig:{_IMAGE}", {}),
     "XLMRoberta": (f"XLMRobertaConfig:{_TEXT}", _TOKENS),
 }
-"""What follows "hf:" and the shapes, by the name in the table."""
+"""Text after "hf:" and the shapes, by the name in the table."""
 
 _PAGE = Path(__file__).parent.parent / "benchmarks/results/imports.md"
 KERAS = ("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "MobileNet", "MobileNetV3Small", "Xception")
@@ -107,7 +107,7 @@ class Survey:
     """Package without which it cannot be made."""
 
     source: Callable[[Path], Path]
-    """Make it in a folder, if it has to be made, and return what to load."""
+    """Make it in a folder, if it has to be made, and return the path or name to load."""
 
     shapes: Shapes = field(default_factory=dict)
     is_compared: bool = False

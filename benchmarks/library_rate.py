@@ -1,9 +1,8 @@
-"""How many records a library takes in a second, each in a transaction of its own, and several in one.
+"""Records that a library stores per second, each in a transaction of its own, and several in one.
 
-A job stores a batch's results in few transactions, and before anything else happens to them, so this bounds how many
-trials all jobs on one library finish in a second. A record is as a job makes it: a trace of 24 steps, four times,
-provenance, features of four stores.
-SQLite is a file in the temporary folder; `--library` names another database, which must be an empty one:
+A job stores a batch's results in few transactions, and before anything else happens to them, so this bounds the trials
+per second of all jobs on one library. A record is as in a job: a trace of 24 steps, four times, provenance, features of
+four stores. SQLite is a file in the temporary folder; `--library` names another database, which must be an empty one:
 
     python -m benchmarks.library_rate --library postgresql://fleet@database.example.com/empty
 """
@@ -38,7 +37,7 @@ _STEPS = ", ".join(['["Split", ["l1", 4, 8], [1], ["l2", "l3"]]'] * 24)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was seen in one round."""
+    """Figures of one round."""
 
     per_sec: float
     cpu_ms: float

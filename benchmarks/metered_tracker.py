@@ -1,7 +1,7 @@
 """A tracker that measures the turns of its event loop: `python -m benchmarks.metered_tracker FIGURES.json [OPTION...]`.
 
-A turn is all that the loop does between two looks at its sockets. What counts is the processor time of its thread: a
-wall clock would also count what else the machine does. The turns until it is told to stop are in the file at its end.
+A turn is all that the loop does between two looks at its sockets. The processor time of its thread counts: a wall clock
+would also count other work of the machine. At its end it writes the turns until the stop signal into the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models that are compared, what each should reach beside ONNX Runtime, and where its ONNX file comes from."""
+"""The models to compare, the goal of each beside ONNX Runtime, and the source of its ONNX file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Entry:
     name: str
     budget: Budget
     is_bundled: bool = False
-    """The graph is one that the onnx package ships; else it is made by `fleet.testing.models`."""
+    """The onnx package ships the graph; else it is made by `fleet.testing.models`."""
 
     is_int8: bool = False
 

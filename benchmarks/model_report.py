@@ -18,12 +18,12 @@ _WRONG, _WRONG_INT8 = 1e-3, 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much work a run does."""
+    """Amount of work in a run."""
 
     threads: int
     rounds: int
     block_sec: float
-    """How long an engine computes when it is its turn."""
+    """Time that an engine computes in its turn."""
 
     trials: int | None
     minutes: float | None
@@ -37,14 +37,14 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:
-    """What was found for one model."""
+    """Figures of one model."""
 
     entry: Entry
     operations: float
     """Floating-point operations of one run; for int8 those of the float model."""
 
     ms: Mapping[str, float]
-    """Median time by column; one that is missing has a problem, or was not asked for."""
+    """Median time by column; a missing one has a problem, or was not requested."""
 
     relative_errors: Mapping[str, float]
     """Distance from ONNX Runtime's outputs over their size, by column."""
@@ -54,7 +54,7 @@ class ModelFigures:
 
     @property
     def ours(self) -> str | None:
-        """Which column counts as ours: tuned where it was tuned."""
+        """The column that counts as ours: tuned if there is one."""
         return next((column for column in ("tuned", "static") if column in self.ms), None)
 
     @property
@@ -82,7 +82,7 @@ class ModelFigures:
 
     @property
     def wrong(self) -> list[str]:
-        """Columns whose outputs are not ONNX Runtime's."""
+        """Columns with other outputs than ONNX Runtime's."""
         limit = _WRONG_INT8 if self.entry.is_int8 else _WRONG
         return [column for column, error in self.relative_errors.items() if not error <= limit]
 

@@ -6,7 +6,7 @@
 Float32, as many threads as the machine has physical cores, each engine in a process of its own. The engines take turns
 in blocks of calls with a rest before each, since the threads of one go on spinning for a while after a call; the median
 of a block counts, and of these the median over the rounds. All get the same inputs, and their outputs are compared.
-"Static" is what `fleet build --untuned` makes; "tuned" is `fleet build` after `fleet tune` with the given effort.
+"Static" is the result of `fleet build --untuned`; "tuned" is `fleet build` after `fleet tune` with the given effort.
 OpenVINO is optional: pip install 'tvm-fleet[compare-models]'.
 """
 
@@ -107,7 +107,7 @@ def _compare(entry: Entry, effort: Effort, scratch: Path) -> ModelFigures:
 
 
 def _ours(model: Path, effort: Effort, scratch: Path, problems: dict[str, str]) -> list[Program]:
-    """Build the model without and with tuning; what fails is told and left out."""
+    """Build the model without and with tuning; failures are reported and left out."""
     found = []
     try:
         found.append(build_ours("static", model, scratch))

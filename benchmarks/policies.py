@@ -1,4 +1,6 @@
-"""Who gets the next batch: the project's prioritizer, MetaSchedule's gradient rule, turns, and one who knows."""
+"""Policies that choose the next batch: the project's prioritizer, MetaSchedule's gradient rule, turns, and an
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ _ALPHA, _WINDOW = 0.2, 3
 
 _MEMBERS = 12
 _USUAL_WEIGHT = 6.0
-"""What is usual of a model's slope counts like so large a sum of squared values of the workload's own."""
+"""Weight of the usual slope of a model, as a sum of squared values of the workload's own."""
 
 
 def take_turns(race: Race) -> tuple[int, list[int]]:
-    """Give a batch to whoever has had the fewest."""
+    """Give a batch to the workload with the fewest."""
     index = min(race.open_ones, key=lambda i: (len(race.lanes[i].history), i))
     return index, race.lanes[index].waiting[:BATCH]
 
@@ -32,7 +34,7 @@ def follow_gradient(race: Race) -> tuple[int, list[int]]:
 
 
 def follow_gradient_ranked(race: Race) -> tuple[int, list[int]]:
-    """Do the same, but take the best predicted of what lies ahead, as ours does."""
+    """Do the same, but take the best predicted of the candidates ahead, as ours does."""
     index = _steepest(race)
     return index, ranked(race.lanes[index])[:BATCH]
 
@@ -47,7 +49,9 @@ def _steepest(race: Race) -> int:
 
 
 def know_everything(race: Race) -> tuple[int, list[int]]:
-    """Choose what gains most per device second over any number of candidates in their order: nobody can know that."""
+    """Choose the largest gain per device second over any number of candidates in their order: an oracle, not a real
+    policy.
+    """
     found = (-math.inf, 0, 0)
     for index in race.open_ones:
         lane = race.lanes[index]
@@ -60,9 +64,9 @@ def know_everything(race: Race) -> tuple[int, list[int]]:
 
 
 def predicted(lane: Lane, candidates: Sequence[int]) -> Floats:
-    """Return logarithms of the times that are expected of candidates, [n_members, n_candidates].
+    """Return logarithms of the expected times of candidates, [n_members, n_candidates].
 
-    As `fleet.cost_model.prediction` does it, but without trees of the workload's own: a line over what the model says.
+    As `fleet.cost_model.prediction` does it, but without trees of the workload's own: a line over the model's values.
     """
     track, done = lane.track, len(lane.measured)
     said = track.values.mean(axis=0)[lane.measured]
@@ -83,7 +87,7 @@ def ranked(lane: Lane) -> list[int]:
 
 
 class Prioritizer:
-    """The project's own, told what a job would tell it."""
+    """The project's own, with the inputs that a job would give it."""
 
     def __init__(self, seed: int, *, predicts: bool) -> None:
         self._seed, self._predicts = seed, predicts
@@ -91,7 +95,7 @@ class Prioritizer:
         self._forecast: tuple[int, float, float] | None = None
 
     def __call__(self, race: Race) -> tuple[int, list[int]]:
-        """Choose the first batch of the plan, and remember what it was expected to gain."""
+        """Choose the first batch of the plan, and remember its expected gain."""
         self._judge(race)
         ahead = {i: ranked(race.lanes[i]) if self._predicts else race.lanes[i].waiting for i in race.open_ones}
         plan = prioritize(
@@ -101,7 +105,7 @@ class Prioritizer:
             0.0,
             seed=self._seed,
         )
-        if not plan.batches:  # all of those that are left are said to have nothing to gain
+        if not plan.batches:  # none of the rest is expected to gain
             index = race.open_ones[0]
             return index, ahead[index][:BATCH]
         batch = plan.batches[0]

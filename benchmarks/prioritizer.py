@@ -1,10 +1,10 @@
-"""How many device seconds until the same latency: our prioritizer beside MetaSchedule's gradient scheduler, and others.
+"""Device seconds until the same latency: our prioritizer beside MetaSchedule's gradient scheduler, and others.
 
     python -m benchmarks.prioritizer
 
 Recorded candidates are measured again in simulated device time, in at least 100 orders that all policies share: for one
 model, for three models of different users, and for a short job beside a long one. benchmarks/data/replay.npz was made
-by --prepare from a data set of `benchmarks.collect`: times, and what cost models trained on other workloads say.
+by --prepare from a data set of `benchmarks.collect`: times, and predictions of cost models trained on other workloads.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _POINTS = 60
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Whose workloads compete for a device."""
+    """Workloads that compete for a device."""
 
     title: str
     jobs: Sequence[int]

@@ -69,7 +69,7 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # what it was asked last was not read any more
+            with contextlib.suppress(BrokenPipeError):  # it may have ended before it read the last request
                 self._process.stdin.close()
 
     @property

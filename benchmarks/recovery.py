@@ -1,12 +1,13 @@
 """Seconds from kill -9 until the fleet serves again, beside TVM's tracker and server in the same run.
 
-- A tracker with 1,000 devices is killed and started again at once, as systemd does. The clock stops when a client that
-  was connected is granted a device that it asked for after the kill. The devices are simulated, their agents are real.
-- An agent is killed and started again. The clock stops when the holder of its device, whose lease lived on, has a time.
+- A tracker with 1,000 devices is killed and started again at once, as systemd does. The clock stops when a connected
+client is granted a device that it requested after the kill. The devices are simulated, their agents are real. - An
+agent is killed and started again. The clock stops when the holder of its device, still under the same lease, has a
+time.
 
 The peer is `tvm.exec.rpc_tracker` and `tvm.exec.rpc_server`, killed and started again the same way. It has one server
-in both cases: a thousand of them fit no machine. Its clients lose their session with either process, so theirs dials
-again as soon as somebody listens.
+in both cases: a thousand of them fit no machine. Its clients lose their session with either process, so theirs
+reconnects as soon as the port answers.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ _STOCK_REFUSALS = (OSError, RuntimeError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """How long after a kill it was until what [s]."""
+    """Times from a kill until recovery [s]."""
 
     served_sec: float
-    """Until the first grant, or the first time that was measured."""
+    """Until the first grant, or the first measured time."""
     listening_sec: float = 0.0
-    """Until the process that was killed listens again."""
+    """Until the killed process listens again."""
     all_back_sec: float = 0.0
     """Until every device is available again."""
 
@@ -144,7 +145,7 @@ def _told(name: str, run: Callable[[], Recovery]) -> Callable[[int], Recovery]:
 
 
 def _our_tracker(stack: contextlib.ExitStack, scratch: Path, devices: int, agents: int) -> Callable[[], Recovery]:
-    """Start a fleet of simulated devices; return what kills its tracker once."""
+    """Start a fleet of simulated devices; return a function that kills its tracker once."""
     tracker, client = _our_fleet(stack, scratch)
     for number in range(agents):
         config = scratch / f"agent-{number}.yaml"
@@ -171,7 +172,7 @@ def _our_tracker(stack: contextlib.ExitStack, scratch: Path, devices: int, agent
 
 
 def _our_agent(stack: contextlib.ExitStack, scratch: Path, artifact: Artifact) -> Callable[[], Recovery]:
-    """Start a fleet with this machine's processor as its device; return what kills its agent once."""
+    """Start a fleet with this machine's processor as its device; return a function that kills its agent once."""
     _, client = _our_fleet(stack, scratch)
     agent = _start_agent(stack, scratch, client.address, "agent", "--port", common.free_port())
     device = common.retry(lambda: stack.enter_context(client.acquire("cpu")), NoMatchingDevice, _TIMEOUT_SEC)
@@ -223,7 +224,7 @@ def _available(client: fleet.Fleet) -> int:
 def _stock_fleet(
     stack: contextlib.ExitStack, scratch: Path, artifact: Artifact, *, kills: str
 ) -> Callable[[], Recovery]:
-    """Start TVM's tracker and one server; return what kills one of them once."""
+    """Start TVM's tracker and one server; return a function that kills one of them once."""
     from tvm import rpc
 
     scratch.mkdir()

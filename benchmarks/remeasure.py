@@ -28,7 +28,7 @@ _MIN_REPEAT_MS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a tuning run left."""
+    """Results of a tuning run."""
 
     trials: int
     failed: int

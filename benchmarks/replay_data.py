@@ -1,4 +1,4 @@
-"""Recorded candidates for replays: their times, and what a cost model that has not seen their workload says of them."""
+"""Recorded candidates for replays: their times, and predictions of a cost model that has not seen their workload."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recorded:
     """Candidates of a second search, which evolved from the first one's."""
 
     values: Floats
-    """What the model says, [n_members, n_candidates]; higher is slower."""
+    """The model's predictions, [n_members, n_candidates]; higher is slower."""
 
     slope: float
     """Logarithm of the time per unit of value, usually."""
@@ -79,7 +79,7 @@ def save(path: Path, recorded: Sequence[Recorded]) -> None:
 
 
 def load(path: Path) -> list[Recorded]:
-    """Read what `save` wrote."""
+    """Read a file of `save`."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     ends = np.cumsum(arrays["sizes"])[:-1]

@@ -1,4 +1,4 @@
-"""Recorded times of candidates, measured again in another order: what a policy reaches, and after which device seconds.
+"""Recorded times of candidates, measured again in another order: a policy's latency over device seconds.
 
 For every policy a search finds the same candidates of a workload in the same order, and one batch of each was measured
 when it begins. As in a job, some batches of each workload lie ahead: a policy may choose among these.
@@ -42,7 +42,7 @@ class Track:
     """Time of each candidate [s]."""
 
     values: Floats
-    """What a cost model that has not seen the workload says of each, [n_members, n_candidates]; higher is slower."""
+    """Predictions of a cost model that has not seen the workload, [n_members, n_candidates]; higher is slower."""
 
     slope: float
     noise: float
@@ -50,7 +50,7 @@ class Track:
 
 
 class Lane:
-    """What was measured of a track, and what was not."""
+    """Measured and waiting candidates of a track."""
 
     def __init__(self, track: Track) -> None:
         self.track = track
@@ -83,12 +83,12 @@ class Lane:
 
     @property
     def ahead(self) -> list[int]:
-        """What lies ahead, in the order in which the search finds it: a batch, and as many as were measured."""
+        """Candidates ahead, in the search's order: a batch, and as many as were measured."""
         return self.waiting[: min(AHEAD, BATCH + len(self.measured))]
 
     @property
     def run_secs(self) -> Floats:
-        """Times of what was measured [s]."""
+        """Times of measured candidates [s]."""
         return self.track.run_secs[self.measured]
 
     @property
@@ -107,7 +107,7 @@ class Race:
     def __init__(self, tracks: Sequence[Track]) -> None:
         self.lanes = [Lane(track) for track in tracks]
         self.shares = _shares(self.lanes)
-        """What a second of each track counts: its weight over its job's latency at the beginning."""
+        """Value of a second of each track: its weight over its job's latency at the beginning."""
 
         self.device_sec = sum(lane.device_sec for lane in self.lanes)
         self.curve = [(self.device_sec, self.latency)]
@@ -134,7 +134,7 @@ Policy = Callable[[Race], tuple[int, Sequence[int]]]
 
 
 def run(tracks: Sequence[Track], policy: Policy, *, until: float = 0.0) -> Race:
-    """Measure what a policy says until a latency is reached or all is measured."""
+    """Measure a policy's choices until a latency is reached or all is measured."""
     race = Race(tracks)
     while race.open_ones and race.latency > until:
         race.measure(*policy(race))

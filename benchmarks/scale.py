@@ -1,8 +1,8 @@
-"""What a thousand boards need: processor time per candidate is measured here, the fleet around it is simulated.
+"""Needs of a thousand boards: processor time per candidate is measured here, the fleet around it is simulated.
 
-Measured: what searching and building one candidate takes a core, what one task takes a Dask scheduler, what one trial
-takes the optimizer's process, and how large what travels is. `benchmarks/scale_model.py` then says how many builders
-keep the boards busy, and how often tracker, scheduler and library are called. There is no peer.
+Measured: a core's time to search and build one candidate, a Dask scheduler's time for one task, the optimizer process's
+time for one trial, and the sizes of messages. `benchmarks/scale_model.py` then computes the number of builders that
+keep the boards busy, and the rates of calls to tracker, scheduler and library. There is no peer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TIMEOUT_SEC = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What one candidate takes. Times are of one core."""
+    """Costs of one candidate. Times are of one core."""
 
     search_ms: float
     build_ms: float
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure_candidates(out_dir: Path, count: int) -> Costs:
-    """Return what searching and building takes, in this process."""
+    """Return the costs of searching and building, in this process."""
     workload, target = matmul(_SIZE), parse_target(find_board(_BOARD).target_json)
     began = _spent_sec()
     found = propose(ProposeTask(mod_json=workload.mod_json, target=target, count=count + 1))
@@ -130,12 +130,12 @@ def measure_candidates(out_dir: Path, count: int) -> Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How large a fleet is simulated, and for how long."""
+    """Size of a simulated fleet, and length of the simulation."""
 
     boards: int
     builders: int
     batches: int
-    """That a board could measure which never waits."""
+    """That a board could measure without waiting."""
 
 
 def site(costs: Costs, kernel_ms: float, scale: Scale, *, deaths: int = 0) -> Site:
@@ -180,7 +180,7 @@ def _row(costs: Costs, kernel_ms: float, scale: Scale) -> common.JsonObject:
 
 
 def _killed(costs: Costs, scale: Scale) -> common.JsonObject:
-    """Say what the loss of a tenth of the builders half-way does, where they are short."""
+    """Return the effect of losing a tenth of the builders half-way, when they are short."""
     dead = scale.builders // 10
     paces = [
         simulate(site(costs, 1.0, scale, deaths=deaths), batches=4 * scale.batches).trials_per_sec
@@ -194,7 +194,7 @@ def _of(cost_ms: float | None, per_sec: float) -> float | None:
 
 
 def _with_processes(costs: Costs, scratch: Path) -> Costs:
-    """Add what takes a scheduler, two builders, a tracker and an agent."""
+    """Add the costs of a scheduler, two builders, a tracker and an agent."""
     with _cluster(scratch) as (cluster, scheduler):
         pool = DaskPool(cluster)
         pool.open()

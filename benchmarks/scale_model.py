@@ -1,4 +1,4 @@
-"""A fleet on paper: boards that measure, builders that search and build for them, and what both wait for.
+"""A model of a fleet: boards that measure, builders that search and build for them, and the waits of both.
 
 Each board has its own batches: one is searched on one core, its candidates are built on as many as are free, and the
 batch waits until the board has measured those before. A board never waits longer than it must: while it measures, the
@@ -19,7 +19,7 @@ from functools import partial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What there is. Processor times are those of one core [s]."""
+    """Size and costs of a fleet. Processor times are those of one core [s]."""
 
     boards: int
     builders: int
@@ -51,7 +51,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it, in the steady part of the simulation."""
+    """Results, in the steady part of the simulation."""
 
     share: float
     """Of the boards' time in which they measured."""

@@ -1,8 +1,8 @@
-"""What a search takes: processor time of `propose` for each candidate, in rounds of eight.
+"""Cost of a search: processor time of `propose` for each candidate, in rounds of eight.
 
 Each workload is searched in a worker of the build pool, as by a job, with a batch ahead. Nothing is measured: times are
 made up from the candidates' digests, so that every run on a machine proposes the same, which a digest of all proposals
-shows. What builds do for a first batch (its features) is not counted.
+shows. The builds' work for a first batch (its features) is not counted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _workloads(target: Target, *, is_quick: bool) -> list[Workload]:
 
 
 def _search(workload: Workload, target: Target, wanted: int) -> tuple[float, str]:
-    """Return what each candidate took [ms], in a worker that has not met the workload, and a digest of them all."""
+    """Return the time per candidate [ms], in a worker that has not met the workload, and a digest of them all."""
     records: list[Observation] = []
     digests: list[str] = []
     spent_sec = 0.0

@@ -1,16 +1,16 @@
-"""A tracker under load for a long time: do its memory and its latencies stay what they were?
+"""A tracker under load for a long time: do its memory and its latencies stay the same?
 
     python -m benchmarks soak --minutes 60 --svg soak.svg
 
 The tracker is a process, over TLS, with a journal on this disk. In this process: 10,000 simulated devices of ten agents
 that report all of them every five seconds, and 200 clients with a connection each. A client asks for a device two and a
 half times a second, holds most for a moment and some for a minute, which it renews; a part of its requests is for one
-certain device, waits, and gives up. After two minutes on average it goes, half of the time without giving anything
-back, and comes back under another name. One more looks at the whole fleet every ten seconds.
+certain device, waits, and gives up. After two minutes on average it disconnects, half of the time without a release,
+and returns under another name. One more client reads the whole fleet every ten seconds.
 
 Every five seconds the tracker's memory, threads, files and processor time are read, and the latencies of the grants in
 between. After ten minutes, or two fifths of a shorter run, when caches are full and the allocator has its share, a line
-is fitted through each: what it rises by in an hour.
+is fitted through each; its slope is the rise in an hour.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WARM_UP_SEC, _WARM_UP_SHARE = 600.0, 0.4
 _FLAT_SHARE = 0.05
 """A line that rises by less than this share of its mean during the run does not rise."""
 _STANDARD_ERRORS = 3.0
-"""Nor does one whose slope is less than so many of its errors."""
+"""Nor does one with a slope below so many of its errors."""
 _MB = 1e6
 _SHOWN = {
     "memory_mb": "memory [MB]",
@@ -82,11 +82,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """What a line through the samples says."""
+    """Slope of a line through the samples."""
 
     mean: float
     per_hour: float
-    """By how much it rises."""
+    """Rise per hour."""
     error_per_hour: float
     """Standard error of that."""
     is_rising: bool

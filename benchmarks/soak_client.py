@@ -29,9 +29,7 @@ class Client:
     """One client after the other, under one name and a number."""
 
     def __init__(self, address: str, name: str, rng: random.Random, devices: int, latencies: list[float]) -> None:
-        """Args:
-        latencies: is told how long each request for any device took [s].
-        """
+        """Args: latencies: receives the duration of each request for any device [s]."""
         self._address = address
         self._name = name
         self._rng = rng
@@ -41,7 +39,7 @@ class Client:
         self._outgoing: asyncio.Queue[pb.ClientEvent] = asyncio.Queue()
         self._holding: set[asyncio.Task[None]] = set()
         self.broken = 0
-        """How many of its streams ended by themselves, as where the machine was too busy to connect in time."""
+        """Number of its streams that ended by themselves, as when the machine was too busy to connect in time."""
 
     async def run(self) -> None:
         """Ask until cancelled."""

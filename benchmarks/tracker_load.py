@@ -38,7 +38,7 @@ _WAITING, _QUICK_WAITING = 100_000, 5_000
 _BUDGET = 5_000.0
 """Cycles a second with 10,000 devices and _WAITING requests waiting."""
 REQUESTS_PER_CLIENT = 1_000
-"""What a tracker lets one client wait for."""
+"""Requests that a tracker lets one client have waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Load:
 
     @classmethod
     def of(cls, cycles: int, took_sec: float, latencies_sec: Sequence[float], **situation: int) -> Load:
-        """Return what was measured in a situation."""
+        """Return the figures of a situation."""
         latencies_ms = sorted(1e3 * sec for sec in latencies_sec)
         return cls(
             cycles_per_sec=cycles / took_sec,
@@ -163,9 +163,8 @@ async def measure_fleet(
 ) -> Load:
     """Measure our tracker with `devices` free devices and `waiting` requests for busy ones.
 
-    Args:
-        program: what to run in the tracker's place, with its options.
-        beside: what else goes on at the tracker with this address.
+    Args: program: command that runs in the tracker's place, with its options. beside: other load on the tracker with
+    this address.
     """
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-bench-")))

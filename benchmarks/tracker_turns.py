@@ -1,8 +1,8 @@
-"""How long the tracker's event loop is held, while 10,000 devices come, are lent and are watched.
+"""Length of the turns of the tracker's event loop while 10,000 devices attach, are leased and are watched.
 
-Everybody waits for a turn of the loop that takes long: grants, renewals, heartbeats. Ten agents attach a thousand
-devices each, requests wait, watchers get a snapshot a second, and then devices change hands as fast as they can.
-The turns are measured by the tracker itself (`metered_tracker`), in its thread's processor time. There is no peer.
+A long turn of the loop delays everything else: grants, renewals, heartbeats. Ten agents attach a thousand devices each,
+requests wait, watchers get a snapshot a second, and then devices change hands as fast as they can. The turns are
+measured by the tracker itself (`metered_tracker`), in its thread's processor time. There is no peer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def _watched(address: str) -> AsyncIterator[None]:
 
 
 def measure(devices: int, waiting: int, duration_sec: float) -> tuple[Load, list[float]]:
-    """Return what the tracker did meanwhile, and how long its turns were [ms]."""
+    """Return the tracker's load figures, and the lengths of its turns [ms]."""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch:
         path = Path(scratch) / "turns.json"
         program = python("benchmarks.metered_tracker", path, "--devices-per-agent", 20_000)

@@ -1,10 +1,10 @@
-"""What a trial costs beyond its kernel: stock `RPCRunner`, tracker and server beside our client, tracker and agent.
+"""Cost of a trial beyond its kernel: stock `RPCRunner`, tracker and server beside our client, tracker and agent.
 
 A batch of 64 prebuilt artifacts (matmul 64, one run each) is handed over; the clock stops at the last result. On both
 sides everything in between counts: device or lease, sessions, uploads, loading, the warm-up run. Each round brings new
-artifacts, the same program under new digests, so that none is there already. Measured on loopback, on loopback with
-one artifact 64 times, and over a link with 20 ms round trip. Beside it, the same with an agent whose workers are in no
-jail, and how long a session takes to start with and without.
+artifacts, the same program under new digests, so that none is cached. Measured on loopback, on loopback with one
+artifact 64 times, and over a link with 20 ms round trip. Beside it, the same with an agent that runs its workers
+without a jail, and the start-up time of a session with and without.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DIFFERENCE_BYTES = 1_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where servers and clients run: the address that the servers listen on, and what to put around commands."""
+    """Network site of servers and clients: the address that the servers listen on, and prefixes of commands."""
 
     name: str
     host: str = "127.0.0.1"
@@ -58,14 +58,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What one batch took, per trial [ms]."""
+    """Costs of one batch, per trial [ms]."""
 
     beyond_ms: float
     """Everything but the kernel."""
 
     kernel_ms: float
     parts_ms: Mapping[str, float]
-    """How our side's time divides: waiting for the lease, uploading, measuring. Together they are the whole batch."""
+    """Parts of our side's time: waiting for the lease, uploading, measuring. Together they are the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +79,18 @@ class Figures:
 
     @property
     def jail_ms(self) -> float:
-        """What the jail costs."""
+        """Cost of the jail."""
         return self.ours.beyond_ms - self.bare.beyond_ms
 
     @property
     def ratio(self) -> float:
-        """How many times better ours is."""
+        """Peer's cost over ours."""
         return self.peer.beyond_ms / self.ours.beyond_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is measured, how much of it."""
+    """The artifact to measure, and the amount of work."""
 
     artifact: Artifact
     scratch: Path
@@ -103,10 +103,10 @@ class Work:
         return copies * count if is_same else copies
 
     def _copy(self) -> Artifact:
-        """Return the artifact under a new digest: loaders ignore what follows the sections of an ELF file.
+        """Return the artifact under a new digest: loaders ignore bytes after the sections of an ELF file.
 
-        What is added does not compress and is as long as what tells two schedules of one program apart, so that uploads
-        that leave out what the agent has seen are not flattered by copies.
+        The added bytes do not compress, and are as long as the difference between two schedules of one program, so that
+        copies do not flatter uploads that skip content known to the agent.
         """
         path = self.scratch / f"{uuid.uuid4().hex}.so"
         shutil.copyfile(self.artifact.path, path)

@@ -128,8 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check_torch(interpreter: str, *, is_gpu: bool) -> None:
     """Make sure that the peer runs, before hours of tuning.
 
-    Raises:
-        ProcessFailed: the interpreter has no PyTorch, or one that sees no GPU.
+    Raises: ProcessFailed: the interpreter has no PyTorch, or its PyTorch sees no GPU.
     """
     ask = "import torch; print(torch.cuda.is_available())"
     try:
@@ -222,7 +221,7 @@ def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
 
 
 def best_by_layer(report: JsonObject, names: Mapping[str, Layer]) -> dict[Layer, JsonObject]:
-    """Return what the report says of each layer: untuned_sec, best_sec, trials, errors."""
+    """Return the report's figures of each layer: untuned_sec, best_sec, trials, errors."""
     return {names[found["name"]]: found for found in report["workloads"] if found["name"] in names}
 
 

@@ -3,8 +3,8 @@
 The clock starts with the process and stops at the last record of 64 trials. The stock side is `tune_tir` with
 `LocalBuilder`, `RPCRunner`, tracker and server, everything else by default; ours is the command line on an ONNX file
 with one MatMul, starting its own tracker and agent. Both tune for x86-64-v3 with this machine's number of cores. The
-best schedules are then built alike and timed in turn in one process: on all cores, which is what the target says, and
-on as many as stock TVM takes by itself, which on x86 is half of them and what its own measurements see.
+best schedules are then built alike and timed in turn in one process: on all cores, as in the target, and on the number
+that stock TVM takes by itself, which on x86 is half of them, as in its own measurements.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Run:
 
     first_trial_sec: float
     records: str
-    """Where the records are, as `benchmarks.remeasure` reads it."""
+    """Location of the records, as `benchmarks.remeasure` reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """What a run found, by the common timer."""
+    """Results of a run, by the common timer."""
 
     trials: int
     failed: int

@@ -1,21 +1,21 @@
-"""How much sooner a search that knows something finds what a blind one finds.
+"""Time saved by a warm search until it finds the result of a cold one.
 
 Six workloads that are not in the data set are tuned live, by the tasks that `fleet tune` runs: proposed, built and
 timed in batches of eight, on one thread, after the static schedule, which a job times first. Cold, a search learns from
-its own records alone; warm, it begins with the snapshot that comes with the package, and with the best schedules of its
+its own records alone; warm, it begins with the snapshot shipped with the package, and with the best schedules of its
 neighbours in the data set, as a library that holds the data would give them. Each has workers of its own, which are
 started for it. Three workloads are other shapes of operators that the data set has, three are of operators that it does
 not have.
 
-What counts is when each first held a candidate within 2 % of the one that the cold search holds after its last trial.
-The least of hundreds of times is luck as much as speed, so what a search held is timed again beside that one, in turns:
-these times decide, and count for neither side. A warm search ends when it is there, or has had as many trials.
+Each search is scored by its first candidate within 2 % of the one that the cold search holds after its last trial. The
+least of hundreds of times is luck as much as speed, so a search's candidates are timed again beside that one, in turns:
+these times decide, and count for neither side. A warm search ends when it gets there, or has had as many trials.
 
-Where the static schedule, the first trial of both sides, is there already, there is nothing to save: such searches are
-listed, and counted apart. The figures are geometric means over those where something was to be saved.
+If the static schedule, the first trial of both sides, is good enough, no time can be saved: such searches are listed,
+and counted apart. The figures are geometric means over the other searches.
 
-An hour can be had in parts: with --results each comparison is appended to a file as a line, and what the file has is
-not run again; --minutes begins no comparison after that time.
+An hour can be had in parts: with --results each comparison is appended to a file as a line, and comparisons in the file
+are not run again; --minutes begins no comparison after that time.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ _NEW = (
     ("segformer", "conv2d 7x7 s4 3->32 128x128"),
     ("keyword_spotting", "conv2d 10x4 s2 1->64 49x10"),
 )
-"""Where something is to be found: when their models were tuned, each had a schedule at least 12 % faster than the
-static one, after ten trials or more. Of most workloads the static schedule is within 2 % of the best."""
+"""Workloads with room for tuning: when their models were tuned, each had a schedule at least 12 % faster than the
+static one, after ten trials or more. Of most workloads the static schedule is within 2 % of the best.
+"""
 
 _TRIALS, _QUICK_TRIALS = 256, 16
 _BATCH = 8
@@ -75,7 +76,7 @@ _PREPARE_TIMEOUT_SEC = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """What a search of one workload works with."""
+    """Parts that a search of one workload uses."""
 
     program: Program
     seeds: tuple[Seed, ...]
@@ -89,7 +90,7 @@ class Held:
     """A candidate that was the best of a search for a while."""
 
     trials: int
-    """How many it took to find it."""
+    """Number of trials until it was found."""
 
     wall_sec: float
     """Seconds that it took, from the start."""
@@ -216,15 +217,13 @@ def _is_there(timer: Timer, artifact: Artifact, goal: Artifact) -> bool:
 
 
 def _afresh(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list[Held]]:
-    """Search with workers that know nothing of the workload yet: what the first search made would be there for the
-    second, whose seconds would be fewer.
-    """
+    """Search with fresh workers: caches of the first search would otherwise shorten the second."""
     with BuildPool(2, target=parse_target(lab.program.target_json)) as pool:
         yield from _search(replace(lab, pool=pool), trials, seed, is_warm=is_warm)
 
 
 def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list[Held]]:
-    """Yield after each batch what it found better than everything before, the best last."""
+    """Yield after each batch its improvements over everything before, the best last."""
     program = lab.program
     records: list[Observation] = []
     best_sec, spent_sec, has_static = math.inf, 0.0, True

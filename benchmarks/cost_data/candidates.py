@@ -1,4 +1,4 @@
-"""Candidates of a workload, good and bad ones: its own space, MetaSchedule's rules at random, and what evolves."""
+"""Candidates of a workload, good and bad ones: its own space, MetaSchedule's rules at random, and evolved ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_OWN = 8
 """Of its own space the first ones, which tuning tries first, and then any."""
 
 _OWN_REACH = 240
-"""How far into its own space we look: applying a schedule takes 10 ms."""
+"""Depth of the search in its own space: applying a schedule takes 10 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class CandidateTask:
     """Traces that were measured, with their times [s], infinite for failures."""
 
     model: bytes | None = None
-    """What evolution is guided by; None: candidates at random."""
+    """Model that guides evolution; None: candidates at random."""
 
     seed: int = 0
 

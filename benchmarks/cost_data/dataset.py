@@ -21,7 +21,7 @@ _FORMATS = (1, _FORMAT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Where the candidates of one workload come from."""
+    """Origin of one workload's candidates."""
 
     model: str
     """The model that it is a part of."""
@@ -47,20 +47,20 @@ class Group:
     """Per candidate [n_stores, n_features]."""
 
     run_sec: NDArray[np.float64]
-    """Best of the repeats; infinite for one that failed."""
+    """Best of the repeats; infinite for a failed candidate."""
 
     spread: NDArray[np.float32]
     """(median - least) / least of the repeats: how disturbed they were."""
 
     sources: list[str]
-    """Where a candidate comes from: "own" space, "rules" of MetaSchedule at random, or "evolved" from good ones."""
+    """Origin of each candidate: "own" space, "rules" of MetaSchedule at random, or "evolved" from good ones."""
 
     traces: list[str]
     is_disturbed: NDArray[np.bool_]
     """Each time of it was taken while something else ran."""
 
     collected: Mapping[str, object]
-    """When, on which machine and by which code."""
+    """Time, machine and code of the collection."""
 
     def __len__(self) -> int:
         return len(self.run_sec)
@@ -75,7 +75,7 @@ class Dataset:
 
     @property
     def records(self) -> int:
-        """How many candidates were measured."""
+        """Number of measured candidates."""
         return sum(len(group) for group in self.groups)
 
 
@@ -159,7 +159,7 @@ def merge(parts: Sequence[Dataset], provenance: dict[str, object]) -> Dataset:
 
 
 def refreshed(old: Dataset, parts: Sequence[Dataset]) -> Dataset:
-    """Return a data set with some workloads collected anew, each in its place; all others are what they were."""
+    """Return a data set with some workloads collected anew, each in its place; all others are unchanged."""
     new = {group.program.shash: group for part in parts for group in part.groups}
     groups = [new.get(group.program.shash, group) for group in old.groups]
     return replace(old, provenance={**old.provenance, "refreshed": len(new)}, groups=groups)

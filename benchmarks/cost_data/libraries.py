@@ -1,10 +1,10 @@
-"""How the model that a library trains ranks another library's workloads, beside the one that comes with the package.
+"""Compares models trained on libraries, on another library's workloads, with the one shipped with the package.
 
     python -m benchmarks.cost_data.libraries a.sqlite b.sqlite ...
 
-Each library is asked about in turn, and the model is trained on each of the others alone, and on all of them, once with
-the package's data as a job would and once without. Workloads that the training has seen are not asked about, nor those
-with fewer than eight candidates.
+Each library is ranked in turn by models trained on each of the others alone, and on all of them, once with the
+package's data as a job would and once without. Workloads in the training data do not count, nor those with fewer than
+eight candidates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Is a workload's own space still the one that its recorded candidates come from?"""
+"""Checks whether a workload's own space is still the one of its recorded candidates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from cross.targets.target import parse_target
 from fleet.optimizer.tasks.search_state import SearchState
 
 _FIRST = 8
-"""What tuning tries first, and what `collect` takes for certain; the rest of a large space is a sample."""
+"""Number of schedules that tuning tries first and that `collect` always takes; the rest of a large space is a
+sample.
+"""
 
 
 def has_other_space(group: Group) -> bool:

@@ -1,10 +1,10 @@
-"""Trains the snapshot that comes with the package, and keeps there what it was trained on.
+"""Trains the snapshot shipped with the package, and stores its training data there.
 
     python -m benchmarks.cost_data.prior
     python -m benchmarks.cost_data.prior --before OLD.npz    # only if the data set's last change did not make it worse
 
-With --before, one model is trained on the data set as it is and one as it was, both without the workloads of the frozen
-split, on which they are compared.
+With --before, one model is trained on the present data set and one on the former, both without the workloads of the
+frozen split, on which they are compared.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What was measured of a candidate."""
+    """Measured times of a candidate."""
 
     run_secs: tuple[float, ...] = ()
     """By repeat; none if it failed."""

@@ -2,8 +2,8 @@
 
     {"path": "...", "digest": "...", "args": [[[64, 64], "float32", false], ...], "best_sec": 0.001}
 
-is answered by {"run_secs": [...], "is_disturbed": false}, or {"error": "..."}. It runs what device agents run, without
-an agent, and calls a time disturbed where an agent would: the thread waited for a processor.
+is answered by {"run_secs": [...], "is_disturbed": false}, or {"error": "..."}. It uses the runtime of device agents,
+without an agent, and calls a time disturbed as an agent would: the thread waited for a processor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a cold and a warm search of the same workload took, and what that says of many."""
+"""Figures of a cold and a warm search of one workload, and their means over many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row:
     """Of a whole search."""
 
     cold_trials: int
-    """Until the cold search held a candidate within 2 % of the one that it ends with."""
+    """Until the cold search held a candidate within 2 % of its final one."""
 
     warm_trials: int
     """Until the warm one did; one more than it had, if it never did."""
@@ -41,7 +41,7 @@ class Row:
 
     best_us: float
     to_gain: float
-    """By which share the first trial is slower than what the cold search ends with."""
+    """Share by which the first trial is slower than the cold search's final candidate."""
 
     @property
     def ratio(self) -> float:

@@ -1,4 +1,4 @@
-"""Which workloads are collected: parts of real models as tuning meets them, and what has to stay apart from them.
+"""Workloads to collect: parts of real models as tuning meets them, apart from those held out.
 
 Models that `benchmarks.warm_start` tunes (the held-out ones, inception_v1, resnet50) give none.
 """

@@ -2,9 +2,9 @@
 
     python -m benchmarks.peers.stock_search layer.onnx --search random --trials 64 --target JSON --tracker HOST:PORT
 
-"random" replays random traces of the stock space; "guided" is what `tune_tir` does by default: evolution with XGBoost
-as cost model. The space is MetaSchedule's own for the layer as TVM imports it. Ends with one JSON line: for each trial
-the seconds from the start of the process to the end of its batch, and its time [s], null where it failed.
+"random" replays random traces of the stock space; "guided" is the default of `tune_tir`: evolution with XGBoost as cost
+model. The space is MetaSchedule's own for the layer as TVM imports it. Ends with one JSON line: for each trial the
+seconds from the start of the process to the end of its batch, and its time [s], null where it failed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers.stock_tune_tir --size 256 --trials 64 --target '{"kind": "llvm"}' --work-dir DIR
 
-With `--light` it is spared what stock TVM spends on GPUs (each of its processes parses their tensor intrinsics, 8 to
-15 s of it), and searches a small population. That is the peer of a quick run, whose figures nobody quotes.
+With `--light` it skips stock TVM's preparation for GPUs (each of its processes parses their tensor intrinsics, which
+takes 8 to 15 s), and searches a small population. That is the peer of a quick run, and its figures are not for quoting.
 
 Leaves MetaSchedule's two JSON files in DIR and ends with one JSON line: `first_trial_at`, when the runner had its first
 time (seconds since 1970; null: never).

@@ -82,7 +82,7 @@ def publish(library: Library, content: bytes, **facts: object) -> StoredSnapshot
 
 
 def fill(library: Library, *, workloads: int, first: int = 0, scope: RecordScope = SCOPE) -> None:
-    """Store 16 candidates of each workload, whose times follow from their features."""
+    """Store 16 candidates of each workload; their times follow from their features."""
     rng = np.random.default_rng(first)
     for shash in map(str, range(workloads)):
         library.add_workload(StoredWorkload(shash=shash, name="w", mod_json="{}", flop=1e6))

@@ -192,7 +192,7 @@ def test_an_io_error_where_no_byte_is_left_is_a_full_disk(monkeypatch: pytest.Mo
 
 
 def test_a_damaged_library_is_refused(tmp_path: Path) -> None:
-    """A file whose pages were overwritten is reported as damaged."""
+    """A file with overwritten pages is reported as damaged."""
     path = tmp_path / "library.sqlite"
     with Library.open(path) as library:
         library.add_workload(WORKLOAD)

@@ -329,7 +329,7 @@ def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library
 
 
 def test_a_library_that_may_be_written_says_so(library: Library) -> None:
-    """The check precedes work whose results must be stored; it changes nothing."""
+    """The check precedes long work, so that its results can be stored; it changes nothing."""
     job = library.start_job(title="m")
 
     library.check_writable()

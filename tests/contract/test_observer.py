@@ -48,7 +48,7 @@ class Recorder(Observer):
 
 
 class Failing(Recorder):
-    """An observer whose every call ends with an error."""
+    """An observer that ends every call with an error."""
 
     def on_change(self, changes: Changes) -> None:
         super().on_change(changes)

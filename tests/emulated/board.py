@@ -46,7 +46,7 @@ exec chroot "$root" "$@"
 
 @dataclass
 class EmulatedBoard:
-    """A tree whose programs run here."""
+    """A tree of programs that run here."""
 
     root: Path
     machine: str

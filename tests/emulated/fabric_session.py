@@ -1,5 +1,5 @@
-"""A user's session with a board whose fabric multiplies matrices, for any emulation: leases, bitstreams, tensorised
-modules, cycles.
+"""A user's session with a board that multiplies matrices in its fabric, for any emulation: leases, bitstreams,
+tensorised modules, cycles.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 with fpga_manager(root) as fabric: # root/sys/class/fpga_manager/fpga0, reading root/lib/firmware ... assert
 fabric.loaded == [...] # images, oldest first fabric.fault("hang") # and fabric.fault("") ends the hang
 
-A plain file could not answer a write with EINVAL, nor keep it from returning: a killed writer whose request is here
-already hangs as it does in a driver. Faults: "hang", "timeout" (ETIMEDOUT), "io" (EIO), "wrong state" (success, but
-the state says otherwise).
+A plain file could not answer a write with EINVAL, nor keep it from returning: a killed writer hangs as in a driver if
+its request is here already. Faults: "hang", "timeout" (ETIMEDOUT), "io" (EIO), "wrong state" (success, but the state
+says otherwise).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Device-tree overlays in configfs that are not there: a folder that programs the fabric, as a FUSE file system.
 
-    with overlays(root) as applied:     # root/sys/kernel/config/device-tree/overlays, beside an FPGA manager without
-        ...                             # the attribute "firmware", whose state is a plain file
-        assert applied.read() == [("fleet", "/fpga-region", False, image)]
+with overlays(root) as applied: # root/sys/kernel/config/device-tree/overlays, beside an FPGA manager without ... # the
+attribute "firmware", with a plain file as its state assert applied.read() == [("fleet", "/fpga-region", False, image)]
 
 As in the kernel, a folder appears with its files, the write to `path` returns when the region is programmed, with the
 errno of a failure, and removing the folder takes the overlay off.

@@ -27,7 +27,7 @@ SOFT_FLOAT = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cort
 
 
 def matmul(dtype: str = "float32", *, parallel: bool = True, size: int = SIZE) -> Any:
-    """Return a matrix product whose rows are spread over the threads, as most schedules do."""
+    """Return a matrix product with rows spread over the threads, as in most schedules."""
     import tvm
     from tvm import te
 

@@ -1,4 +1,4 @@
-"""Debian 12 trees for 64- and 32-bit ARM, whose programs run on this machine under qemu-user; kept in the test cache.
+"""Debian 12 trees for 64- and 32-bit ARM; their programs run on this machine under qemu-user. Kept in the test cache.
 
     python -m tests.emulated.sysroot arm64 armhf     # prepares them, 10 to 20 s each; nothing to do the next time
 

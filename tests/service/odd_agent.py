@@ -22,7 +22,7 @@ Answer = Callable[[int, measurement_pb2.MeasureRequest], measurement_pb2.Measure
 
 
 class OddAgent(SmallAgent):
-    """A small data path whose answers a test sets; counts its calls."""
+    """A small data path that counts its calls; a test sets its answers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ def run_to_its_end(folder: Path, yaml: str = YAML, *arguments: str) -> tuple[int
 
 
 def test_an_agent_that_is_never_told_of_a_tracker_says_so(tmp_path: Path) -> None:
-    """An agent whose parent ends before its tracker listens exits with an error."""
+    """An agent exits with an error if its parent ends before the tracker listens."""
     command = [sys.executable, "-m", "device_agents", "--tracker", "-", "--state-dir", tmp_path]
 
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)

@@ -22,7 +22,7 @@ BABBLE = "head -c 300000 /dev/zero | tr '\\0' x"
 
 
 def server_that(folder: Path, *, told: str) -> PhoneServer:
-    """Return a server whose adb prints noise around its address, and this answer to a forward."""
+    """Return a server with an adb that prints noise around its address, and this answer to a forward."""
     program = folder / "adb"
     program.write_text(
         "#!/bin/sh\n"
@@ -122,7 +122,7 @@ async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_pa
 
 
 class OddAtFirst(Adb):
-    """An adb whose first list fails with an unexpected error."""
+    """An adb that fails its first list with an unexpected error."""
 
     odd: ClassVar[list[str]] = ["odd"]
 

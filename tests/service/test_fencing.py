@@ -34,7 +34,7 @@ class ClockThatIsSet(FakeClock):
 
 
 class Fleet:
-    """A tracker whose state and clock can be replaced while its agent and holders live on."""
+    """A tracker with a state and a clock that can be replaced while its agent and holders live on."""
 
     def __init__(self, tracker: ServedTracker, clock: ClockThatIsSet, folder: Path, stack: AsyncExitStack) -> None:
         self.tracker = tracker

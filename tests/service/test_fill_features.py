@@ -30,7 +30,7 @@ FOUND = pack_program(17, np.ones((2, 3), np.float32))
 
 
 class Fragile(Threads):
-    """A pool whose worker dies of one trace."""
+    """A pool that loses its worker to one trace."""
 
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self.submit(self._recall, *args)

@@ -276,9 +276,7 @@ async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -
 
 
 async def test_an_agent_looks_again_whether_its_certificate_ends_soon(tmp_path: Path) -> None:
-    """A board whose clock showed 1970 at the first check, and that is switched off each night, once expired after 90
-    days.
-    """
+    """A board that showed 1970 at the first check, and that is switched off each night, once expired after 90 days."""
     now = dt.datetime.now(dt.UTC)
     fresh, ends_soon = (
         issue_own(authority(), make_key(), name="board", role=Role.AGENT, now=made)

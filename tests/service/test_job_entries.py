@@ -23,7 +23,7 @@ from fleet.optimizer.report import TuneReport
 
 
 class Forgetful(Library):
-    """A library whose first answer to each of these calls is lost."""
+    """A library that loses its first answer to each of these calls."""
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)

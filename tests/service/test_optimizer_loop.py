@@ -45,7 +45,7 @@ from tests.service.odd_agent import OddAgent, artifact, bad, good, seated
 
 
 class BuiltAlready:
-    """A build pool whose every build is one known artifact."""
+    """A build pool that returns one known artifact for every build."""
 
     def __init__(self, folder: Path) -> None:
         self._built = artifact(folder)

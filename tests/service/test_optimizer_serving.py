@@ -38,7 +38,7 @@ def order(library: Library, folder: Path) -> dict[str, object]:
 
 @asynccontextmanager
 async def serving(library: Library, folder: Path, *, jobs: int) -> AsyncIterator[asyncio.Task[None]]:
-    """Run an optimizer whose jobs find a device, and then wait for the cores."""
+    """Run an optimizer; its jobs find a device, and then wait for the cores."""
     pool, cores = BuildPool(1), Cores()
     async with (
         serve_tracker() as tracker,

@@ -30,7 +30,7 @@ RESULT = Store(
 
 
 class Forgetful(Library):
-    """A library whose first answer to a store is lost."""
+    """A library that loses its first answer to a store."""
 
     has_answered = False
 

@@ -42,7 +42,7 @@ async def served() -> AsyncIterator[ServedTracker]:
 
 @pytest.fixture
 async def timeless() -> AsyncIterator[ServedTracker]:
-    """A tracker whose time does not pass, so that no lease expires while a busy machine stalls."""
+    """A tracker without passing time, so that no lease expires while a busy machine stalls."""
     async with serve_tracker(clock=FakeClock()) as served:
         yield served
 
@@ -198,7 +198,7 @@ class SlowDisk(FakeClock):
 
 
 async def test_a_slow_disk_takes_nothing_of_the_time_to_come_back() -> None:
-    """Clients have their whole grace period after a tracker whose files took a minute to open."""
+    """Clients have their whole grace period even if the tracker's files took a minute to open."""
     clock = SlowDisk()
     async with (
         serve_tracker(limits=LIMITS, clock=clock) as served,

@@ -92,7 +92,7 @@ async def test_a_driver_goes_on_looking_after_nonsense() -> None:
 
 
 class OddAtFirst(TvmRpcDriver):
-    """A driver whose first knock fails with an unexpected error."""
+    """A driver that fails its first knock with an unexpected error."""
 
     knocks = 0
 
