@@ -63,11 +63,11 @@ def median_of(rounds: Sequence[T], key: Callable[[T], float]) -> float:
 
 
 Machine = dict[str, object]
-"""Where and when something was measured, as `machine` says it."""
+"""Time and machine of a measurement, as returned by `machine`."""
 
 
 def machine() -> Machine:
-    """Say where and when this was measured, with the load that was there already."""
+    """Return the time, the machine and the load before the measurement."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
@@ -78,7 +78,7 @@ def machine() -> Machine:
 
 
 def doubts(machine: Machine, *, quick: bool = False) -> list[str]:
-    """Say in a table's notes why its figures are not to be quoted: the machine was busy, or little was done."""
+    """Return notes for a table whose figures are not to be quoted: the machine was busy, or the run was short."""
     load, cores = machine["load_before"], machine["cores"]
     found = ["quick: too little work for figures to quote"] if quick else []
     if isinstance(load, float) and isinstance(cores, int) and load > _BUSY_LOAD * cores:
@@ -102,12 +102,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def say(text: str) -> None:
-    """Tell what goes on, on stderr."""
+    """Print progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_json(figures: Mapping[str, object], *, wanted: bool) -> None:
-    """Print the figures as one line when they are wanted."""
+    """Print the figures as one line if they are wanted."""
     if wanted:
         print(json.dumps(figures), flush=True)
 

@@ -1,1 +1,1 @@
-"""The tests, a package: what they share is imported by its full name, `from tests.service.agent_bench import Bench`."""
+"""The tests, a package: shared parts are imported by their full name, `from tests.service.agent_bench import Bench`."""

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from tests.programs import made_once
 if TYPE_CHECKING:
     from fleet.library import Library
 
-# How long an example takes depends on what else the machine does: hypothesis sets a deadline of 200 ms otherwise.
+# The time of an example depends on the machine's load, so hypothesis's default deadline of 200 ms is off.
 settings.register_profile("fleet", deadline=None)
 settings.load_profile("fleet")
 
-# Credentials of the trackers that tests start, and settings: theirs, not the developer's, in each of pytest's processes
-# its own.
+# Trackers of tests use credentials and settings of their own, not the developer's, in each of pytest's processes.
 _home = tempfile.mkdtemp(prefix="fleet-tests-home-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ["XDG_STATE_HOME"] = f"{_home}/state"
@@ -37,7 +36,7 @@ for _name in ("CONFIG", "FORMAT", "LIBRARY", "SELECTOR", "TRACKER"):
 
 @pytest.fixture(scope="session")
 def agent_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What TVM made for the tests of agents: see `tests.service.agent_models`."""
+    """Artifacts from TVM for the tests of agents: see `tests.service.agent_models`."""
     return made_once(tmp_path_factory, "tests.service.agent_models")
 
 

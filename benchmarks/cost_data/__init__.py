@@ -1,1 +1,1 @@
-"""Measured candidates of many workloads: what the cost model learns from and is judged by."""
+"""Measured candidates of many workloads: training and test data of the cost model."""

@@ -1,4 +1,4 @@
-"""Uploads: refused when wrong, never half there, and only for the device's own architecture."""
+"""Uploads: wrong artifacts are refused, partial ones never stored, and only the device's architecture is accepted."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_wrong_upload_is_refused_and_leaves_nothing(bench: Bench, fields
 
 @pytest.mark.parametrize("deflate", [False, True])
 async def test_one_call_uploads_many_artifacts(bench: Bench, tmp_path: Path, *, deflate: bool) -> None:
-    """Small, empty, and of several pieces, compressed or not: each is there, whole, and nothing else."""
+    """Small, empty and large artifacts, compressed or not, are stored complete, without other files."""
     contents = [b"latency_us:50", b"", b"large" + bytes(2_000_000), os.urandom(1_200_000), b"latency_us:50 too"]
     await bench.stop_agent()
     await bench.start_agent({**CONFIG, "cache_max_bytes": 10_000_000})
@@ -121,7 +121,7 @@ async def test_artifacts_before_a_bad_one_are_there(bench: Bench) -> None:
 
 
 async def test_a_piece_that_cannot_be_decompressed_is_refused(bench: Bench) -> None:
-    """Damaged or swollen, it ends the upload and nothing else."""
+    """A damaged piece, or one that inflates beyond its size, ends only its upload."""
     holder = bench.holding(epoch=1)
     bomb = zlib.compress(bytes(2**27))
     message = PutArtifactRequest(digest=digest_of(b""), size_bytes=100, chunk=bomb, is_deflated=True)
@@ -183,7 +183,9 @@ async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
 
 
 def test_a_store_that_is_told_no_bound_keeps_an_eighth_of_the_disk(tmp_path: Path) -> None:
-    """From 2 to 16 GiB; the disk is looked at when the store is opened, and its folder need not be there before."""
+    """The default limit is between 2 and 16 GiB; it is computed when the store is opened, and its folder may be missing
+    before.
+    """
     assert [2, 8, 16] == [usual_bytes(disk_gib * 2**30) >> 30 for disk_gib in (4, 64, 1000)]
 
     store = ArtifactStore(tmp_path / "not" / "yet")

@@ -1,4 +1,4 @@
-"""The agent's stream to its tracker, in the moments in which something else happens, too."""
+"""Races on the agent's stream to its tracker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 class Agent:
-    """One device, told with a label that is as new as its hello."""
+    """One device with a label that is as new as its hello."""
 
     def __init__(self, folder: Path) -> None:
         limits = WorkerLimits(memory_bytes=2**30, disk_bytes=2**30)
@@ -138,7 +138,7 @@ async def test_a_machine_that_slept_asks_its_tracker_for_the_time(
 
 
 async def test_an_agent_dials_again_when_it_cannot_find_out_why_nobody_answers(tmp_path: Path) -> None:
-    """With a name that is none, or when no more files can be opened, it fell silent for ever."""
+    """After an invalid address or an exhausted limit of open files, the agent once stopped dialling for ever."""
     dialled: list[Any] = []
 
     def opening(channel: Any) -> Any:

@@ -123,7 +123,7 @@ def some_processors() -> Iterator[list[int]]:
 async def test_threads_keep_to_the_processors_that_the_agent_was_given(
     some_processors: list[int], tmp_path: Path, models: Path
 ) -> None:
-    """TVM would bind them from processor 0 on, where others measure: a mask does not hold against another mask."""
+    """TVM would bind threads from processor 0 on, onto those of other devices: its masks ignore a process's mask."""
     device = {"driver": "cpu", "name": "here", "threads": len(some_processors)}
     async with serve_bench(tmp_path, {"devices": [device]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
@@ -156,7 +156,7 @@ async def test_the_agent_keeps_off_the_processors_of_its_device(bench: Bench, ho
 
 @pytest.mark.measures
 async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(holder: Holder, models: Path) -> None:
-    """Without it nobody would know why a candidate is slow today."""
+    """The marks explain a candidate's slow time, and end with the load."""
     knobs = {"number": 1, "repeat": 5, "min_repeat_ms": 20}
 
     with busy_processor() as hog:
@@ -219,7 +219,9 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
 @pytest.mark.measures
 @pytest.mark.timeout(240)
 async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Path, models: Path) -> None:
-    """The optimizer's way through tracker and agent: marked, told, repeated, and clean once the load has ended."""
+    """Through the optimizer, tracker and agent, a disturbed batch is marked, reported and repeated until it is
+    clean.
+    """
     config = parse_config({"devices": [{"driver": "cpu", "name": "here", "cpus": [CPU]}]})
     built = Artifact.of_file(models / "stream.so")
     args = (TensorSpec((2**18,), "float32"), TensorSpec((2**18,), "float32", is_output=True))
@@ -269,7 +271,7 @@ async def test_flushing_the_cache_slows_what_lives_in_it(holder: Holder, models:
 
 
 async def test_a_relax_model_is_flushed_too(holder: Holder, models: Path) -> None:
-    """Nothing can reach the arguments in its closure, so all is pushed out of the cache."""
+    """The closure's arguments cannot be flushed one by one, so the whole cache is."""
     request = request_for(
         await holder.put((models / "vm.so").read_bytes()),
         args=[spec("fill", 4, 8), spec("fill", 8, 8)],
@@ -320,7 +322,7 @@ async def test_rests_between_repeats_are_taken(holder: Holder, models: Path, col
 
 
 async def test_all_other_knobs_reach_the_evaluator(holder: Holder, models: Path) -> None:
-    """A repeat lasts as long as asked, and there are as many as asked."""
+    """The length and the number of repeats follow the request."""
     result = await timed(
         holder, models / "stream.so", number=2, repeat=4, min_repeat_ms=30, limit_zero_time_iterations=7
     )
@@ -330,7 +332,7 @@ async def test_all_other_knobs_reach_the_evaluator(holder: Holder, models: Path)
 
 
 async def test_a_warm_device_is_waited_for(tmp_path: Path, models: Path, board: Path) -> None:
-    """The agent waits until the sensor says it is cool; the wait is counted, and the time is not marked disturbed."""
+    """The agent waits until the sensor reads cool; the wait is counted, and the time is not marked disturbed."""
     entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
     async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
@@ -353,7 +355,7 @@ async def test_a_warm_device_is_waited_for(tmp_path: Path, models: Path, board: 
 
 
 async def test_a_device_that_stays_warm_is_measured_and_marked(tmp_path: Path, models: Path, board: Path) -> None:
-    """The client said how long it is worth to wait."""
+    """The client's time limit ends the wait, and the measurement is marked."""
     entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
     async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
@@ -365,7 +367,7 @@ async def test_a_device_that_stays_warm_is_measured_and_marked(tmp_path: Path, m
 
 
 async def test_a_lease_that_ends_ends_the_wait_for_a_cool_device(tmp_path: Path, models: Path, board: Path) -> None:
-    """It ends at once, however long the holder wanted to wait; the next holder gets the device."""
+    """A long time limit does not delay the end; the next holder gets the device."""
     entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
     async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)

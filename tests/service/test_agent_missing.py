@@ -1,4 +1,4 @@
-"""Hardware that is not there when the agent starts and comes later, with the real tracker and the real client."""
+"""Hardware that appears after the agent's start, with the real tracker and the real client."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_board_that_shows_itself_later_is_served(kind: str, tmp_path: Pa
 
 
 async def test_what_comes_later_is_described_as_if_it_had_been_there(tmp_path: Path) -> None:
-    """The agent keeps off the processors of another device by then; the machine has them all the same."""
+    """The labels count all processors of the machine, even those that the agent leaves to another device."""
     first, *_ = sorted(os.sched_getaffinity(0))
     pinned = {"driver": "cpu", "name": "pinned", "cpus": [first]}
     root = tmp_path / "root"

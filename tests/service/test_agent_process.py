@@ -42,7 +42,7 @@ class AgentProcess:
         )
 
     def port(self, what: str = "serving") -> int:
-        """Wait for the line that says that it does this. On a busy machine one comes before: that it waits."""
+        """Wait for the line that reports this activity. On a busy machine a line about waiting comes first."""
         for line in iter(self.process.stdout.readline, ""):
             if found := re.fullmatch(rf"agent listening on 127\.0\.0\.1:(\d+), {what} devices/sim\n", line):
                 return int(found[1])
@@ -137,7 +137,9 @@ def open_files(pid: int) -> list[Path]:
 
 
 async def test_an_agent_says_that_it_serves_once_its_tracker_has_it(tmp_path: Path) -> None:
-    """One with a copied key is refused while the other is there, and must not say that it serves until that is gone."""
+    """An agent with a copied key is refused while the other is attached, and must not report that it serves until
+    then.
+    """
     async with serve_tracker() as tracker:
         other = SimulatedAgent(tracker.address, ["devices/sim"])
         await other.open()

@@ -1,4 +1,4 @@
-"""An agent takes uploads in between the candidates that run on its own processors."""
+"""An agent receives uploads between the candidates that run on its own processors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def session(tmp_path: Path, store: ArtifactStore) -> Session:
 
 
 class LateBoard(SimulatedDriver):
-    """Its architecture is known once it is there, as a phone's."""
+    """Its architecture is known only after the first contact, as with a phone."""
 
     is_there = False
 
@@ -71,7 +71,7 @@ class Upload:
 async def test_what_came_while_a_candidate_ran_is_there_before_the_next(
     session: Session, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of small artifacts does not wait for as many candidates."""
+    """A batch of small artifacts does not wait for several candidates."""
     monkeypatch.setattr(receiving, "_WORK_SEC", 60.0)
     upload, digests = Upload(), list(map(digest_of, CONTENTS))
     async with session.device.quiet():  # a candidate runs
@@ -88,7 +88,7 @@ async def test_what_came_while_a_candidate_ran_is_there_before_the_next(
 async def test_candidates_run_between_the_moments_of_a_long_upload(
     session: Session, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device is the upload's for one piece at a time, if a piece takes as long as that."""
+    """An upload holds the device for one piece at a time, if a piece takes long."""
     monkeypatch.setattr(receiving, "_WORK_SEC", 0.0)
     upload, digests = Upload(), list(map(digest_of, CONTENTS))
     async with session.device.quiet():

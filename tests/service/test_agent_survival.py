@@ -266,7 +266,7 @@ async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
 
 
 async def test_a_daemon_that_ended_leaves_nothing_behind(bench: Bench) -> None:
-    """As adb's server, which loses its parent: it comes to the agent, and stayed among the processes when it ended."""
+    """An orphaned daemon, such as adb's server, is adopted by the agent; it once stayed as a zombie."""
     command = "setsid sleep 0.1 > /dev/null & echo $!"
     starter = await asyncio.create_subprocess_exec("sh", "-c", command, stdout=asyncio.subprocess.PIPE)
     daemon, _ = await starter.communicate()
@@ -275,7 +275,7 @@ async def test_a_daemon_that_ended_leaves_nothing_behind(bench: Bench) -> None:
 
 
 async def test_how_a_worker_ended_is_waited_for(tmp_path: Path) -> None:
-    """A busy board may let its keeper wait: until that has spoken, nobody knows a full disk from a crash."""
+    """On a busy board the keeper may be slow, and only its report distinguishes a full disk from a crash."""
     limits, patience = WorkerLimits(memory_bytes=2**30, disk_bytes=2**30), Patience(given_up_sec=60.0)
     pool = WorkerPool(tmp_path / "workers", [], limits, patience=patience)
     await pool.open()
@@ -319,7 +319,7 @@ async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
 
 
 async def test_what_a_candidate_leaks_does_not_count_against_the_next(bench: Bench) -> None:
-    """A worker that holds too much afterwards is replaced, so order decides nobody's fate."""
+    """A worker that retains too much memory is replaced, so the order of candidates does not matter."""
     holder = bench.holding(epoch=1)
     digests = [await holder.put(f"leak:150 {number}".encode()) for number in range(3)]
 

@@ -144,7 +144,7 @@ async def test_the_operators_of_a_relax_executable_are_timed_in_their_place(hold
 
 
 async def test_only_a_relax_executable_has_operators_to_time(holder: Holder, models: Path) -> None:
-    """A request that cannot be met says why; it is no time without the rest."""
+    """Another artifact fails with the reason instead of returning plain times."""
     digest = await holder.put((models / "matmul.so").read_bytes())
 
     (result,) = await holder.measure([request_for(digest, args=MATMUL_ARGS, operator_runs=5)])

@@ -98,7 +98,7 @@ async def test_a_push_that_fails_is_a_full_phone_where_that_has_no_room(
 async def test_a_phone_that_babbles_costs_neither_memory_nor_time(
     tmp_path: Path, script: str, timeout_sec: float, reason: str
 ) -> None:
-    """A command ends when its time or its room does, also while its pipe is full."""
+    """A command ends at its limit of time or output, even while its pipe is full."""
     program = tmp_path / "adb"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -148,7 +148,7 @@ async def test_phones_are_seen_after_what_nobody_foresaw(tmp_path: Path) -> None
 
 
 async def test_a_phone_whose_numbers_are_no_numbers_is_looked_at_again(tmp_path: Path) -> None:
-    """Once it says something else, that counts: nobody else looks at it."""
+    """A later valid answer counts, since the driver itself is the only reader."""
     program, said = tmp_path / "adb", tmp_path / "said"
     program.write_text(
         "#!/bin/sh\n"
@@ -181,7 +181,7 @@ async def test_a_phone_whose_numbers_are_no_numbers_is_looked_at_again(tmp_path:
 async def test_a_phone_with_an_entry_of_its_own_is_no_second_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, int]
 ) -> None:
-    """However the two entries name their adb server: by its port or not, by this program or another."""
+    """The entries may name their adb server by its port or not, and by this program or another."""
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "5137")
     program, other = adb_that_lists(tmp_path, "R58 device", "X1 device"), tmp_path / "other"
     other.symlink_to(program)
@@ -200,7 +200,7 @@ async def test_a_phone_with_an_entry_of_its_own_is_no_second_device(
 
 
 async def test_a_phone_that_came_while_nobody_waited_is_found(tmp_path: Path) -> None:
-    """As while another one was being taken in, or before the agent had begun to wait: it was never served."""
+    """A phone that appears while another one is set up, or before the agent waits, was once never served."""
     program = adb_that_lists(tmp_path, "R58 device")
     finder = PhoneFinder(AndroidConfig(adb=str(program)), "host")
     listed = phones_of(Adb(program=str(program)))

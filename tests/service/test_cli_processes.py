@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def local(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalFleet]:
-    """Its state directory is given as users give one: relative to where they are, which is not where workers are."""
+    """Its state directory is relative to the user's directory, which is not the workers'."""
     monkeypatch.chdir(tmp_path)
     async with LocalFleet(agent_config=config, state_dir=Path("state")) as running:
         yield running
@@ -269,7 +269,7 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
 
 
 async def test_a_child_may_be_told_late_what_it_needs(tmp_path: Path) -> None:
-    """It is started before the line that it reads is known, and its stdin ends with it."""
+    """The child starts before its input is known, and its stdin is closed after it."""
     program = (
         "import sys; from fleet.base.readiness import *; "
         "print('a line of a library'); write_ready(Ready(address=sys.stdin.read().strip()))"

@@ -61,7 +61,7 @@ async def test_a_client_that_stood_still_asks_before_it_gives_a_lease_up() -> No
 
 @pytest.mark.slow
 async def test_a_client_that_stood_still_does_not_ask_for_ever() -> None:
-    """A tracker that is there and says nothing of the lease has a second to."""
+    """After a stall, a tracker that does not answer the renewal has one second left."""
     clock = FakeClock()
     async with small_fleet() as (address, tracker, _), aio.connect(address, clock=clock) as client:
         tracker.renews = False

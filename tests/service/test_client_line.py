@@ -53,7 +53,7 @@ async def test_batches_are_measured_in_the_order_in_which_they_came(tmp_path: Pa
 
 
 async def test_only_the_first_trial_without_a_result_is_to_blame(tmp_path: Path) -> None:
-    """Also where another batch was sent behind it: that one is measured when the device is back."""
+    """A batch sent behind the failed one is measured when the device returns."""
     built = artifact(tmp_path)
     async with seated() as (agent, device, _):
 
@@ -121,7 +121,9 @@ class Halting(OddAgent):
 async def test_trials_of_a_lease_that_somebody_else_has_ended_are_measured_under_the_next(
     tmp_path: Path, ends_sessions: bool
 ) -> None:
-    """Such as a check that found the device lost: no trial is to blame, whether the agent knows of it or not."""
+    """If, for example, a check releases a lost device, no trial is blamed, whether the agent knows of the end or
+    not.
+    """
     built, agent = artifact(tmp_path), Halting(ends_sessions=ends_sessions)
     async with seated(agent=agent) as (_, device, _):
         measuring = asyncio.create_task(side_by_side(TrialLine(device), built, ["ab", "c"]))

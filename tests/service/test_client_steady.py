@@ -14,7 +14,7 @@ from tests.service.odd_agent import artifact, bad, good, measured, seated
 
 
 async def test_a_device_that_nobody_reaches_ends_the_wait() -> None:
-    """Granted again and again at an address where nobody listens: an error after a few tries, no endless loop."""
+    """A device granted repeatedly at a dead address is an error after a few tries instead of an endless loop."""
     async with seated(address="127.0.0.1:9") as (_, seat, notices):
         with pytest.raises(DeviceUnreachable, match="does not answer"):
             await seat.device()
@@ -48,7 +48,7 @@ async def test_an_artifact_that_is_missing_once_is_put_again(tmp_path: Path) -> 
 
 
 async def test_the_reason_behind_an_ended_session_is_heard(tmp_path: Path) -> None:
-    """A device that cannot run anything says so after its results: the job ends with that, and tries not for ever."""
+    """The job ends with the agent's final error after a few tries."""
     async with seated() as (agent, seat, _):
         agent.answer = lambda _, asked: bad(asked, measurement_pb2.ERROR_KIND_LEASE_ENDED)
         agent.last_word = DeviceFaulted("no worker can be started")

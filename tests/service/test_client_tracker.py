@@ -65,7 +65,7 @@ async def test_a_waiting_client_is_told_its_place_and_why() -> None:
 
 
 async def test_what_cannot_be_had_is_refused_in_its_own_words() -> None:
-    """Selectors nobody can satisfy, no selectors at all, and waits that are too long each have their error."""
+    """Selectors without a match, invalid selectors, and waits that time out each have their error."""
     async with one_device() as (_, _, client):
         with pytest.raises(NoMatchingDevice, match="one"):
             await client.acquire_device("name=two")
@@ -253,7 +253,9 @@ async def test_jobs_are_shown_to_others() -> None:
 
 @pytest.mark.slow
 async def test_jobs_that_ended_long_ago_are_not_shown_again_by_a_tracker_that_is_back() -> None:
-    """An optimizer runs hundreds: for a moment without its tracker, all of them were shown as just ended."""
+    """Only recently finished and running jobs are published again; a restart once showed hundreds of old ones as just
+    ended.
+    """
     clock = FakeClock()
     async with serve_tracker() as tracker, fleet.aio.connect(tracker.address, clock=clock) as client:
         client.publish(JobStatus(name="jobs/1", state=JobState.FINISHED))
@@ -333,7 +335,7 @@ async def _is_idle(client: Fleet) -> bool:
 
 
 async def test_a_lease_at_its_longest_is_not_renewed_any_more() -> None:
-    """Renewing at a third of an ever shorter rest would go on without end, and lengthen nothing."""
+    """Renewals at a third of an ever shorter rest would never end, and would extend nothing."""
     renewals: list[bool] = []
     async with one_device() as (_, _, client):
         device = await client.acquire_device("simulated", max_sec=0.5)

@@ -133,7 +133,7 @@ async def test_a_key_changes_nothing_in_a_library(folder: Path, tmp_path: Path) 
 
 
 def test_names_of_jobs_are_completed_without_what_their_commands_import(tmp_path: Path) -> None:
-    """A finger waits on the key: the database's package alone takes a quarter of a second."""
+    """Completion must be fast: importing the database's package alone takes a quarter of a second."""
     library = tmp_path / "library.sqlite"
     name = make_with_job(str(library), schema.SCHEMA_VERSION)
     code = """
@@ -171,7 +171,9 @@ def test_all_commands_that_name_a_job_are_known() -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_tracker_that_says_nothing_costs_a_moment_and_no_word(folder: Path) -> None:
-    """It takes connections, and never answers: nothing is offered, nothing is printed, and the shell goes on."""
+    """If a tracker accepts connections and never answers, completion offers and prints nothing, and the shell goes
+    on.
+    """
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with asyncio.timeout(60):
             offered = await completed(folder, "fleet devices show ", f"127.0.0.1:{silent.getsockname()[1]}")

@@ -1,4 +1,4 @@
-"""Whatever happens to a journal's files, a tracker starts with all that was there, or says that it cannot."""
+"""After any damage of a journal's files, a tracker starts with all its state, or refuses to start."""
 
 from __future__ import annotations
 
@@ -161,8 +161,9 @@ def damage(folder: Path, rng: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120 + DAMAGES)
 def test_no_damaged_journal_is_taken_for_a_whole_one(killed: list[Path], tmp_path: Path) -> None:
-    """Bits flipped, ends cut off, pages swapped, files gone: a tracker has everything, or refuses to start in one
-    sentence; its boot number is never smaller than before; and one command brings it back."""
+    """After flipped bits, cut-off ends, swapped pages and missing files, a tracker has all its state or refuses to
+    start with one sentence. One command then restores it, and boot numbers never decrease.
+    """
     rng = random.Random(10)
     refusals = []
     for number in range(DAMAGES):
@@ -274,7 +275,7 @@ def test_without_any_good_file_only_starting_empty_is_left(tmp_path: Path) -> No
 
 
 def test_the_copy_is_as_new_as_the_journal(tmp_path: Path) -> None:
-    """Made while the journal is open; nothing is copied when nothing changed; nobody else can read it."""
+    """It is made while the journal is open, only after changes, and readable by its owner alone."""
     journal = Journal(tmp_path / "journal.sqlite")
     journal.open(NOW)
     fill(journal)
@@ -313,7 +314,7 @@ async def test_a_tracker_closes_once_its_copy_is_made(tmp_path: Path, monkeypatc
 
 
 def test_the_command_says_how_a_journal_is(tmp_path: Path) -> None:
-    """Its exit code tells scripts; a running tracker's is left alone."""
+    """The exit code serves scripts; a missing journal is a usage error."""
     path = filled(tmp_path)
     keep_copy(path)
     run = CliRunner().invoke

@@ -32,7 +32,7 @@ _ELSEWHERE = "127.1:1"
 def test_a_tracker_that_is_down_is_said_to_be(
     words: tuple[str, ...], has_joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the tracker's machine, by its LAN address, the error told the admin to get a token from the dead tracker."""
+    """On the tracker's machine, by its LAN address, the error once told admins to get a token from the dead tracker."""
     monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path))
     if has_joined:
         now = dt.datetime.now(dt.UTC)

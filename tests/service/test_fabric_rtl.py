@@ -66,7 +66,7 @@ class Product:
 
 
 def random_extents(random: np.random.Generator) -> tuple[int, int, int]:
-    """Return extents that the core takes, small ones as often as those at its limits."""
+    """Return extents within the core's limits, small ones as often as those at the limits."""
     while True:
         m = int(random.choice([1, 2, 7, 8, 9, 16, 17, 31, 64, 256]))
         n = int(random.choice([4, 8, 12, 16, 20, 64, 132, 512]))
@@ -177,14 +177,14 @@ def test_a_window_without_uio_is_a_piece_of_physical_memory(root: Path, fabric: 
 
 
 def test_memory_that_is_not_there_sticks_until_the_reset(root: Path, fabric: EmulatedFabric) -> None:
-    """An address that nobody decodes: the bus answers with an error, the run never ends, the next one is right."""
+    """At an address without a decoder the bus reports an error, the run never ends, and the next one is right."""
     random = np.random.default_rng(10)
     fabric.load("gemm_i8")
     description = parse_description(registers_yaml(run_ms=2000))
     places = MappedPlaces(description.window, root)
 
     class Astray:
-        """The same memory, said to be elsewhere."""
+        """The same memory at a wrong address."""
 
         def window(self) -> Bus:
             return places.window()
@@ -242,7 +242,7 @@ def test_a_stuck_core_works_again_after_its_reset(root: Path, fabric: EmulatedFa
 
 
 def test_a_window_that_nobody_answers_in_is_a_dead_fabric(root: Path, fabric: EmulatedFabric) -> None:
-    """A bitstream without the core looks like this; the fabric is back when something answers."""
+    """A bitstream without the core looks like this; the fabric recovers when the window answers."""
     random = np.random.default_rng(8)
     fabric.load("gemm_i8")
     os.kill(fabric.pid, signal.SIGSTOP)

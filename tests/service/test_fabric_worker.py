@@ -61,7 +61,7 @@ def fabric(tmp_path: Path) -> Iterator[EmulatedFabric]:
 
 
 class Workers:
-    """Makes workers as an agent does, and asks the latest one."""
+    """Makes workers as an agent does, and sends requests to the latest one."""
 
     def __init__(self, pool: WorkerPool, root: Path) -> None:
         self._pool = pool
@@ -214,7 +214,7 @@ async def test_knobs_that_cannot_change_cycles_cost_nothing(
 async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
     workers: Workers, fabric: EmulatedFabric, tmp_path: Path
 ) -> None:
-    """The measurement says so: cycles and seconds must not be mixed up."""
+    """The measurement names its time source, so that cycles and seconds are not mixed up."""
     plain = build(matmul_i8(EXTENT, EXTENT, EXTENT), host_target(), tmp_path)
     await workers.start(registers_yaml())
 
@@ -273,7 +273,7 @@ async def test_a_stuck_core_costs_one_candidate(
 async def test_reasons_are_told_in_the_fabrics_words(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
-    """No bitstream, another bitstream, another function, no window: each one clear message."""
+    """A missing bitstream, another design, another function and a missing window each have a clear message."""
     artifact = artifacts[TILES[0]]
     await workers.start("")
     nothing = await workers.measure(artifact)
@@ -293,7 +293,7 @@ async def test_reasons_are_told_in_the_fabrics_words(
 
 
 def test_a_window_smaller_than_described_is_refused(fabric: EmulatedFabric, tmp_path: Path) -> None:
-    """The kernel says how large it is."""
+    """The error has the kernel's size and the description's."""
     with pytest.raises(FabricDead, match="/dev/uio0 is 0x4000 bytes, but the description says 0x8000"):
         MappedPlaces(Window(uio="fabric", size_bytes=0x8000), tmp_path / "root").window()
 

@@ -98,8 +98,9 @@ async def fleet_of_one(folder: Path) -> AsyncIterator[Fleet]:
 async def test_a_lost_journal_ends_who_held_the_device(
     tmp_path: Path, *, is_copied: bool, clock_sec: float, is_used: bool
 ) -> None:
-    """Its tracker does not know the lease any more and grants the device again: the former holder is out for good,
-    whether it had used its token or not, and whatever the clock says."""
+    """A tracker without the journal grants the device again, and the former holder is refused for good, with any clock,
+    and whether it had used its token or not.
+    """
     async with fleet_of_one(tmp_path) as held:
         copy = tmp_path / "copy"
         await held.tracker.stop()
@@ -160,7 +161,7 @@ async def test_a_forged_epoch_shuts_nobody_out(tmp_path: Path) -> None:
 
 
 async def test_only_an_attached_device_is_reset(tmp_path: Path) -> None:
-    """Its agent has to hear of it."""
+    """The reset must reach its agent."""
     async with serve_tracker(state_dir=tmp_path) as served, fleet.aio.connect(served.address) as client:
         with pytest.raises(NotFound, match="fleet devices"):
             await client.reset_epochs("devices/a")

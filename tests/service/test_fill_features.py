@@ -48,7 +48,7 @@ def add(library: Library, *traces: str, target_json: str = TARGET.json) -> None:
 
 
 async def test_what_kills_its_worker_is_left_without_and_the_others_are_not(library: Library) -> None:
-    """It is found among the others, and nobody tries it again."""
+    """A fatal candidate is isolated, and not tried again."""
     library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
     traces = [f"[[{number}],[]]" for number in range(20)]
     add(library, *traces)
@@ -64,7 +64,7 @@ async def test_what_kills_its_worker_is_left_without_and_the_others_are_not(libr
 
 @pytest.mark.parametrize("refused", ["", '{"kind":"llvm","mtriple":"armv7l-linux-gnueabi"}'])
 async def test_records_of_a_target_that_is_refused_keep_no_others_waiting(library: Library, refused: str) -> None:
-    """An import may bring some: they are left without features, and those from before them get theirs."""
+    """Imported records of a refused target stay without features, and earlier records get theirs."""
     library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
     older = [f"[[{number}],[]]" for number in range(2)]
     add(library, *older)

@@ -40,7 +40,7 @@ async def load(
 
 
 async def test_a_good_image_operates(manager: FpgaManager, fabric: FakeFabric, tmp_path: Path) -> None:
-    """The kernel got exactly these bytes, and its file is gone again."""
+    """The kernel gets exactly these bytes, and the file is removed afterwards."""
     await load(manager)
 
     assert manager.state == "operating"
@@ -49,7 +49,7 @@ async def test_a_good_image_operates(manager: FpgaManager, fabric: FakeFabric, t
 
 
 async def test_a_partial_image_is_announced_as_one(manager: FpgaManager, fabric: FakeFabric) -> None:
-    """The kernel resets nothing around it and looks for no sync word; the next full one is full again."""
+    """The kernel gets the flag for a partial image only for that image."""
     await load(manager)
     await load(manager, b"\0" * 16, is_partial=True)
     await load(manager)
@@ -155,7 +155,7 @@ async def test_a_device_tree_without_a_region_cannot_take_an_overlay(tmp_path: P
 
 
 async def test_a_mainline_kernel_without_overlays_says_so(tmp_path: Path) -> None:
-    """It has the manager, and no way to tell it anything."""
+    """The error explains that the kernel has an FPGA manager without a programming interface."""
     attributes = tmp_path / "sys/class/fpga_manager/fpga0"
     attributes.mkdir(parents=True)
     (attributes / "state").write_text("unknown\n")

@@ -1,4 +1,4 @@
-"""The runtime of GPUs in real workers: TVM's CPU stands for the device where no GPU is needed to see the difference."""
+"""The runtime of GPUs in real workers; TVM's CPU stands in for the device where that makes no difference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ int __tvm_ffi_main(void *self, const void *args, int count, void *result) {
     return -1;
 }
 """
-"""An artifact that fails as TVM's CUDA runtime does when it finds the device's error."""
+"""An artifact that fails like TVM's CUDA runtime after a device error."""
 
 
 @pytest.fixture

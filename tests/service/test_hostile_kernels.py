@@ -77,7 +77,7 @@ def test_a_daemon_that_killed_its_keeper_and_the_warm_process_is_dead(outcomes: 
 
 
 def test_a_kernel_that_stopped_everything_ends_with_its_lease(outcomes: dict[str, Outcome]) -> None:
-    """The agent asks nobody to kill it; a warm process that was stopped is replaced, and the device heals."""
+    """The agent kills it without help from stopped processes, replaces the warm process, and the device recovers."""
     assert outcomes["stop_all"] == {"served": True, "survivors": []}
 
 
@@ -141,7 +141,7 @@ def test_millions_of_outputs_leave_the_agent_as_small_as_it_was(outcomes: dict[s
 
 @pytest.mark.parametrize("attack", ["grow_later", "fill_disk_later"])
 def test_limits_hold_after_the_answer_too(outcomes: dict[str, Outcome], attack: str) -> None:
-    """A thread that takes memory, or fills files without a name, once its candidate has its time: its worker ends."""
+    """A thread that takes memory, or fills unnamed files, after its candidate's answer costs its worker."""
     assert outcomes[attack] == {"kind": "UNSPECIFIED", "served": True}
 
 

@@ -53,7 +53,7 @@ async def test_a_stranger_cannot_take_a_devices_name_after_a_restart() -> None:
 
 
 async def test_a_stranger_ends_no_lease_by_attaching() -> None:
-    """A newer process of the device's agent ends the lease of the one before; another agent's must not."""
+    """A new process of the same agent ends its earlier lease; another agent's must not."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/board"], key_pem=make_key()) as agent,
@@ -163,7 +163,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> str:
 
 
 async def test_the_same_tracker_is_known_by_another_address() -> None:
-    """Credentials are kept by address, and found by the authority where the tracker has more than one."""
+    """Credentials are stored by address, and found by the tracker's authority under another address."""
     async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"]):
         port = served.address.rpartition(":")[2]
         store = CredentialStore()

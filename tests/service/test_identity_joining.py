@@ -51,14 +51,14 @@ from tests.service.identity_parts import CONFIG, Answering, get_fleet, nobody, u
 
 
 async def test_who_has_not_joined_may_only_join() -> None:
-    """The certificate that everybody has opens the port, and no rpc but one."""
+    """The public certificate opens the port for a single rpc."""
     async with serve_tracker() as served, make_channel(served.address, nobody()) as channel:
         with pytest.raises(NotAllowed, match="fleet login"):
             await get_fleet(channel)
 
 
 async def test_the_key_that_everybody_has_makes_nobody_an_admin() -> None:
-    """A certificate that was signed with it, whatever it says of its owner, is not accepted; nor is another fleet's."""
+    """A certificate signed with the public key, or by another fleet, is refused with any claimed role."""
     now = dt.datetime.now(dt.UTC)
     forger = Credentials(
         key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=stranger.CERTIFICATE_PEM
@@ -95,7 +95,7 @@ async def test_a_join_token_makes_a_member_once() -> None:
 
 
 async def test_a_tokens_note_is_one_line_that_moves_no_cursor() -> None:
-    """Every admin reads it in a table on a terminal; it is cut where it is longer than a note."""
+    """Notes appear in a table on admins' terminals, so they are cleaned and cut."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         await admin.invite(Role.USER, ttl_sec=60.0, note="for\nalice \x1b[31m" + 1000 * "x")
 
@@ -138,7 +138,7 @@ async def test_a_board_with_a_users_token_is_told_so_and_keeps_it_usable(tmp_pat
 
 
 async def test_a_tokens_note_is_the_members_name() -> None:
-    """One name belongs to one member; two people in containers were both called root@vm."""
+    """Names are unique; two members in containers were once both called root@vm."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         names = []
         for note in ("alice", "alice", "", "", "x" * 200, "x" * 200):
@@ -257,7 +257,7 @@ async def test_a_certificate_is_renewed_by_any_address_of_its_tracker(tmp_path: 
 
 
 async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:
-    """It asks for another one itself, shows that from then on, and finds it at its next start."""
+    """The agent renews it, presents the new one from then on, and loads it at its next start."""
     now = dt.datetime.now(dt.UTC)
     before = now - CERTIFICATE_LIFE + dt.timedelta(days=5)
     ends_soon = issue_own(authority(), make_key(), name="board", role=Role.AGENT, now=before)

@@ -53,7 +53,9 @@ async def cancel(address: str, proof: Credentials, request_id: str) -> None:
 
 @pytest.mark.slow
 async def test_a_stolen_token_is_useless_from_another_connection(tmp_path: Path) -> None:
-    """A token names its holder's key: with another certificate of the same fleet it opens, and ends, nothing."""
+    """A token is bound to its holder's key: with another certificate of the same fleet it can neither open nor end a
+    session.
+    """
     async with (
         serve_tracker() as served,
         serve_agent(served.address, tmp_path) as agent,
@@ -76,7 +78,7 @@ async def test_a_stolen_token_is_useless_from_another_connection(tmp_path: Path)
 
 
 async def test_only_an_admin_or_its_holder_ends_a_lease() -> None:
-    """RevokeLease of another user is refused, written down, and changes nothing."""
+    """RevokeLease by another user is refused and audited, and changes nothing."""
     alice, mallory = user(), user()
     async with (
         serve_tracker() as served,
@@ -104,7 +106,7 @@ async def test_only_an_admin_or_its_holder_ends_a_lease() -> None:
 
 
 async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
-    """CancelRequest of another user is refused, written down, and changes nothing."""
+    """CancelRequest by another user is refused and audited, and changes nothing."""
     alice, mallory = user(), user()
     async with (
         serve_tracker() as served,
@@ -134,7 +136,7 @@ async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
 
 
 async def test_a_client_id_that_became_known_takes_no_lease_over() -> None:
-    """Ids belong to keys: the same id from another key is another client, and the first keeps its stream."""
+    """Ids belong to keys: the same id with another key is another client, and the first keeps its stream."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/a"]),
@@ -152,7 +154,7 @@ async def test_a_client_id_that_became_known_takes_no_lease_over() -> None:
 
 
 async def test_what_is_refused_says_which_role_it_takes() -> None:
-    """A user cannot let others in, free names, or read the log."""
+    """The error names the role; users cannot invite members, free names or read the log."""
     async with serve_tracker() as served:
         store, admin = CredentialStore(), account_proof(served.address)
         store.save(served.address, user())

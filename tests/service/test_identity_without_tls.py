@@ -27,8 +27,7 @@ from tests.service.identity_parts import CONFIG, Answering, get_fleet
 
 
 async def test_a_tracker_without_tls_serves_its_own_account_alone() -> None:
-    """A secret in a file that only the account reads takes the place of TLS; without it, or with TLS, nothing is
-    served."""
+    """A secret in a file that only the account can read replaces TLS; a wrong secret, or TLS, is refused."""
     async with serve_tracker(is_plain=True) as served:
         secret = account_proof(served.address)
         assert isinstance(secret, PlainSecret)
@@ -56,7 +55,9 @@ async def test_a_port_without_tls_serves_nobody_by_accident() -> None:
 
 @pytest.mark.slow
 async def test_a_fleet_without_tls_measures(tmp_path: Path) -> None:
-    """Tracker, agent and client of one account, all told to: leases and sessions work as with TLS."""
+    """If tracker, agent and client of one account are all configured without TLS, leases and sessions work as with
+    it.
+    """
     config = parse_config(CONFIG)
     async with serve_tracker(is_plain=True) as served:
         home = Home(tracker=served.address, state_dir=tmp_path, is_plain=True)

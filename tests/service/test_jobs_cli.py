@@ -35,7 +35,7 @@ def fleet(*words: str) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model: Path, tmp_path: Path) -> None:
-    """Its options, and its model's content, though the file is gone by then."""
+    """A job stores its options and its model's content, so the file may be deleted afterwards."""
     words = ("--on", "model=pi4", "--on", "kind=cuda", "--trials", "64", "--priority", "urgent", "--library", path)
     code, out, err = fleet("jobs", "submit", str(model), *words)
     content = model.read_bytes()
@@ -54,7 +54,7 @@ def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model
 
 @pytest.mark.slow
 def test_what_repeats_a_job_of_a_program_names_it_as_its_user_did(path: str) -> None:
-    """Not by the file that it was written to, which is in a cache of another machine by then."""
+    """The command has the program's name, not the path of its file in another machine's cache."""
     code, out, err = fleet("jobs", "submit", "matmul-8", "--trials", "2", "--library", path)
     assert code == 0, err
 
@@ -67,8 +67,9 @@ def test_what_repeats_a_job_of_a_program_names_it_as_its_user_did(path: str) -> 
 def test_what_only_counts_here_is_refused_with_a_job_for_an_optimizer(
     path: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody believes that a cluster of builders works for a job that does not take its name along; a variable of the
-    environment, which other commands need, is no word about this job."""
+    """Options that an optimizer would ignore are refused, so that no user relies on them; an environment variable for
+    other commands is not.
+    """
     for words in (("--workers", "3"), ("--build-cache", "here"), ("--snapshots", "lab:9390")):
         code, _, err = fleet("jobs", "submit", str(model), "--library", path, *words)
         assert (code, f"so {words[0]} would mean nothing" in err) == (2, True), err
@@ -106,7 +107,7 @@ def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path)
 
 
 def test_what_a_watched_job_says_is_not_wrapped_in_a_pipe(path: str) -> None:
-    """Lines of a log are searched for whole words."""
+    """Notices stay on one line, so that logs can be searched."""
     notice = "a word " * 60
     with Library.open(path) as library:
         name = library.queue.submit(title="a", spec={}).name

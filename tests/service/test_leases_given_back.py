@@ -1,4 +1,4 @@
-"""A job has a device only while it measures: not while it searches, builds or asks the engine that it compares with."""
+"""A job holds a device only while it measures, not while it searches, builds or runs the engine for comparison."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Attentive:
 
 
 class Crowded(Attentive):
-    """Another job measures as soon as it may, once this one has an engine look for the largest index."""
+    """Another job tries to measure once this one has an engine look for the largest index."""
 
     def __init__(self, folder: Path, device: SteadyDevice, turns: Turns) -> None:
         super().__init__(folder, device, turns)
@@ -186,7 +186,7 @@ async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -
 
 
 async def test_nobody_measures_beside_the_engine_that_is_compared_with(tmp_path: Path) -> None:
-    """Also while it only looks how large the indices may be that the model takes: it runs the model for that."""
+    """This includes the search for the largest index, which runs the model."""
     async with bench(tmp_path, Crowded) as job:
         await job.comparison.run({})
 

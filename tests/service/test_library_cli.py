@@ -94,7 +94,7 @@ def test_a_workload_has_a_readable_name_and_that_of_tvm(path: str) -> None:
 
 
 def test_a_job_on_several_boards_is_shown_for_each(path: str) -> None:
-    """A time on one says nothing about the other; a schedule that ran on both is a trial of each."""
+    """Each board has its own best time; a schedule that ran on both is a trial of each."""
     [job] = json.loads(fleet("jobs", "list", "--library", path, "--json")[1])["jobs"]
     _, out, _ = fleet("jobs", "show", job["name"], "--library", path)
     found = json.loads(fleet("jobs", "show", job["name"], "--library", path, "--json")[1])
@@ -129,7 +129,7 @@ def test_best_is_of_one_tvm(path: str) -> None:
 
 
 def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
-    """MetaSchedule would take a time of the other for one of ours."""
+    """MetaSchedule would otherwise mix the times of both."""
     with Library.open(path) as library:
         old = replace(PI4, tvm_version="0.1")
         library.add_record(NewRecord(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
@@ -148,7 +148,7 @@ def test_an_export_of_nothing_writes_nothing(path: str, tmp_path: Path) -> None:
 
 
 def test_an_unchecked_candidate_is_not_best_where_others_were_checked(path: str) -> None:
-    """Fast but never compared with the unscheduled program: it may be wrong. Where none was compared, it counts."""
+    """An unchecked candidate may be wrong; it counts only where no candidate was checked."""
     with Library.open(path) as library:
         slower = next(r for r in library.records("1", PI4) if r.trace_json == "[[],[[2,1]]]")
         library.mark_checked(slower.id)
@@ -194,7 +194,7 @@ def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
 
 
 def test_a_job_of_some_minutes_is_not_listed_with_trials_that_nobody_asked_for(path: str) -> None:
-    """The most that it would make say nothing about how far it is."""
+    """The upper limit of a timed job's trials says nothing about its progress."""
     with Library.open(path) as library:
         library.start_job(title="timed.onnx", trials_total=4096, conditions={"minutes": 5.0, "trials": None})
         library.start_job(title="counted.onnx", trials_total=2048, conditions={"minutes": 5.0, "trials": 2048})
@@ -290,7 +290,7 @@ def test_looking_into_a_library_needs_no_tvm() -> None:
 
 
 def test_a_disturbed_best_is_said(path: str) -> None:
-    """People read it in words, scripts get the reasons; an undisturbed one says nothing."""
+    """Tables have a sentence about the disturbance, JSON has the reasons; an undisturbed time has neither."""
     facts: dict[str, object] = {"workload": "1", "scope": PI5}
     _, calm, _ = fleet("best", "--library", path)
     with Library.open(path) as library:

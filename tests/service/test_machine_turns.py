@@ -1,4 +1,4 @@
-"""Processes of one machine take turns on its cores: nobody measures beside a build of another process."""
+"""Processes of one machine take turns on its cores: a measurement never overlaps another process's build."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_the_turn_of_a_killed_process_ends(tmp_path: Path, builder: subpro
 async def test_nobody_waits_for_ever(
     tmp_path: Path, builder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that was stopped, or forgotten in a debugger, costs others some minutes, and it is said."""
+    """A stopped process, or one in a debugger, delays others by a few minutes with a warning."""
     with caplog.at_level(logging.WARNING):
         async with MachineTurns(tmp_path, most_wait_sec=0.05).turn(Side.MEASURING):
             assert builder.poll() is None

@@ -1,4 +1,4 @@
-"""One definition of the best time, wherever it is said: the newest undisturbed time of the fastest right candidate."""
+"""One definition of the best time, in all places: the newest undisturbed time of the fastest right candidate."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_job_and_the_library_agree_on_the_best_at_every_moment(library: Librar
 
 
 def test_an_export_says_how_long_its_schedules_take_alone(library: Library) -> None:
-    """Also where times in the whole model chose another one: those are of something else, and longer."""
+    """An export reports times of schedules alone, even if times in the whole model, which are longer, decided."""
     own = workload()
     library.add_workload(StoredWorkload(shash=own.shash, name=own.name, mod_json=own.mod_json))
     fast, chosen = '[["fast"],[]]', '[["chosen"],[]]'
