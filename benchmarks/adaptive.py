@@ -253,7 +253,7 @@ def _panel(title: str, results: Results) -> Panel:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return where the geometric mean over workloads lies, by bootstrap."""
+    """Return the bootstrap interval of the geometric mean over workloads."""
     chance = random.Random(0)
     means = sorted(statistics.geometric_mean(chance.choices(values, k=len(values))) for _ in range(1000))
     outside = round((1 - _CONFIDENCE) / 2 * len(means))

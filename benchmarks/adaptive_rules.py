@@ -63,7 +63,7 @@ class Rule:
     look_runs: int = 0
 
     def evaluator(self, best_sec: float) -> Evaluator:
-        """Return how a candidate is timed beside the best time [s]; infinite: nothing is known."""
+        """Return the evaluator for a candidate, given the best time [s]; infinite: no time is known yet."""
         if math.isinf(best_sec):
             return replace(self.full, look_runs=0)
         return replace(
@@ -106,10 +106,10 @@ class Outcome:
 
 
 def choose(count: int, rule: Rule, measure: Callable[[int, Evaluator], tuple[float, float, Stop | None]]) -> Outcome:
-    """Have candidates measured in batches, and take the fastest.
+    """Measure candidates in batches, and take the fastest.
 
     Args:
-        measure: given a candidate's index, returns its time [s], the device's seconds, and why it was stopped.
+        measure: given a candidate's index, returns its time [s], the device's seconds, and the reason of a stop.
     """
     best_sec, chosen, device_sec, stopped = math.inf, 0, 0.0, 0
     for first in [0, *range(1, count, BATCH)]:  # the static schedule alone, then batches

@@ -154,7 +154,7 @@ def _run_peer(artifact: Artifact, scratch: Path, measure_ms: int) -> Footprint:
 
 @contextlib.contextmanager
 def _first_lease(client: fleet.Fleet) -> Iterator[fleet.Device]:
-    """Yield the first device there is. Until the agent has attached, the tracker knows of none that will ever do."""
+    """Yield the first device. Until the agent has attached, the tracker refuses because no device can match."""
     with contextlib.ExitStack() as stack:
         yield common.retry(
             lambda: stack.enter_context(client.acquire("cpu", ttl_sec=30.0)), NoMatchingDevice, _TIMEOUT_SEC

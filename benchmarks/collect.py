@@ -159,7 +159,7 @@ def _is_calm(part: Dataset) -> bool:
 
 
 def _code() -> str:
-    """Return the commit that this is run from; nothing where there is none."""
+    """Return the commit of this checkout; empty if there is none."""
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, cwd=common.REPOSITORY, capture_output=True, text=True, check=False)
     return done.stdout.strip()
@@ -193,7 +193,7 @@ def _measure_workload(program: Program, pool: BuildPool, timer: Timer, count: in
 
 
 def _found(program: Program, pool: BuildPool, measured: Sequence[Measured], count: int, seed: int) -> list[Candidate]:
-    """Return new candidates; where one kind of search takes too long, those of the other."""
+    """Return new candidates; if one kind of search takes too long, those of the other."""
     task = CandidateTask(
         mod_json=program.mod_json,
         target=parse_target(program.target_json),
@@ -220,7 +220,7 @@ def _searched(pool: BuildPool, task: CandidateTask) -> list[Candidate]:
 def _measured(
     program: Program, found: Sequence[Candidate], pool: BuildPool, timer: Timer, folder: Path, seed: int
 ) -> list[Measured]:
-    """Build all candidates, then time them: nothing of ours builds for this workload meanwhile."""
+    """Build all candidates, then time them, so that no build for this workload runs meanwhile."""
     tasks = [
         BuildTask(
             mod_json=program.mod_json,

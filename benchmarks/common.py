@@ -27,7 +27,7 @@ JsonObject: TypeAlias = dict[str, Any]
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _BUSY_LOAD = 0.25
-"""Load average per core above which something else was running."""
+"""Load average per core above which other work was running."""
 
 _WIDTH = 110
 """Width of tables that go into a file or a pipe."""
@@ -113,12 +113,12 @@ def print_json(figures: Mapping[str, object], *, wanted: bool) -> None:
 
 
 def physical_cores() -> int:
-    """Return how many threads can compute at once here without sharing a core."""
+    """Return the number of threads that can compute at once without sharing a core."""
     return min(psutil.cpu_count(logical=False) or 1, len(psutil.Process().cpu_affinity() or [0]))
 
 
 def free_port() -> int:
-    """Return a port that is free now, for programs that cannot tell which one they took."""
+    """Return a port that is free now, for programs that cannot report the one they took."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

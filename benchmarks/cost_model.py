@@ -54,7 +54,7 @@ class Ranked:
     pairs: float
     top: float
     own_space_top: float
-    """Best of the first eight among the candidates of its own space, in which all are good; nan where it has none."""
+    """Best of the first eight among the candidates of its own space, in which all are good; nan if it has none."""
 
     own_records_pairs: float
     """With 8 records of its own, on its other candidates."""
@@ -117,7 +117,7 @@ def usable(group: Group) -> Group:
 
 
 def samples_of(group: Group) -> list[Observation]:
-    """Return a group as the cost model takes it."""
+    """Return a group in the form that the cost model takes."""
     return [
         Observation(
             workload=group.program.shash,

@@ -40,7 +40,7 @@ class Curve:
         return min(self.best_secs, default=math.inf)
 
     def reaches(self, run_sec: float) -> Reached | None:
-        """Return when the search came within 95 % of the speed of `run_sec`; None: never."""
+        """Return the point at which the search came within 95 % of the speed of `run_sec`; None: never."""
         for number, (trial, best_sec) in enumerate(zip(self.trials, self.best_secs, strict=True), start=1):
             if math.isfinite(best_sec) and best_sec * _NEARLY <= run_sec:
                 return Reached(trials=number, sec=trial.at_sec)

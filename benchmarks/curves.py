@@ -163,7 +163,7 @@ def _onnxruntime_sec(model: Path, scratch: Path, options: argparse.Namespace) ->
 
 
 def _torch_sec(layer: Layer, scratch: Path, options: argparse.Namespace) -> float | None:
-    """Return PyTorch's time, None where it is not installed."""
+    """Return PyTorch's time, None if it is not installed."""
     try:
         check_torch(options.torch_python, is_gpu=False)
     except ProcessFailed as error:
@@ -237,7 +237,7 @@ def _lines(figures: JsonObject) -> Mapping[str, float]:
 
 
 def _panels(figures: JsonObject, found: Sequence[JsonObject], trials: int) -> list[Panel]:
-    """Return a plot for each layer, and their mean as the last one where there are several."""
+    """Return a plot for each layer and, if there are several, of their mean."""
     panels = [
         Panel(
             title=each["layer"].name,

@@ -33,7 +33,7 @@ _IFF_TUN_WITHOUT_HEADERS = 0x0001 | 0x1000
 
 _PACKET_BYTES = 65536
 _IDLE_SEC = 0.1
-"""Pause of the carrier when nothing is under way: how soon it sees that it is to stop."""
+"""Pause of the carrier without packets; bounds its reaction to a stop."""
 
 
 class LinkUnavailable(Exception):

@@ -50,7 +50,7 @@ _BUDGET = 0.9
 _BOARD = "x86-64-v3"
 _TIMEOUT_SEC = 1200.0
 _SLOWEST, _FASTEST = 4.5, 0.5
-"""Candidates of a simulated device take between these, times its typical latency."""
+"""Range of candidates of a simulated device, as factors of its typical latency."""
 
 Around = Callable[[Sequence[str]], list[str]]
 

@@ -20,7 +20,7 @@ _BUILD_TIMEOUT_SEC = 600.0
 _TUNE_TIMEOUT_SEC = 6 * 3600.0
 _CALL_TIMEOUT_SEC = 120.0
 _SLOW_MS = 2000.0
-"""A program this slow is called once and then left alone: its time is known well enough."""
+"""A program this slow is called once only: its time is known well enough."""
 
 _WARM_CALLS = 3
 _MOST_CALLS = 200
@@ -28,7 +28,7 @@ _MOST_CALLS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A model as one engine takes it."""
+    """A model in the form for one engine."""
 
     name: str
     """Its column: "onnxruntime", "openvino", "static", "tuned"."""
@@ -40,7 +40,7 @@ class Program:
 
 
 def peers(model: Path) -> list[Program]:
-    """Return the model for those of the other engines that are installed."""
+    """Return the model for each of the other installed engines."""
     known = ("onnxruntime", "openvino")
     installed = [name for name in known if importlib.util.find_spec(name) is not None]
     for name in known:

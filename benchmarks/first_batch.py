@@ -81,8 +81,8 @@ def _to_gain(group: Group) -> float:
 
 
 def _compare(lab: Lab, group: Group) -> dict[str, object] | None:
-    """Return by how much the best of either batch is slower than the best of all candidates, recorded ones included;
-    None if both batches are the same.
+    """Return the relative slowness of the best of either batch against the best of all candidates, recorded ones
+    included; None if both batches are the same.
     """
     static = _proposed(lab.pool, lab.program, is_static=True)
     # Only its trace counts for the next.

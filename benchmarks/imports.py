@@ -1,8 +1,8 @@
 """The importable models among over 60 graphs of all kinds, as in the table of benchmarks/results/imports.md.
 
-python -m benchmarks.imports # all that can be made here, as a Markdown table python -m benchmarks.imports --only
-keras,tabular # families or names, separated by commas python -m benchmarks.imports --check # ends with 1 if the page
-does not match
+    python -m benchmarks.imports                       # all that can be made here, as a Markdown table
+    python -m benchmarks.imports --only keras,tabular  # families or names, separated by commas
+    python -m benchmarks.imports --check               # ends with 1 if the page does not match
 
 Nothing is downloaded: graphs come from the onnx wheel, from `fleet.testing.models`, and, tiny and with random weights,
 from configurations of transformers and applications of Keras, where these are installed. Every model is imported and
@@ -114,7 +114,7 @@ class Survey:
 
     @property
     def batch_size(self) -> int | None:
-        """Keras leaves it open; nothing else here does."""
+        """Only Keras leaves it open."""
         return 1 if self.family == "keras" else None
 
 
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def differing(rows: Sequence[str], page: str) -> list[str]:
-    """Return the rows that a page does not have; of a difference it matters whether it is small, not how small."""
+    """Return the rows that are missing from a page; of differences only the order of magnitude counts."""
     told = {_essence(line) for line in page.splitlines()}
     return [row for row in rows if _essence(row) not in told]
 

@@ -18,11 +18,11 @@ from fleet.tracker.options import TrackerOptions
 from fleet.tracker.run import run_tracker
 
 FIRST_TURNS = 10
-"""In these the tracker starts; nobody is connected yet."""
+"""Turns of the tracker's start, before any client connects."""
 
 
 class MeteredLoop(asyncio.SelectorEventLoop):
-    """Remembers how long each turn took [ms]."""
+    """Records the length of each turn [ms]."""
 
     def __init__(self) -> None:
         super().__init__()

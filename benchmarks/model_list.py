@@ -70,7 +70,7 @@ QUICK = ("keyword_spotting", "llama")
 
 
 def find_entries(text: str) -> list[Entry]:
-    """Return the models that a user named, separated by commas; "held_out" stands for all of those.
+    """Return the models that a user named, separated by commas; "held_out" stands for all held-out models.
 
     Raises:
         KeyError: there is no such model.

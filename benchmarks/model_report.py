@@ -27,7 +27,7 @@ class Effort:
 
     trials: int | None
     minutes: float | None
-    """Limits of tuning, per model; without either nothing is tuned."""
+    """Limits of tuning, per model; without any limit there is no tuning."""
 
     @property
     def tunes(self) -> bool:

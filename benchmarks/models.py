@@ -143,7 +143,7 @@ def _alternate(engines: Mapping[str, Engine], effort: Effort, problems: dict[str
 
 
 def _errors(engines: Mapping[str, Engine], problems: Mapping[str, str]) -> dict[str, float]:
-    """Return how far each engine's outputs are from ONNX Runtime's, as a share of their size."""
+    """Return the distance of each engine's outputs from ONNX Runtime's, as a share of their size."""
     outputs = {name: engine.outputs() for name, engine in engines.items() if name not in problems}
     expected = outputs.pop("onnxruntime", None)
     if expected is None:

@@ -1,4 +1,4 @@
-"""Measures the machine's peak rate of multiply-adds in float32, by a C program that does nothing else."""
+"""Measures the machine's peak rate of multiply-adds in float32 with a C program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_SEC = 120.0
 
 
 def measure_peak_rate(threads: int, scratch: Path) -> float | None:
-    """Return operations per second of all threads together; None where there is no C compiler."""
+    """Return operations per second of all threads together; None without a C compiler."""
     compiler = _compiler()
     if compiler is None:
         return None

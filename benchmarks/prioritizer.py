@@ -58,7 +58,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 model) and the oracle take them in that order; "gradient, ranked" and ours the best predicted of four batches."""
 
 _LEVELS = (0.25, 0.5, 0.75, 0.95)
-"""Device seconds are counted to the latency that the gradient scheduler has after such shares of its batches."""
+"""Device seconds are counted to the latency that the gradient scheduler has after these shares of its batches."""
 
 _RESAMPLES = 1_000
 _POINTS = 60
@@ -121,7 +121,7 @@ def _replay(scenario: Scenario, recorded: Sequence[Recorded], shuffles: int) -> 
 
 
 def _tracks(scenario: Scenario, recorded: Sequence[Recorded], seed: int) -> list[Track]:
-    """Draw workloads, how often a model runs each, and the orders of their candidates: evolved ones come last."""
+    """Draw workloads, their weights in a model, and the orders of their candidates: evolved ones come last."""
     rng = np.random.default_rng(seed)
     jobs = [f"job {number}" for number, size in enumerate(scenario.jobs) for _ in range(size)]
     tracks = []
@@ -146,7 +146,7 @@ def _ratios(races: Sequence[Mapping[str, Race]], name: str) -> list[float]:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return where the mean lies with 95 %, by resampling orders."""
+    """Return the 95 % interval of the mean, by resampling orders."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (_RESAMPLES, len(values))).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return round(float(low), 4), round(float(high), 4)

@@ -64,7 +64,7 @@ class Process:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_TIMEOUT_SEC)
-        # Stock TVM's programs leave children behind; nobody else is in this group.
+        # Stock TVM's programs leave children behind; the group has no other processes.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -109,7 +109,7 @@ class Process:
             ProcessFailed: no answer in time.
         """
         stdin = self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it is gone: the wait for its answer says how
+        with contextlib.suppress(BrokenPipeError):  # the process is gone: waiting for its answer raises the reason
             if stdin is not None:
                 stdin.write(json.dumps(request) + "\n")
                 stdin.flush()

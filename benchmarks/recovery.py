@@ -1,9 +1,9 @@
 """Seconds from kill -9 until the fleet serves again, beside TVM's tracker and server in the same run.
 
 - A tracker with 1,000 devices is killed and started again at once, as systemd does. The clock stops when a connected
-client is granted a device that it requested after the kill. The devices are simulated, their agents are real. - An
-agent is killed and started again. The clock stops when the holder of its device, still under the same lease, has a
-time.
+  client is granted a device that it requested after the kill. The devices are simulated, their agents are real.
+- An agent is killed and started again. The clock stops when the holder of its device, still under the same lease, has
+  a time.
 
 The peer is `tvm.exec.rpc_tracker` and `tvm.exec.rpc_server`, killed and started again the same way. It has one server
 in both cases: a thousand of them fit no machine. Its clients lose their session with either process, so theirs
@@ -74,7 +74,7 @@ class Server:
         return self._process.wait_for(pattern, _TIMEOUT_SEC)[1]
 
     def kill(self, *, with_children: bool) -> float:
-        """kill -9, and start it again; return when it was killed [time.monotonic()]."""
+        """kill -9, and start it again; return the time of the kill [time.monotonic()]."""
         killed_at = time.monotonic()
         self._process.kill(with_children=with_children)
         self._process = self._started()
@@ -209,7 +209,7 @@ def _start_agent(stack: contextlib.ExitStack, scratch: Path, tracker: str, name:
 
 
 def _grant(client: fleet.Fleet) -> float:
-    """Acquire a device and give it back; return when it was granted."""
+    """Acquire a device and release it; return the time of the grant."""
     with client.acquire("simulated"):
         return time.monotonic()
 

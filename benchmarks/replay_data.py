@@ -15,7 +15,7 @@ from fleet.cost_model.model import train
 from fleet.cost_model.samples import Group
 
 LEAST = 60
-"""Workloads with fewer candidates are left out: there is nothing to decide."""
+"""Workloads with fewer candidates are left out, since they leave no choice."""
 
 _FOLDS = 5
 
@@ -44,7 +44,7 @@ class Recorded:
 
 
 def prepare(path: Path) -> list[Recorded]:
-    """Read a data set of `benchmarks.collect` and ask models that were trained on other workloads only."""
+    """Read a data set of `benchmarks.collect`, with predictions of models that were trained on other workloads only."""
     groups, is_late = _groups(path)
     found: list[Recorded] = []
     for fold in range(min(_FOLDS, len(groups))):

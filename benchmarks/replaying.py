@@ -23,7 +23,7 @@ _LOAD_SEC = 0.02
 """Device time to load a candidate and to fill its arrays."""
 
 _REPEAT_SEC = 0.01
-"""Least time of a repeat, as `fleet tune` has it: one for a candidate that takes over twice the best, else four."""
+"""Least time of a repeat, as in `fleet tune`: one for a candidate that takes over twice the best, else four."""
 
 _REPEATS = 4
 _GIVE_UP = 2.0

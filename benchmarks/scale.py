@@ -236,7 +236,7 @@ def _run_tasks(pool: DaskPool, count: int) -> None:
 
 
 def _optimizer_sec(cluster: ClusterAddress, scratch: Path, trials: int) -> float:
-    """Return the processor time of the process that tunes, on boards that take no time."""
+    """Return the processor time of the tuning process, on boards that take no time."""
     config = scratch / "agent.yaml"
     config.write_text(f"devices: [{{driver: simulated, board: {_BOARD}, time_scale: 0.0}}]\n")
     state = scratch / f"fleet{trials}"

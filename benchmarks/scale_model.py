@@ -46,7 +46,7 @@ class Site:
     """Builders share one queue instead: the most that work stealing could bring."""
 
     deaths: int = 0
-    """Builders that are killed in the middle, at once; their tasks begin anew elsewhere."""
+    """Builders that are killed half-way, all at once; their tasks begin anew elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +93,12 @@ class _Task:
 
 @dataclass(slots=True)
 class _Queue:
-    """One machine's cores, or all machines' where they share a queue."""
+    """One machine's cores, or all machines' if they share a queue."""
 
     cores: int
     waiting: deque[_Task] = field(default_factory=deque)
     running: dict[int, tuple[_Task, float]] = field(default_factory=dict)
-    """Tasks by number, with when they began."""
+    """Tasks by number, with their start times."""
 
     @property
     def occupancy(self) -> float:
@@ -216,7 +216,7 @@ class _Run:
         return sec * self._chance.uniform(0.5, 1.5)
 
     def _counted(self, begun_at: float | None) -> float:
-        """Return how much of the time since then counts."""
+        """Return the share of the time since then."""
         return 0.0 if begun_at is None else max(0.0, self._now - max(begun_at, self._starts_at))
 
     def _at(self, sec: float, act: Callable[[], None]) -> None:

@@ -77,7 +77,7 @@ class Sample:
     grants_per_sec: float
     p50_ms: float
     p99_ms: float
-    """From asking to the grant, as clients see it, where a device was free."""
+    """From request to grant, as clients see it, if a device was free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Trend:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit code says nothing about the figures."""
+    """Run the benchmark; the exit code does not depend on the figures."""
     parser = common.make_parser("soak", __doc__ or "", rounds=1)
     parser.add_argument("--minutes", type=float, default=None, help=f"how long (default: {_MINUTES:g})")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the plot here")
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _soak(
     scratch: Path, length_sec: float, devices: int, clients: int, sample_sec: float
 ) -> tuple[list[Sample], int]:
-    """Return the samples, and how many streams of clients broke."""
+    """Return the samples, and the number of broken streams."""
     words = ("--host", "127.0.0.1", "--port", 0, "--no-discovery", "--state-dir", scratch / "tracker")
     async with contextlib.AsyncExitStack() as stack:
         command = python("fleet.tracker", *words, "--devices-per-agent", 20_000, "--log-level", "WARNING")
@@ -224,7 +224,7 @@ def trend_of(samples: Sequence[Sample], name: str) -> Trend:
 
 
 def warm_up_sec(samples: Sequence[Sample]) -> float:
-    """Return how much of a run counts as its beginning."""
+    """Return the length of a run's warm-up."""
     return min(_WARM_UP_SEC, _WARM_UP_SHARE * samples[-1].at_sec)
 
 

@@ -1,4 +1,4 @@
-"""A client of the soak: it asks for devices for ever, and comes and goes."""
+"""A client of the soak: it requests devices for ever, and connects and disconnects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOLD_SEC = 0.2
 _LONG_SHARE, _LONG_HOLD_SEC = 0.01, 60.0
 _TTL_SEC, _RENEW_SEC = 20.0, 7.0
 _PICKY_SHARE = 0.05
-"""Of the requests that are for one certain device, which many ask for."""
+"""Share of the requests for one certain device, which many clients want."""
 _PICKED = 10
 _PATIENCE_SEC = 5.0
 
@@ -29,7 +29,9 @@ class Client:
     """One client after the other, under one name and a number."""
 
     def __init__(self, address: str, name: str, rng: random.Random, devices: int, latencies: list[float]) -> None:
-        """Args: latencies: receives the duration of each request for any device [s]."""
+        """Args:
+        latencies: receives the duration of each request for any device [s].
+        """
         self._address = address
         self._name = name
         self._rng = rng
@@ -42,7 +44,7 @@ class Client:
         """Number of its streams that ended by themselves, as when the machine was too busy to connect in time."""
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         visits = 0
         try:
             while True:
@@ -69,7 +71,7 @@ class Client:
             )
             for task in done:
                 task.result()
-            if self._rng.random() < 0.5:  # gives everything back; else the tracker has to find out
+            if self._rng.random() < 0.5:  # release all leases; else the tracker has to detect the end
                 tasks[0].cancel()
                 await asyncio.gather(*self._holding, return_exceptions=True)
         finally:

@@ -2,7 +2,7 @@
 
 The tracker runs in a process of its own; simulated agents and clients are in this one, so every figure has gRPC over
 TLS, authorisation, the journal and the load generator's own cost in it. Closed loop: each of `concurrency` borrowers
-asks, is granted, gives back, asks again. Latency is from the asking to the grant as the client sees it.
+requests, is granted, releases, and requests again. Latency is from request to grant as the client sees it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from fleet.v1 import fleet_service_pb2, lease_pb2, lease_service_pb2
 from fleet.wire.stubs import LeaseServiceStub, fleet_service_stub, lease_service_stub
 
 CONCURRENCY = 12
-"""Borrowers at once, spread over STREAMS clients; a fleet's optimizers hold leases for minutes, so this is a storm."""
+"""Concurrent borrowers, spread over STREAMS clients; a fleet's optimizers hold leases for minutes, so this is a
+storm.
+"""
 STREAMS = 2
 DEVICES_PER_AGENT = 1_000
 _WAITING, _QUICK_WAITING = 100_000, 5_000
@@ -87,7 +89,7 @@ class Borrower:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def cycle(self, selector: str, concurrency: int, duration_sec: float) -> None:
-        """Borrow and give back for a while."""
+        """Acquire and release for a while."""
         self.latencies_sec.clear()
         self.cycles = 0
         self._ends_at = time.perf_counter() + duration_sec
@@ -98,7 +100,7 @@ class Borrower:
         await eventually(lambda: self.in_flight == 0, 30.0)
 
     def ask_many(self, selector: str, count: int) -> None:
-        """Ask without ever giving back."""
+        """Send requests and release nothing."""
         self._ends_at = 0.0
         self._selector = selector
         for _ in range(count):
@@ -163,8 +165,9 @@ async def measure_fleet(
 ) -> Load:
     """Measure our tracker with `devices` free devices and `waiting` requests for busy ones.
 
-    Args: program: command that runs in the tracker's place, with its options. beside: other load on the tracker with
-    this address.
+    Args:
+        program: command that runs in the tracker's place, with its options.
+        beside: other load on the tracker with this address.
     """
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-bench-")))
@@ -200,7 +203,7 @@ async def measure_fleet(
 
 
 async def _let_wait(stub: LeaseServiceStub, address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
-    """Hold the busy devices, then let requests for them pile up: by kind, by name and by pattern."""
+    """Lease the busy devices, then queue requests for them: by kind, by name and by pattern."""
     crowd = [Borrower(stub, f"crowd-{start}") for start in range(0, waiting, REQUESTS_PER_CLIENT)]
     for borrower in crowd:
         stack.push_async_callback(borrower.close)

@@ -169,7 +169,7 @@ def _build(scratch: Path, target: Target) -> Artifact:
 
 
 def _measure_link(work: Work) -> tuple[Figures | None, str]:
-    """Return the figures over the link, or why there are none."""
+    """Return the figures over the link, or the reason why there are none."""
     try:
         with DelayLink(round_trip_ms=_ROUND_TRIP_MS) as link:
             site = Site(name="link", host=link.far.address, server=link.far.command, client=link.near.command)
@@ -221,7 +221,7 @@ def _listen(host: str, port: int) -> tuple[object, ...]:
 
 
 def _measure(sides: Mapping[str, Process], work: Work, title: str, *, is_same: bool = False) -> Figures:
-    """Let both sides measure batches in turn."""
+    """Measure batches of both sides in turn."""
 
     def run(side: str, count: int) -> Costs:
         batch = work.batch(count, is_same=is_same)
@@ -251,7 +251,7 @@ def _measure(sides: Mapping[str, Process], work: Work, title: str, *, is_same: b
 
 
 def _measure_starts(sides: Mapping[str, Process], count: int) -> dict[str, float]:
-    """Return how long a session takes to start [ms], with a jail and without: medians of sessions in turns."""
+    """Return the start-up time of a session [ms], with a jail and without: medians of sessions in turns."""
     secs: dict[str, list[float]] = {"ours": [], "bare": []}
     for _ in range(count):
         for side, found in secs.items():

@@ -37,7 +37,7 @@ _TORCH_TIMEOUT_SEC = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One conv2d, and how many of the network's layers are like it."""
+    """One conv2d, and the number of equal layers in the network."""
 
     channels: int
     size: int
@@ -128,7 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check_torch(interpreter: str, *, is_gpu: bool) -> None:
     """Make sure that the peer runs, before hours of tuning.
 
-    Raises: ProcessFailed: the interpreter has no PyTorch, or its PyTorch sees no GPU.
+    Raises:
+        ProcessFailed: the interpreter has no PyTorch, or its PyTorch sees no GPU.
     """
     ask = "import torch; print(torch.cuda.is_available())"
     try:
@@ -151,7 +152,7 @@ def run_torch(
     quick: bool = False,
     threads: int | None = None,
 ) -> JsonObject:
-    """Return PyTorch's times of the layers, as `benchmarks/peers/torch_conv2d.py` says them.
+    """Return PyTorch's times of the layers, from `benchmarks/peers/torch_conv2d.py`.
 
     Args:
         threads: on a processor; None: its own default.
@@ -204,7 +205,7 @@ def write_model(path: Path, layers: Sequence[Layer]) -> Path:
 
 
 def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
-    """Return which workload of the model is which layer, told apart by the shapes of its arguments."""
+    """Return the layer of each of the model's workloads, matched by the shapes of its arguments."""
     from cross.targets.target import host_target
     from fleet.models.model import load_model
     from fleet.workloads.extract import extract

@@ -58,7 +58,7 @@ class Best:
     """Latency on all cores."""
 
     stock_threads_us: float
-    """Latency on as many cores as stock TVM takes by itself."""
+    """Latency on the number of cores that stock TVM takes by itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _compared(
     asked: Sequence[tuple[str, str, int]], trials: int, prefix: Sequence[str], most_sec: float
 ) -> Iterator[Row]:
-    """Yield comparisons until the time is over, each as soon as it is there."""
+    """Yield each comparison once it is complete, until the time is over."""
     if not asked:
         return
     deadline, target, labs = time.monotonic() + most_sec, host_target(), dict[str, Lab]()
@@ -275,7 +275,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
 
 
 def built_candidates(lab: Lab, traces: Sequence[str]) -> Iterator[BuiltCandidate | None]:
-    """Yield each candidate in its turn, None for one that cannot be built; the others are built meanwhile."""
+    """Yield each candidate in its turn, None if it cannot be built; later ones are built meanwhile."""
     program = lab.program
     building = [
         lab.pool.submit(

@@ -50,14 +50,14 @@ class Group:
     """Best of the repeats; infinite for a failed candidate."""
 
     spread: NDArray[np.float32]
-    """(median - least) / least of the repeats: how disturbed they were."""
+    """(median - least) / least of the repeats: a measure of disturbance."""
 
     sources: list[str]
     """Origin of each candidate: "own" space, "rules" of MetaSchedule at random, or "evolved" from good ones."""
 
     traces: list[str]
     is_disturbed: NDArray[np.bool_]
-    """Each time of it was taken while something else ran."""
+    """All its times were disturbed."""
 
     collected: Mapping[str, object]
     """Time, machine and code of the collection."""
@@ -68,7 +68,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Groups, and how they were made."""
+    """Groups, and facts about their collection."""
 
     provenance: dict[str, object]
     groups: list[Group]

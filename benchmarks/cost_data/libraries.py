@@ -72,7 +72,7 @@ def _unseen(samples: Sequence[Observation], seen: Sequence[Observation]) -> Iter
 
 
 def _mean_of(model: Snapshot, groups: Sequence[Group]) -> NDArray[np.float64]:
-    """Return the share of pairs ranked right, and how fast the best of the top is."""
+    """Return the share of pairs ranked right, and the relative speed of the best of the top."""
     means: NDArray[np.float64] = np.mean([_judge(model, group) for group in groups], axis=0)
     return means
 

@@ -16,7 +16,7 @@ sample.
 
 
 def has_other_space(group: Group) -> bool:
-    """Tell whether the space begins with other programs than those recorded. Runs where TVM may be loaded."""
+    """Tell whether the space begins with other programs than the recorded ones. Runs where TVM may be loaded."""
     target = parse_target(group.program.target_json)
     load_intrinsics(target)
     state = SearchState(group.program.mod_json, target)

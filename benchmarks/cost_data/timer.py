@@ -1,4 +1,4 @@
-"""Times built candidates by a process of their own, one at a time, and again where something else ran meanwhile."""
+"""Times built candidates in a process of their own, one at a time, and repeats disturbed times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Times:
     """By repeat; none if it failed."""
 
     is_disturbed: bool = False
-    """Something else ran meanwhile."""
+    """Other work was running meanwhile."""
 
     @property
     def best_sec(self) -> float:
@@ -32,7 +32,7 @@ class Times:
         return min(self.run_secs, default=math.inf)
 
     def __add__(self, other: Times) -> Times:
-        """Join two measurements of a candidate; a disturbed one counts only where there is no other."""
+        """Join two measurements of a candidate; a disturbed one counts only if there is no other."""
         if self.run_secs and other.run_secs and self.is_disturbed != other.is_disturbed:
             return other if self.is_disturbed else self
         is_disturbed = self.is_disturbed or other.is_disturbed

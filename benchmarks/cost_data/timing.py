@@ -22,7 +22,7 @@ from device_agents.runtimes.tvm import TvmRuntime
 from fleet.domain.measuring import Evaluator, TensorSpec, Trial
 
 _GIVE_UP = 6.0
-"""Beyond so many times the best, one repeat is exact enough."""
+"""Factor over the best time beyond which one repeat is exact enough."""
 
 _EVALUATOR = Evaluator(number=1, repeat=6, min_repeat_ms=2)
 _FIRST = Evaluator(number=1, repeat=2, min_repeat_ms=1)

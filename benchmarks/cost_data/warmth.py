@@ -37,7 +37,7 @@ class Row:
     """The warm search came there."""
 
     is_static_enough: bool
-    """The static schedule is there already: whatever a search knows, there is nothing to save."""
+    """The static schedule is good enough already, so no knowledge can save time."""
 
     best_us: float
     to_gain: float
@@ -50,7 +50,7 @@ class Row:
 
 
 def read_rows(path: Path, trials: int) -> list[Row]:
-    """Return the comparisons in a file of JSON lines that had so many trials; none where there is no file."""
+    """Return the comparisons with this number of trials in a file of JSON lines; none if there is no file."""
     if not path.exists():
         return []
     found = [json.loads(line) for line in path.read_text().splitlines()]
@@ -59,7 +59,7 @@ def read_rows(path: Path, trials: int) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> JsonObject:
-    """Return the geometric means of those where something was to be saved, all and by kind."""
+    """Return the geometric means of the comparisons where time could be saved, all and by kind."""
     to_save = [row for row in rows if not row.is_static_enough]
     every = _means(to_save)
     trials = every["trials"]

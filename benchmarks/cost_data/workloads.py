@@ -18,7 +18,7 @@ from fleet.workloads.extract import extract
 
 _SINGLE = "one operator"
 _SLOW = ("winograd", "attention")
-"""Each candidate takes seconds to make: they come last."""
+"""Each candidate takes seconds to make, so these come last."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "squeezenet": (
@@ -126,7 +126,7 @@ def _of_model(model: str, target: Target, folder: Path) -> Iterator[Program]:
 
 
 def _write_part(name: str, folder: Path) -> Path:
-    """Write a model of one operator: with its neighbours it would be fused, where these are of another kind."""
+    """Write a model of one operator; neighbours of another kind would be fused with it."""
     import onnx
 
     g = GraphBuilder(name)

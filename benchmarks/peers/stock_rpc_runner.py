@@ -47,7 +47,7 @@ def _run(runner: ms.runner.RPCRunner, device: str, request: dict[str, list[Any]]
 
 
 def _wait_for_server(host: str, port: int, key: str) -> None:
-    """Wait until the tracker knows a free server; a server that is probed itself would hang up on the next client."""
+    """Wait until the tracker has a free server; a probed server would hang up on its next client."""
     deadline = time.monotonic() + _READY_TIMEOUT_SEC
     while time.monotonic() < deadline:
         try:

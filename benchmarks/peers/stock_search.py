@@ -33,7 +33,7 @@ _POPULATION = 512
 
 @derived_object
 class Stopwatch(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Notes when each trial had its result."""
+    """Notes the time of each trial's result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ _LIGHT_POPULATION = 32
 
 
 class StampedPool:
-    """The runner's pool of workers, with a note of when the first candidate had its time. Changes nothing else."""
+    """The runner's pool of workers, which notes the time of the first result. Changes nothing else."""
 
     def __init__(self, pool: PopenPoolExecutor) -> None:
         self.first_trial_at: float | None = None

@@ -25,7 +25,7 @@ _MAX_DATA = 256 * 1024
 _TOKEN, _PUBLIC_KEY = 1, 3
 _STDOUT, _STDERR, _EXIT = 1, 2, 3
 _PATHS = ("/data/", "/sys/", "/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg")
-"""Android's own; everything else is this machine's."""
+"""Android's own files; the rest is this machine's."""
 
 _PROPERTIES = {
     "ro.product.model": "Pixel 0",
@@ -58,7 +58,7 @@ class FakePhone:
     properties: dict[str, str] = field(default_factory=lambda: dict(_PROPERTIES))
     is_authorized: bool = True
     is_silent: bool = False
-    """Takes the connection and says nothing: adb calls that offline."""
+    """Accepts the connection and stays silent: adb calls that offline."""
 
     is_full: bool = False
     """/data has no space left for the first file that comes."""
@@ -145,7 +145,7 @@ class FakePhone:
         return ""
 
     def stat(self, name: str) -> bytes:
-        """Return mode, size and time of a file, zeros when there is none."""
+        """Return mode, size and time of a file, zeros if there is none."""
         try:
             found = Path(self.local(name)).stat()
         except OSError:

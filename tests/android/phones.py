@@ -79,7 +79,7 @@ class AdbHost:
         return any(line.startswith(phone.serial) for line in (await self.adb("devices")).splitlines())
 
     async def unplug(self, phone: FakePhone) -> None:
-        """Pull the cable: the phone is gone from adb's list."""
+        """Pull the cable: the phone disappears from adb's list."""
         await phone.stop()
         await self.adb("disconnect", phone.serial)
 
@@ -87,7 +87,7 @@ class AdbHost:
         await self.adb("kill-server")
 
     def settings(self, phone: FakePhone | None, rpc_dir: Path | None, **more: object) -> dict[str, object]:
-        """An entry of agent.yaml; all phones when none is named."""
+        """An entry of agent.yaml; without a serial it stands for all phones."""
         entry: dict[str, object] = {"adb_server_port": self.server_port, "emulated": True, **more}
         if phone is not None:
             entry["serial"] = phone.serial
@@ -117,7 +117,7 @@ async def serve_adb(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 def add_opencl(rpc_dir: Path) -> None:
-    """Add an OpenCL runtime under the name of TVM's own: this project's, which has to be told to install itself."""
+    """Add an OpenCL runtime under the name of TVM's own: this project's, which must be installed by a call."""
     plugin = rpc_dir / "libfleet_opencl.so"
     plugin.symlink_to(ensure_plugin())
     source = rpc_dir / "install.c"

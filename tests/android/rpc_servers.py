@@ -1,4 +1,4 @@
-"""TVM RPC servers as real processes: ours in C++, built once, and the one that TVM's Python package brings."""
+"""TVM RPC servers as real processes: ours in C++, built once, and the one of TVM's Python package."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def library_folders() -> list[Path]:
 
 
 def build_server() -> Path:
-    """Return the program `tvm_rpc` for this machine, built when it is not there yet."""
+    """Return the program `tvm_rpc` for this machine, built if it is missing."""
     compiler = shutil.which("g++")
     assert compiler, "g++ is missing: apt-get install g++"
     key = hashlib.sha256(_SOURCE.read_bytes() + version("apache-tvm").encode() + version("apache-tvm-ffi").encode())

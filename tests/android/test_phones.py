@@ -47,7 +47,7 @@ listed=$({adb} "$@")
 [ "$(echo "$listed" | grep -c " device ")" -lt 2 ] || mv "$0" {away}
 echo "$listed"
 """
-"""An adb that is there no more once it has listed two phones."""
+"""An adb that disappears once it has listed two phones."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def is_healthy(bench: Bench, device: str = DEVICE) -> bool:
 async def test_a_phone_is_described_measured_and_left_clean(
     host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
 ) -> None:
-    """Its inventory is its own, each record has heat and battery, and nothing of ours runs there afterwards."""
+    """The inventory is the phone's own, each record has heat and battery, and no process of ours remains there."""
     phone = await host.phone()
     async with serve_phone(tmp_path, entry(host, phone, rpc_dir, cores="big")) as bench:
         inventory = bench.tracker.hellos[-1].devices[0].inventory
@@ -184,7 +184,7 @@ async def test_a_phone_that_cannot_be_opened_when_it_comes_is_served_later(
 async def test_unplugging_during_a_measurement_is_the_phones_fault(
     host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
 ) -> None:
-    """The result says so, the agent lives, and the phone measures again when it is back."""
+    """The result blames the phone, the agent survives, and the phone measures again once it returns."""
     phone = await host.phone()
     async with serve_phone(tmp_path, entry(host, phone, rpc_dir)) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
@@ -242,7 +242,9 @@ async def test_a_dead_adb_server_is_started_again(host: AdbHost, rpc_dir: Path, 
 
 
 async def test_phones_that_cannot_be_used_say_what_to_do(host: AdbHost, rpc_dir: Path, tmp_path: Path) -> None:
-    """Unauthorized, offline, full, without a tvm_rpc, with one for another machine: each is listed with its reason."""
+    """Unauthorized, offline and full phones, and those without tvm_rpc or with one for another machine, are listed with
+    the reason.
+    """
     phones = {
         "locked": await host.phone("locked", is_authorized=False),
         "mute": await host.phone("mute", is_silent=True),

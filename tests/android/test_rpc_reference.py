@@ -81,7 +81,7 @@ async def test_it_is_in_the_record_and_in_the_telemetry(kind: str, tmp_path: Pat
 
 @pytest.mark.measures
 async def test_a_slow_link_is_not_in_its_times(tmp_path: Path, matmul: bytes) -> None:
-    """The server takes them; over here they would be longer than the link's delay."""
+    """The server measures its times; measured here they would exceed the link's delay."""
     with serve_rpc("cpp", tmp_path / "server") as server:
         async with slow_link(server) as address, serve_bench(tmp_path / "state", config_of(address)) as bench:
             (result,) = await measure(bench.holding(epoch=1, device=DEVICE), matmul)
@@ -91,7 +91,9 @@ async def test_a_slow_link_is_not_in_its_times(tmp_path: Path, matmul: bytes) ->
 
 @pytest.mark.measures
 async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(tmp_path: Path, matmul: bytes) -> None:
-    """Nothing else tells it: such a server has no sensors, and the worker on this side waits for nothing."""
+    """The reference kernel is the only evidence: such a server has no sensors, and the worker here waits for no
+    processor.
+    """
     with serve_rpc("cpp", tmp_path / "server") as server:
         os.sched_setaffinity(server.process.pid, [CPU])
         async with serve_bench(tmp_path / "state", config_of(server.address)) as bench:
@@ -129,7 +131,9 @@ async def test_a_server_without_the_function_has_none(
 async def test_a_server_that_dies_in_it_costs_workers_and_no_candidate(
     tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker ends with its session, as in a candidate; after some times in vain nobody asks for it any more."""
+    """The worker ends with its session, as in a candidate; after several failures the reference is no longer
+    measured.
+    """
     monkeypatch.setenv("TVM_RPC_PRELOAD", str(build_change(tmp_path, DYING_IN_IT)))
     with serve_rpc("cpp", tmp_path / "server") as server:
         async with serve_bench(tmp_path / "state", config_of(server.address)) as bench:
@@ -143,7 +147,7 @@ async def test_a_server_that_dies_in_it_costs_workers_and_no_candidate(
 
 @contextlib.contextmanager
 def busy_processor() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Keep the server's processor so busy that it has little of it. In sessions of their own they count one by one."""
+    """Keep the server's processor busy, with sessions of their own so that the load counts per process."""
     hogs = [subprocess.Popen([sys.executable, "-c", HOG], start_new_session=True) for _ in range(4)]
     try:
         yield hogs

@@ -123,7 +123,7 @@ async def test_whole_models_run_over_there(bench: Bench, models: Path) -> None:
 
 
 async def test_operators_cannot_be_timed_in_their_place_over_there(bench: Bench, models: Path) -> None:
-    """Nothing is called back over TVM RPC: the answer says so, and the session goes on."""
+    """TVM RPC has no callbacks: the answer reports it, and the session goes on."""
     holder = bench.holding(epoch=1, device=DEVICE)
     vm = measurement_pb2.MODULE_KIND_RELAX_VM
     args = [spec("fill", 4, 8), spec("fill", 8, 8)]
@@ -165,7 +165,7 @@ async def test_a_candidate_that_crashes_over_there_ends_alone(bench: Bench, mode
 async def test_a_candidate_that_hangs_over_there_blocks_the_board_no_longer_than_its_session(
     bench: Bench, models: Path, bad: bytes
 ) -> None:
-    """Meanwhile the device says that it is busy; then it measures again."""
+    """The device is reported as busy meanwhile; then it measures again."""
     holder = bench.holding(epoch=1, device=DEVICE)
 
     hung = await holder.run(bad, function="hang", timeout_sec=0.5)
@@ -202,7 +202,7 @@ async def test_a_server_with_another_key_is_named_as_such(tmp_path: Path, cpp: R
 
 
 async def test_a_server_that_is_busy_is_waited_for(tmp_path: Path, cpp: RpcServer) -> None:
-    """Another client's session makes the device unhealthy, without a connection given up half way."""
+    """Another client's session makes the device unhealthy, and no connection is given up half-way."""
     os.kill(cpp.process.pid, signal.SIGSTOP)
     async with serve_bench(tmp_path / "state", config_of(cpp)) as bench:
         await eventually(lambda: "takes no session now" in reason_of(bench))

@@ -63,7 +63,7 @@ def _keep(folder: Path) -> Path:
 
 
 def _tell_the_rest(folder: Path, kept: Path) -> None:
-    """Print how each process's own log ends: where this runs, its files may be gone with the machine."""
+    """Print the end of each process's own log; its files may be lost with the machine."""
     for path in sorted(folder.glob("*.log")):
         lines = path.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         print(f"--- {path.name}", *lines, sep="\n", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""An agent that knows the devices of `tests.chaos.board` beside its own: `python -m tests.chaos.agent`."""
+"""An agent with the devices of `tests.chaos.board` beside its own: `python -m tests.chaos.agent`."""
 
 from __future__ import annotations
 

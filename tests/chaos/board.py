@@ -69,7 +69,7 @@ class DeviceLog:
 
 @functools.cache
 def device_log() -> DeviceLog:
-    """Return the one log of a worker, opened when it first runs something."""
+    """Return the one log of a worker, opened at its first run."""
     return DeviceLog()
 
 

@@ -11,7 +11,7 @@ and of the rest:
 - LOST: every record that the library acknowledged is in it at the end;
 - STARVED: when faults have stopped, every client that waits has a measurement within a bound;
 - LEAKED: no process grows from calm to calm, and nothing is left when all were stopped;
-- ENDED: no process ends that nobody has killed.
+- ENDED: no process ends without having been killed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _overlaps(history: Iterable[Event]) -> Iterator[Finding]:
             if event.what is What.END:
                 running.pop(event.run, None)
                 continue
-            # A run that never ends was cut off: the free lock says that its process is gone.
+            # A run that never ends was cut off: the free lock shows that its process is gone.
             alive = [other for other in running.values() if other.run in ended or not event.is_alone]
             if alive or not event.is_alone:
                 holders = {other.lease for other in (*alive, event)}
@@ -178,7 +178,7 @@ def _growth(history: Iterable[Event], growth: Mapping[str, float]) -> Iterator[F
 
 
 def _is_named(event: Event) -> bool:
-    """Tell whether a run says under which lease it is. A tuner's ids are its own, and show overlaps only."""
+    """Tell whether a run's id names its lease. A tuner's ids are its own, and show overlaps only."""
     return bool(event.lease)
 
 

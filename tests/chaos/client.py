@@ -50,7 +50,7 @@ class Wares:
 
 
 class Holder:
-    """Asks for a device, uses it, gives it back, and begins anew."""
+    """Requests a device, uses it, releases it, and begins anew."""
 
     def __init__(self, name: str, client: fleet.aio.Fleet, wares: Wares, library: Path, log: Log) -> None:
         self._name = name

@@ -19,14 +19,14 @@ def mount(folder: Path, size_mib: int) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Take all the room that is left on a disk."""
+    """Fill a disk."""
     with (folder / _FILLER).open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(_PAGE_BYTES))
 
 
 def make_room(folder: Path) -> None:
-    """Give the room back."""
+    """Free the space again."""
     (folder / _FILLER).unlink(missing_ok=True)
 
 

@@ -36,9 +36,10 @@ class Program:
         on_end: Callable[[int], Awaitable[None]] | None = None,
         stop_codes: Sequence[int] = (0,),
     ) -> None:
-        """Args: ready: the text that it prints when it is ready, followed by " listening on HOST:PORT"; empty: nothing.
-        on_end: called with the exit code if the program ends by itself; None: it should not. stop_codes: allowed exit
-        codes after SIGTERM.
+        """Args:
+        ready: the text that it prints when it is ready, followed by " listening on HOST:PORT"; empty: nothing.
+        on_end: called with the exit code if the program ends by itself; None: it should not.
+        stop_codes: allowed exit codes after SIGTERM.
         """
         self.name = name
         self.port = 0
@@ -56,7 +57,7 @@ class Program:
         self._stop_codes = stop_codes
         self._process: asyncio.subprocess.Process | None = None
         self.is_wanted = False
-        """Whether it should run until somebody kills or stops it."""
+        """Whether it should run now."""
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -170,7 +171,7 @@ class Program:
 
 
 def own_environment(folder: Path, shim: Path) -> dict[str, str]:
-    """Return the environment of all processes: nothing of the developer's own fleet, all files below `folder`."""
+    """Return the environment of all processes: without the developer's own fleet, all files below `folder`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}
     own = {
         "FLEET_CREDENTIALS_DIR": str(folder / "credentials"),

@@ -10,7 +10,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Link:
-    """Listens on a port of the loopback and passes every connection on to where its server listens now."""
+    """Listens on a port of the loopback and passes every connection on to its server's present port."""
 
     def __init__(self, rng: random.Random) -> None:
         self.target_port = 0
@@ -47,7 +47,7 @@ class Link:
         self._flows.clear()
 
     def go_on(self) -> None:
-        """Let everything through that waits."""
+        """Let everything through that was held."""
         self._flows.set()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

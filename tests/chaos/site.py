@@ -58,8 +58,8 @@ class Site:
 
     def __init__(self, folder: Path, seed: int, patience_sec: float, *, tunes: bool) -> None:
         """Args:
-        patience_sec: how long a calm waits until everybody has been served.
-        tunes: whether somebody tunes a program on the processor, beside the others.
+        patience_sec: longest wait of a calm until every client has been served.
+        tunes: whether a program is tuned on the processor, too.
         """
         self.folder = folder
         self.seed = seed
@@ -327,9 +327,8 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
 
 
 async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float, tunes: bool) -> None:
-    """Run storms for so long in all, and a calm after each: a seed gives the same faults on any machine.
-
-    Where somebody makes a file "over" in `folder`, the present one is the last.
+    """Run storms for this time in all, and a calm after each: a seed gives the same faults on any machine. A file
+    "over" in `folder` makes the present storm the last.
     """
     site = Site(folder, seed, patience_sec, tunes=tunes)
     await site.open()

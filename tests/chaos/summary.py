@@ -29,7 +29,7 @@ class Summary:
     """Acknowledged by the library."""
     calms: int
     slowest_service_sec: float
-    """From the last fault of a storm until everybody was served, the longest."""
+    """The longest time from the last fault of a storm until every client was served."""
     findings: list[str]
 
 
@@ -89,7 +89,7 @@ def _calms(history: Sequence[Event]) -> list[list[Event]]:
 
 
 def _service_sec(calm: Sequence[Event]) -> float:
-    """Return how long it took until each client had been served once."""
+    """Return the time until each client had been served once."""
     first: dict[str, float] = {}
     for event in calm[1:]:
         if event.who in calm[0].names:

@@ -37,7 +37,7 @@ def trial(lease: str, epoch: int) -> Trial:
 
 
 def test_two_workers_at_once_are_seen(log_path: Path) -> None:
-    """The second finds the device taken, and says so."""
+    """The second worker finds the device taken, and logs it."""
     with DeviceLog().running(trial("leases/1", 1)), DeviceLog().running(trial("leases/2", 2)):
         pass
 

@@ -1,4 +1,4 @@
-"""A fleet goes through a storm, and its logs prove that nothing went wrong. `make chaos` is the long form."""
+"""A fleet passes through a storm, and its logs prove that nothing went wrong. `make chaos` is the long form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.schedule import Kind, make_storm
 from tests.chaos.summary import shown_finding, summarize
 
 SEED, SECONDS = 136, 20.0
-"""One storm with thirty faults: each kind of them, and each process killed but one agent."""
+"""One storm with thirty faults: every kind, and every process killed but one agent."""
 PATIENT = Bounds(served_sec=100.0)
 AGENTS, CLIENTS = ("agent-0", "agent-1"), ("client-0",)
 
@@ -26,8 +26,9 @@ def kinds(history: Sequence[Event]) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_fleet_goes_through_storms(tmp_path: Path) -> None:
-    """Killed, stopped, cut off, without disk, with another clock: no two holders, no epoch back, nothing lost, nobody
-    starved, nothing left."""
+    """Through kills, stops, cuts, full disks and changed clocks, no device has two holders, no epoch decreases, and no
+    record, client or process is lost, starved or left over.
+    """
     history = read(sorted(run_apart(tmp_path, seed=SEED, seconds=SECONDS, bounds=PATIENT).glob("*.jsonl")))
 
     findings = check(history, PATIENT)
@@ -38,7 +39,7 @@ def test_a_fleet_goes_through_storms(tmp_path: Path) -> None:
 
 
 def test_a_seed_gives_its_storm_again() -> None:
-    """And another seed, or another storm, another one."""
+    """Another seed, or another storm of the same seed, differs."""
 
     def storm(seed: int, number: int) -> list[tuple[float, str]]:
         faults = make_storm(seed, number, first=0, length_sec=60.0, agents=AGENTS, clients=CLIENTS)

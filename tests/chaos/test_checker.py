@@ -1,4 +1,4 @@
-"""The checker finds each fault that is planted, and nothing in a history without one."""
+"""The checker finds each planted fault, and none in a sound history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENTS = ("client-0", "client-1")
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """A history in which nothing goes wrong: leases of several clients on several devices, runs cut off or not."""
+    """A sound history: leases of several clients on several devices, runs cut off or not."""
     events: list[Event] = []
     leases = draw(st.lists(st.tuples(st.sampled_from(CLIENTS), st.sampled_from("ab"), st.integers(1, 3)), max_size=12))
     at_sec = 0.0
@@ -124,7 +124,7 @@ PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(name: str) -> None:
-    """And nothing else; with the lines that show it."""
+    """The checker reports only this fault, with the lines that show it."""
     wrong, history = PLANTED[name]
 
     found = check(history, Bounds(served_sec=SERVED_SEC))
@@ -152,7 +152,7 @@ def test_a_fault_planted_in_a_long_history_is_found(
     history: list[Event],
     choice: int,
 ) -> None:
-    """Wherever it is, and whatever else happened."""
+    """The fault is found at any place, among any other events."""
     places = [index for index, event in enumerate(history) if pick(event)]
     if places:
         index = places[choice % len(places)]

@@ -52,8 +52,8 @@ def serve_postgres(binaries: Path) -> Iterator[sa.URL]:
 
 
 def empty_database(admin_url: sa.URL) -> str:
-    """Empty the server's database, which takes milliseconds; a new one takes 300 files. Return its URL as a user
-    would write it.
+    """Empty the server's database, which takes milliseconds; a new one takes 300 files. Return its URL in a user's
+    form.
     """
     engine = sa.create_engine(admin_url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
@@ -63,7 +63,7 @@ def empty_database(admin_url: sa.URL) -> str:
 
 
 def _unprivileged_user() -> str | None:
-    """Whom to run as when we are root, which the server refuses to run as."""
+    """Account for the server, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

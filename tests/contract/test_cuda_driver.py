@@ -48,7 +48,7 @@ def nvml(library: FakeNvml) -> Iterator[FakeNvml]:
 
 
 def impatient_driver(nvml: FakeNvml, runtime_stub: Path) -> CudaDriver:
-    """One that asks anew each time, and waits less for NVML than it does for users."""
+    """A driver without cached readings that waits only briefly for NVML."""
     config = CudaConfig(uuid=H200_UUID, nvml_library=nvml.library, tvm_library=runtime_stub)
     foreign = ForeignProcesses(fresh_sec=0.0, can_tell=True)  # also where the tests run in a container
     return CudaDriver("h200", config, "lab", source=replace(NVML, limit_sec=0.2), probe_sec=0.0, foreign=foreign)
@@ -161,7 +161,7 @@ async def test_processes_of_others_are_counted_ours_are_not(impatient: Driver, n
 
 
 def test_a_container_does_not_guess_whose_processes_they_are() -> None:
-    """The driver's process ids mean nothing in another namespace: not counted rather than wrong."""
+    """The driver's process ids are useless in another namespace, so they are left out rather than wrong."""
     assert ForeignProcesses(can_tell=False).count(lambda: [1, 2, 3]) is None
 
 
@@ -175,7 +175,7 @@ def test_a_container_does_not_guess_whose_processes_they_are() -> None:
     ],
 )
 async def test_a_sick_gpu_says_what_to_do(impatient: Driver, nvml: FakeNvml, key: str, value: int, said: str) -> None:
-    """It stays listed, takes no lease, and its readings raise nothing."""
+    """It stays listed with the remedy, takes no lease, and its readings raise no error."""
     assert (await impatient.probe()).is_healthy
 
     nvml.change(key, value)
@@ -188,7 +188,7 @@ async def test_a_sick_gpu_says_what_to_do(impatient: Driver, nvml: FakeNvml, key
 
 
 async def test_errors_of_kernels_leave_the_gpu_healthy(impatient: Driver, nvml: FakeNvml) -> None:
-    """Xid 31 is a kernel that read where nothing is: the candidate's fault."""
+    """Xid 31 is an invalid read of a kernel: the candidate's fault."""
     await impatient.probe()
 
     nvml.change("0.xid", 31)
@@ -197,7 +197,7 @@ async def test_errors_of_kernels_leave_the_gpu_healthy(impatient: Driver, nvml: 
 
 
 async def test_an_unknown_uuid_lists_those_found(nvml: FakeNvml) -> None:
-    """A typo, or a GPU that moved to another machine."""
+    """The error helps with a typo, or a GPU that moved to another machine."""
     nvml.play(A100_MIG)
     (driver,) = make(nvml, uuid="GPU-deadbeef")
 
@@ -243,7 +243,7 @@ async def test_without_cudas_libraries_the_device_is_listed_as_faulted(nvml: Fak
 
 
 async def test_nothing_is_looked_for_where_no_driver_is(tmp_path: Path) -> None:
-    """Without /proc/driver/nvidia there is nothing to load and nothing to serve."""
+    """Without /proc/driver/nvidia no library is loaded and no device served."""
     assert CudaDriver.find(tmp_path) == []
     assert not [entry for entry in find_devices(tmp_path) if entry["driver"] == "cuda"]
 
@@ -253,7 +253,7 @@ def reading_threads() -> set[threading.Thread]:
 
 
 async def test_a_gpu_has_one_thread_that_ends_with_it(nvml: FakeNvml, runtime_stub: Path) -> None:
-    """However often it is asked, by however many at once."""
+    """Any number of concurrent calls share it."""
     before = reading_threads()
     (driver,) = make(nvml, tvm_library=str(runtime_stub))
     await driver.open(NoStrays())
@@ -303,7 +303,7 @@ async def test_nvml_that_hangs_costs_its_device_until_it_answers(impatient: Driv
 
 
 async def test_closing_does_not_wait_for_nvml_that_hangs(nvml: FakeNvml, runtime_stub: Path) -> None:
-    """The agent ends in time; the thread goes when NVML lets it."""
+    """The agent ends in time; the thread ends when NVML returns."""
     before = reading_threads()
     driver = impatient_driver(nvml, runtime_stub)
     await driver.open(NoStrays())

@@ -134,7 +134,7 @@ async def test_opening_twice_fails(open_driver: Driver) -> None:
 
 
 async def test_closing_is_idempotent_and_final(open_driver: Driver) -> None:
-    """Every call afterwards says that it is closed."""
+    """Every later call raises DeviceClosed."""
     await open_driver.close()
     await open_driver.close()
 
@@ -152,12 +152,12 @@ async def test_closing_is_idempotent_and_final(open_driver: Driver) -> None:
     params=["raspberry_pi", "zynq", *(pytest.param(name, marks=pytest.mark.slow) for name in ("android", "tvm_rpc"))]
 )
 def emulated_driver(request: pytest.FixtureRequest) -> Driver:
-    # Here and not in the test: fixtures that are asynchronous cannot be asked for while a test's loop runs.
+    # Requested here and not in the test: asynchronous fixtures cannot be requested while a test's loop runs.
     return make(request.param, **{**request.getfixturevalue(NEEDED[request.param]), "emulated": True})
 
 
 async def test_an_emulated_device_never_passes_for_a_board(emulated_driver: Driver) -> None:
-    """Records are looked up by device model, so the model says it, too."""
+    """Records are looked up by device model, so the model is marked, too."""
     driver = emulated_driver
     await open_until_healthy(driver, NoStrays())
 
@@ -170,7 +170,7 @@ async def test_an_emulated_device_never_passes_for_a_board(emulated_driver: Driv
 
 
 async def test_nothing_works_before_open(driver: Driver) -> None:
-    """A constructor does no I/O, so there is nothing to tell."""
+    """A constructor does no I/O, so there is no data to return."""
     with pytest.raises(DeviceClosed):
         driver.inventory()
     with pytest.raises(DeviceClosed):

@@ -1,4 +1,4 @@
-"""The driver that docs/how-to/write-a-driver.md shows, found by its entry point and held to the contract of all."""
+"""The driver of docs/how-to/write-a-driver.md, found by its entry point and held to the contract of all."""
 
 from __future__ import annotations
 

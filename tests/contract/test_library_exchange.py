@@ -63,7 +63,7 @@ def write_stock(ms: Any, directory: Path) -> Any:
 
 @pytest.mark.slow
 def test_what_a_stock_run_wrote_is_read(ms: Any, library: Library, tmp_path: Path) -> None:
-    """Import keeps workloads, traces, times, targets and arguments, names failures, and says where they are from."""
+    """Import keeps workloads, traces, times, targets and arguments, names failures, and records their origin."""
     from tvm.target import Target
 
     write_stock(ms, tmp_path / "stock")
@@ -96,7 +96,7 @@ def test_a_trace_from_a_file_is_the_trace_from_memory(ms: Any, library: Library,
 
 @pytest.mark.slow
 def test_importing_again_adds_nothing(ms: Any, library: Library, tmp_path: Path) -> None:
-    """The same files twice leave the library as after the first time; for another device they are other records."""
+    """A second import of the same files adds nothing; for another device they are other records."""
     write_stock(ms, tmp_path / "stock")
     import_json(library, tmp_path / "stock", PI4)
 
@@ -131,7 +131,7 @@ def test_an_export_has_one_time_for_each_candidate(library: Library, tmp_path: P
 
 @pytest.mark.slow
 def test_out_is_what_came_in(ms: Any, library: Library, tmp_path: Path) -> None:
-    """Importing and exporting gives MetaSchedule's own bytes, less the records without times."""
+    """Importing and exporting gives MetaSchedule's own bytes, except for records without times."""
     write_stock(ms, tmp_path / "stock")
     import_json(library, tmp_path / "stock", PI4)
 
@@ -176,7 +176,7 @@ def test_metaschedule_opens_what_is_exported(ms: Any, library: Library, tmp_path
 
 
 def test_an_export_overwrites_nothing_unasked(library: Library, tmp_path: Path) -> None:
-    """A directory that has a database is refused, and taken when told to."""
+    """A directory that has a database is refused, and overwritten only with permission."""
     export_json(library, tmp_path / "out")
 
     with pytest.raises(LibraryError, match="already"):

@@ -58,7 +58,7 @@ def numbers(found: list[Record]) -> list[str]:
 
 
 def test_a_record_keeps_its_program(library: Library) -> None:
-    """The hash and the features come back by the trace, within the scope that is asked for."""
+    """The hash and the features are found by the trace, within the requested scope."""
     library.add_record(record(1))
     library.add_record(record(2, program=None))
 
@@ -120,7 +120,7 @@ def test_who_goes_on_with_a_job_knows_what_broke_a_device(library: Library) -> N
 def test_models_do_without_a_static_schedule_that_failed(
     library: Library, stored: list[NewRecord], has_failed: bool
 ) -> None:
-    """Here, or that crashed on another board of the same target."""
+    """It may have failed here, or crashed on another board of the same target."""
     for each in stored:
         library.add_record(each)
 
@@ -171,7 +171,7 @@ def test_samples_are_one_a_candidate_by_the_time_that_counts(library: Library) -
 
 @pytest.mark.parametrize("model", ["virtual", "emulated Pi 4", "Pi 4 (simulated)"])
 def test_simulated_times_are_not_learnt_from(library: Library, model: str) -> None:
-    """Facts of the device say so, and where there are none, its name."""
+    """The device's facts mark them, or its name if there are none."""
     library.memory.note_device("virtual", {"is_simulated": True})
     library.memory.note_device("m", {"is_simulated": False, "core_count": 4})
     library.add_record(record(1, 1.0, scope=replace(SCOPE, device_model=model)))
@@ -191,7 +191,7 @@ def test_the_newest_facts_of_a_device_stay(library: Library) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 70_000.0])
 def test_features_that_are_no_numbers_are_refused(value: float) -> None:
-    """A model that learns from one NaN predicts nothing else."""
+    """A model that learns from one NaN predicts only NaN."""
     with pytest.raises(InvalidRequest, match="not finite, or beyond half floats"):
         pack_program(1, np.array([[1.0, value]], np.float32))
 
@@ -213,6 +213,6 @@ def test_absurd_times_are_refused(library: Library, sec: float) -> None:
 
 
 def test_a_schedule_that_does_not_apply_has_no_rows() -> None:
-    """It is remembered as such, so that nobody computes it again."""
+    """This is stored, so that its features are not computed again."""
     assert unpack_rows(NO_PROGRAM.stores).shape == (0, 0)
     assert RecordProgram(feature_version=FEATURE_VERSION, stores=NO_PROGRAM.stores) == NO_PROGRAM

@@ -98,7 +98,7 @@ def version_of(url: str) -> int:
 
 @pytest.mark.parametrize("version", EARLIER)
 def test_a_library_of_an_earlier_version_becomes_one_of_today(url: str, version: int) -> None:
-    """Its records are there, its tables are those of a new library, and new kinds of records are stored beside them."""
+    """Its records are kept, its tables are those of a new library, and new kinds of records are stored beside them."""
     make_library(url, version)
     add_old_records(url, 3)
 
@@ -221,7 +221,7 @@ print([name for name in sys.modules if name.startswith("alembic")])
 
 @pytest.mark.parametrize("version", EARLIER)
 def test_a_library_goes_back_on_demand_with_a_copy_made_first(tmp_path: Path, version: int) -> None:
-    """The copy is the library as it was; where no copy can be made, nothing is changed."""
+    """The copy equals the original library; if no copy can be made, the library is unchanged."""
     path, copy = tmp_path / "library.sqlite", tmp_path / "copy"
     with Library.open(path) as library:
         library.add_workload(WORKLOAD)
@@ -239,7 +239,7 @@ def test_a_library_goes_back_on_demand_with_a_copy_made_first(tmp_path: Path, ve
 
 
 def test_a_library_in_use_is_not_changed(tmp_path: Path) -> None:
-    """A job that runs would find its tables gone."""
+    """A running job would find its tables gone."""
     with Library.open(tmp_path / "library.sqlite") as library:
         job = library.start_job(title="t")
         with pytest.raises(InvalidRequest, match=job.name):
@@ -254,7 +254,7 @@ def test_a_library_in_use_is_not_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("version", "says"), [(0, "known are"), (99, "known are"), (3, "there is no library")])
 def test_what_is_no_version_or_no_library_is_refused(tmp_path: Path, version: int, says: str) -> None:
-    """Nothing is made, and no copy."""
+    """No library and no copy is made."""
     with pytest.raises(LibraryError, match=says):
         change_version(tmp_path / "none.sqlite", version)
 

@@ -78,7 +78,7 @@ def test_the_newest_snapshots_and_the_one_in_use_stay(library: Library) -> None:
 
 
 def test_what_is_young_stays(library: Library) -> None:
-    """Nothing that was made within the days goes."""
+    """Everything newer than the given days stays."""
     publish(library, b"a", b"b")
 
     assert library.prune(newest=0, made_before=datetime.now(UTC) - timedelta(days=1)).snapshots == ()

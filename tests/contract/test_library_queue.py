@@ -48,7 +48,7 @@ def taken(library: Library, optimizer: str) -> str:
 
 
 def expire(url: str, name: str) -> None:
-    """Let a job's claim be as old as if its optimizer had been silent for long."""
+    """Expire a job's claim, as if its optimizer had been silent for long."""
     engine = sa.create_engine(database_url(url))
     with engine.begin() as connection:
         owner = sa.select(schema.jobs.c.id).where(schema.jobs.c.name == name).scalar_subquery()
@@ -77,7 +77,7 @@ def record(number: int, job: str, scope: RecordScope = SCOPE, error: ErrorKind |
 
 
 def digests(library: Library, count: int) -> dict[str, str]:
-    """Traces by the digests that the library gives their records."""
+    """Traces by the digests of their records."""
     from fleet.library import trace_digest
 
     return {trace_digest(f"[[{number}],[]]"): f"[[{number}],[]]" for number in range(count)}
@@ -106,7 +106,9 @@ def test_an_optimizer_takes_jobs_of_its_own_fleet_and_those_that_name_none(libra
 
 
 def test_a_fleet_is_told_by_what_its_tracker_calls_it_not_by_its_address(library: Library) -> None:
-    """One tracker has many addresses, and 127.0.0.1 is another one on each machine."""
+    """One tracker has many addresses, and 127.0.0.1 is another one on each machine, so the tracker's own name
+    decides.
+    """
     specs = [
         {"tracker": address, "fleet_id": fleet_id} for address, fleet_id in (("a:1", "f"), ("b:1", "g"), ("b:1", ""))
     ]
@@ -119,7 +121,7 @@ def test_a_fleet_is_told_by_what_its_tracker_calls_it_not_by_its_address(library
 
 @pytest.mark.slow
 def test_of_many_optimizers_one_gets_each_job(library: Library) -> None:
-    """They ask at the same time."""
+    """Each job goes to one optimizer even if many ask at the same time."""
     names = {submitted(library) for _ in range(6)}
 
     with ThreadPoolExecutor(6) as pool:
@@ -129,7 +131,7 @@ def test_of_many_optimizers_one_gets_each_job(library: Library) -> None:
 
 
 def test_a_claim_that_expires_is_lost_to_the_next_who_asks(library: Library, url: str) -> None:
-    """The first learns it when it renews, and can neither tell nor end anything any more."""
+    """The first optimizer learns of the loss at its next renewal, and can neither report on the job nor end it."""
     name = submitted(library)
     assert taken(library, "first") == name
     assert library.queue.renew("first", [name]) == {name: Standing.KEPT}
@@ -273,7 +275,7 @@ def test_records_of_a_reverted_job_are_kept_and_used_for_nothing(library: Librar
 
 
 def test_a_reverted_job_is_not_resumed_before_that_is_undone(library: Library) -> None:
-    """It would begin anew, and its new records would count while it says that they do not."""
+    """It would begin anew, and its new records would count although it is marked as reverted."""
     name = submitted(library)
     assert taken(library, "o") == name
     library.add_record(record(0, name))
@@ -300,7 +302,7 @@ def test_a_candidate_is_one_jobs_at_a_time(library: Library) -> None:
 
 @pytest.mark.parametrize("state", [JobState.FINISHED, JobState.INTERRUPTED])
 def test_a_job_that_ended_in_its_own_process_keeps_no_claims(library: Library, state: JobState) -> None:
-    """Nobody goes on with it, only from its records: the traces of all its candidates stayed there a second time."""
+    """It is continued only from its records; its claims once kept a second copy of all traces."""
     job = library.start_job(title="own", optimizer="o").name
     library.claims.take(job, "1", SCOPE, TRACES)
     assert library.claims.in_flight(job, SCOPE) == {"1": TRACES}
@@ -336,7 +338,7 @@ def test_the_claims_of_a_job_that_runs_no_more_are_free(library: Library, url: s
 
 
 def test_a_candidate_with_a_record_is_not_claimed_unless_it_never_ran(library: Library) -> None:
-    """A lost lease says nothing about it."""
+    """A lost lease is no result of the candidate."""
     job, other = (library.start_job(title=title, optimizer=title).name for title in "ab")
     library.add_records([record(0, other), record(1, other, error=ErrorKind.LEASE_ENDED)])
     traces = digests(library, 3)

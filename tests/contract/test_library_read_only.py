@@ -48,7 +48,7 @@ def make(url: str, version: int) -> None:
 
 
 def assert_it_is_read(url: str) -> None:
-    """It answers every question, and refuses to learn."""
+    """Reading works, and every write is refused."""
     with Library.open(url) as library:
         assert [entry.trace_json for entry in library.records()] == [record(0).trace_json, record(1).trace_json]
         assert library.jobs() == []

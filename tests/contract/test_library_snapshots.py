@@ -102,7 +102,7 @@ def fill(library: Library, *, workloads: int, first: int = 0, scope: RecordScope
 
 
 def hanging_trainer(url: str) -> subprocess.Popen[str]:
-    """Start a process that is elected and begins to train, says so, and never ends."""
+    """Start a process that is elected, reports that it trains, and never ends."""
     code = f"""
 import asyncio, sys, threading
 from tests.contract.test_library_snapshots import Threads
@@ -129,7 +129,7 @@ def constant(samples: list[StoredSample], current: bytes | None) -> Trained | No
 
 
 def test_one_process_trains_at_a_time(library: Library) -> None:
-    """The next is elected when the first is done."""
+    """The next process is elected when the first is done."""
     first = elected(library, "a")
 
     assert library.memory.stand("b", lease_sec=60) is None
@@ -167,7 +167,7 @@ def test_a_worse_snapshot_is_kept_but_not_used(library: Library) -> None:
 
 
 def test_a_training_that_changed_nothing_is_no_second_snapshot(library: Library) -> None:
-    """It knows the newer records, so nobody trains on them again."""
+    """It covers the newer records, so they are not trained on again."""
     first = publish(library, b"same")
     again = publish(library, b"same", last_record_id=9)
 
@@ -245,7 +245,7 @@ async def test_jobs_that_follow_leave_the_threads_to_others(library: Library, ur
 
 @pytest.mark.slow
 async def test_a_connection_that_was_cut_keeps_no_reader_from_news(url_of_postgres: str) -> None:
-    """It listens anew: an optimizer lives for months, and its database's server is started again meanwhile."""
+    """The reader reconnects: an optimizer lives for months, and the database's server restarts meanwhile."""
     heard: list[bytes] = []
     with Library.open(url_of_postgres) as first, Library.open(url_of_postgres) as reader:
         publish(first, b"first")
@@ -263,7 +263,9 @@ async def test_a_connection_that_was_cut_keeps_no_reader_from_news(url_of_postgr
 
 @pytest.mark.slow
 def test_a_trainer_whose_connection_was_cut_publishes_nothing(url_of_postgres: str) -> None:
-    """Its lock went with the connection, and another trainer may have it: a newer connection is none of the term's."""
+    """Its lock is lost with the connection, and another trainer may hold it; a new connection does not belong to the
+    term.
+    """
     with Library.open(url_of_postgres) as library:
         term = elected(library, "a")
         cut_all_connections(url_of_postgres)
@@ -328,7 +330,9 @@ async def test_what_may_not_be_learnt_from_is_looked_at_once(library: Library, p
 
 
 async def test_too_little_to_learn_from_is_looked_at_once(library: Library, pool: Threads) -> None:
-    """Many records may teach nothing, as those of reverted jobs: no worker is kept busy until there are more."""
+    """Many records, such as those of reverted jobs, may teach nothing: no worker is busy with them until there are
+    more.
+    """
     looks: list[int] = []
 
     def learner(samples: list[StoredSample], current: bytes | None) -> Trained | None:
@@ -368,7 +372,7 @@ async def test_a_training_that_kills_its_worker_is_not_tried_at_once_again(libra
 
 @pytest.mark.slow
 async def test_what_is_trained_predicts_where_it_is_read(library: Library, pool: Threads) -> None:
-    """The snapshot of a real training is published, read from the library and asked."""
+    """The snapshot of a real training is published, read from the library and used for predictions."""
     fill(library, workloads=20)
     trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
 
@@ -407,7 +411,7 @@ async def test_a_record_without_a_target_keeps_no_model_from_being_trained(libra
 
 @pytest.mark.slow
 async def test_a_trainer_killed_in_the_middle_is_succeeded(library: Library, pool: Threads, url: str) -> None:
-    """Nothing of its snapshot is there, and another process trains soon after."""
+    """No part of its snapshot is stored, and another process trains soon after."""
     fill(library, workloads=4)
     trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False), learner=constant, lease_sec=2)
     with hanging_trainer(url) as other:

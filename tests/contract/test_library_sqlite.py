@@ -1,4 +1,4 @@
-"""SQLite files that cannot be used: one clear error each, nothing lost."""
+"""Unusable SQLite files: one clear error each, and no loss of data."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def without_root() -> Iterator[None]:
 
 
 def opened_up(directory: Path) -> Path:
-    """Let others through to a test's own directory."""
+    """Open a test's own directory to other users."""
     for path in [directory, *directory.parents][:-2]:
         path.chmod(path.stat().st_mode | 0o755)
     return directory
@@ -142,7 +142,7 @@ def test_a_read_only_library_is_read_and_refuses_records(tmp_path: Path) -> None
 
 
 def test_a_library_that_may_not_be_opened_says_so(tmp_path: Path) -> None:
-    """No permission reads as such, not as a fault of the file."""
+    """A missing permission is reported as such, not as damage of the file."""
     path = opened_up(tmp_path) / "library.sqlite"
     Library.open(path).close()
     path.chmod(0)
@@ -153,7 +153,7 @@ def test_a_library_that_may_not_be_opened_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_stored(tmp_path: Path) -> None:
-    """DiskFull for the record that has no room; those before stay, and once there is room it goes on."""
+    """A record without room fails with DiskFull; earlier ones stay, and later ones are stored once there is room."""
     engine = open_engine(database_url(tmp_path / "library.sqlite"), is_default=False)
     with Library(engine) as library:
         library.add_workload(WORKLOAD)

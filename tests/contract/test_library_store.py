@@ -64,7 +64,7 @@ def numbers(found: list[Record]) -> list[int]:
 
 
 def test_a_library_opened_again_has_what_it_had(url: str) -> None:
-    """Everything stored is there after closing, every field as it was."""
+    """Everything stored is unchanged after closing and opening."""
     new = record(
         1,
         run_secs=(0.1 + 0.2, 1e-9, 3.0),
@@ -112,7 +112,7 @@ def test_best_is_of_the_device_model_and_version_asked_for(library: Library) -> 
 
 
 def test_the_newest_time_of_a_candidate_speaks(library: Library) -> None:
-    """Measured again, a candidate is as fast as the second measurement says, and is listed once."""
+    """A candidate that was measured again has the second time, and is listed once."""
     library.add_records([record(1, 1e-3), record(2, 2e-3), record(1, 3e-3)])
 
     found = library.best(MATMUL.shash, k=9)
@@ -123,7 +123,7 @@ def test_the_newest_time_of_a_candidate_speaks(library: Library) -> None:
 
 
 def test_a_disturbed_time_gives_way_to_a_calm_one(library: Library) -> None:
-    """Whichever came first; only where all of a candidate's times are disturbed does the newest of them speak."""
+    """A calm time wins in any order; only if all of a candidate's times are disturbed does the newest of them count."""
     old, new = {"disturbances": ["throttled"]}, {"disturbances": [{"kind": "OTHER", "text": "throttled"}]}
     calm: dict[str, object] = {"disturbances": [], "before": {"disturbances": "none"}}
     library.add_records([record(1, 1e-3), record(1, 9e-3, provenance=new)])
@@ -150,7 +150,7 @@ def test_a_candidate_has_a_time_with_each_tvm(library: Library) -> None:
 
 
 def test_a_failed_repetition_does_not_take_a_time_away(library: Library) -> None:
-    """A candidate that had a time keeps it when its second measurement fails for want of a lease."""
+    """A candidate keeps its time when its second measurement fails for lack of a lease."""
     library.add_records([record(1, 1e-3), record(1, None, error=ErrorKind.LEASE_ENDED)])
 
     assert numbers(library.best(MATMUL.shash)) == [1]
@@ -208,7 +208,9 @@ def test_trial_counts_are_verdicts_on_distinct_candidates(library: Library) -> N
 
 
 def test_a_job_counts_candidates_not_measurements(library: Library) -> None:
-    """One that was measured again, as the best few and the disturbed ones are, is one trial of its workload too."""
+    """A candidate that was measured again, as the best few and disturbed ones are, is one trial of its workload,
+    too.
+    """
     job = library.start_job(title="m")
     library.add_job_workloads(job.name, {MATMUL.shash: 1.0})
     new = [record(1), record(1), record(2), record(3, None), record(3, None), record(9, kind=RecordKind.STATIC)]
@@ -222,7 +224,7 @@ def test_a_job_counts_candidates_not_measurements(library: Library) -> None:
 
 
 def test_a_static_schedule_is_a_candidate_but_no_trial(library: Library) -> None:
-    """It may be the best, and is in an export, but nobody spent a trial on it."""
+    """It may be the best, and is exported, but it cost no trial."""
     library.add_records([record(1, 1e-3, kind=RecordKind.STATIC), record(2, 2e-3)])
 
     assert numbers(library.best(MATMUL.shash, k=9)) == [1, 2]
@@ -357,7 +359,7 @@ def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
 
 
 def test_unknown_records_are_not_found(library: Library) -> None:
-    """Marking a record that is not there says so."""
+    """Marking an unknown record raises an error."""
     for mark in (library.mark_checked, library.mark_wrong):
         with pytest.raises(NotFound, match="4711"):
             mark(4711)
@@ -440,7 +442,7 @@ def test_threads_share_a_library(library: Library) -> None:
 
 @pytest.mark.slow
 def test_jobs_may_add_the_same_workloads_in_any_order(url_of_postgres: str) -> None:
-    """Two jobs of one model begin at once, each with another part of it first; neither is refused for the other."""
+    """Two jobs of one model begin at once with different parts of it, and neither is refused."""
     both_have_one = threading.Barrier(2)
     first, second = MATMUL, replace(MATMUL, shash="18")
 
@@ -485,7 +487,7 @@ def test_another_schema_version_is_refused(url: str) -> None:
 
 
 def test_a_foreign_database_is_refused(url: str) -> None:
-    """Tables of another program are left alone."""
+    """Tables of another program are left unchanged."""
     engine = sa.create_engine(database_url(url))
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE jobs (x INTEGER)"))

@@ -106,7 +106,7 @@ def test_other_targets_and_devices_are_kept_apart(ms: Any, library: Library) -> 
 
 
 def test_stock_databases_mix_what_we_keep_apart(ms: Any) -> None:
-    """Why FleetDatabase exists: TVM's own applies a schedule that was tuned for another board."""
+    """TVM's own database applies a schedule of another board, which is the reason for FleetDatabase."""
     from tvm.target import Target
 
     mod = matmul(16)
@@ -169,7 +169,9 @@ def test_tuning_without_a_device_model_fails_at_once(ms: Any, library: Library) 
 
 
 def test_a_model_gets_the_schedules_of_its_own_board(ms: Any, library: Library) -> None:
-    """The pass that applies a database takes ours, and schedules a function for the board it was tuned for only."""
+    """The pass that applies a database works with ours, and schedules a function only for the board it was tuned
+    for.
+    """
     import tvm
     from tvm import relax
     from tvm.relax.transform import MetaScheduleApplyDatabase

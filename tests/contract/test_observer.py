@@ -118,7 +118,7 @@ def replace(served: ServedTracker, member: Observer, by: Observer) -> None:
 
 
 def calls() -> list[tuple[str, tuple[object, ...]]]:
-    """Return every kind of call, about names that the tracker does not know."""
+    """Return every kind of call, with names that the tracker does not have."""
     effects: list[ev.Effect] = [
         ev.Attached("none", (ev.Fence("none", "devices/none", 7),)),
         ev.AttachRefused("none", "devices/none", "taken"),
@@ -182,7 +182,7 @@ async def test_it_returns_at_once(member: Observer) -> None:
 
 
 async def test_the_example_counts_grants_and_forgets_devices(served: ServedTracker) -> None:
-    """An agent that comes back without a device takes the count with it."""
+    """An agent that returns without a device drops the count with it."""
     counter: Any = served.tracker.engine.observers.members[-1]
 
     async with SimulatedAgent(served.address, [DEVICE]), LeaseStream(served.address, "c") as client:

@@ -149,7 +149,7 @@ async def test_a_closed_device_file_names_the_groups(
 
 
 async def test_a_card_that_the_kernel_lost_is_faulted(mi210: Driver, tmp_path: Path) -> None:
-    """One that has fallen off the bus answers with all bits set."""
+    """A card that has fallen off the bus answers with all bits set."""
     (tmp_path / "sys/class/drm/renderD128/device/vendor").write_text("0xffff\n")
 
     assert "does not answer" in (await mi210.probe()).reason
@@ -210,7 +210,7 @@ async def test_processes_of_others_are_counted_ours_are_not(tmp_path: Path) -> N
 
 
 async def test_throttling_is_told(mi210: Driver, tmp_path: Path) -> None:
-    """The firmware's table tells of it: here power, and the hottest spot."""
+    """The firmware's table has the reasons: here power, and the hottest spot."""
     metrics = struct.pack("<HBB108xQ", 120, 1, 3, 1 << 0 | 1 << 36)
     (tmp_path / "sys/class/drm/renderD128/device/gpu_metrics").write_bytes(metrics)
 
@@ -225,7 +225,7 @@ def test_metrics_of_other_versions_tell_nothing() -> None:
 
 
 async def test_an_unknown_gpu_lists_those_found(tmp_path: Path) -> None:
-    """A typo, or a card that moved to another machine."""
+    """The error helps with a typo, or a card that moved to another machine."""
     (driver,) = make(put_card(tmp_path, "mi300x"), gpu="deadbeef")
 
     with pytest.raises(DeviceError, match=r"deadbeef.*3cbe002bd3b6313d \(AMD Instinct MI300X\)"):

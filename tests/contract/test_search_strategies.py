@@ -65,7 +65,7 @@ def task(request: pytest.FixtureRequest, product: Workload, own: list[Made]) -> 
 
 @pytest.fixture
 def later(task: ProposeTask, own: list[Made]) -> ProposeTask:
-    """The same workload after one batch was measured, with another under way."""
+    """The same workload after one measured batch, with another under way."""
     records = tuple(
         Observation(workload="w", trace_json=made.trace_json, run_sec=1e-3 * (1 + place), program=made.program)
         for place, made in enumerate(own[:COUNT])
@@ -79,7 +79,7 @@ def test_a_strategy_has_a_summary(task: ProposeTask) -> None:
 
 
 def test_the_same_task_gives_the_same_proposals(task: ProposeTask, later: ProposeTask) -> None:
-    """Also in a worker that knows nothing of the workload, so that an interrupted job goes on as it began."""
+    """Proposals are reproducible even in a fresh worker, so an interrupted job continues as it began."""
     for one in (task, later):
         first, again = (propose(one, SearchState(one.mod_json, HOST)) for _ in range(2))
 
@@ -88,7 +88,7 @@ def test_the_same_task_gives_the_same_proposals(task: ProposeTask, later: Propos
 
 
 def test_a_batch_has_its_size_and_no_candidate_twice(task: ProposeTask) -> None:
-    """At most as many as are wanted now and for later."""
+    """At most the wanted number for now and for later is proposed."""
     for ahead in (0, COUNT):
         found = propose(replace(task, ahead=ahead))
 
@@ -113,7 +113,7 @@ def test_each_proposal_replays_and_may_be_a_record(task: ProposeTask) -> None:
 
 
 def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Workload, own: list[Made]) -> None:
-    """As the page says."""
+    """The example behaves as described on its page."""
     fastest = Observation(workload="w", trace_json=own[10].trace_json, run_sec=1e-3, program=own[10].program)
     task = ProposeTask(mod_json=product.mod_json, target=HOST, count=COUNT, strategy="spread", records=(fastest,))
 
@@ -123,7 +123,7 @@ def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Work
 
 
 def test_ours_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that names its strategy as one of ours changes nothing."""
+    """A package whose strategy has the name of one of ours changes nothing."""
     (tmp_path / "spy-1.0.dist-info").mkdir()
     (tmp_path / "spy-1.0.dist-info/entry_points.txt").write_text("[fleet.strategies]\nrandom = spread_search:SPREAD\n")
     monkeypatch.syspath_prepend(str(tmp_path))

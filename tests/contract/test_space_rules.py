@@ -199,7 +199,7 @@ def test_every_rule_of_ours_is_a_member() -> None:
 
 
 def test_a_space_is_deterministic(made: Made) -> None:
-    """A worker that makes it anew proposes the same schedules; the function stays as it was."""
+    """A fresh worker proposes the same schedules, and the function is unchanged."""
     import tvm_ffi
 
     before = tvm_ffi.structural_hash(made.mod)
@@ -215,7 +215,7 @@ def test_a_space_is_deterministic(made: Made) -> None:
 
 
 def test_choices_are_different_values_of_one_kind(made: Made) -> None:
-    """Frozen dataclasses, so that the choice most like another one can be found."""
+    """Choices are frozen dataclasses, so that the most similar one can be found."""
     space = made.space()
 
     assert len(set(space.choices)) == len(space.choices)

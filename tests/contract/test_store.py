@@ -69,7 +69,7 @@ async def test_an_artifact_that_was_changed_is_used_by_no_later_session(store: A
 
 
 def test_what_others_keep_in_its_folder_stays(tmp_path: Path) -> None:
-    """A state directory that somebody chose may have a folder of the same name; it counts for nothing and is kept."""
+    """A user's state directory may contain a folder of the same name; its files do not count and are kept."""
     files = [tmp_path / "my_kernel.so", tmp_path / "incoming" / "mail.txt"]
     for file in files:
         file.parent.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ async def test_a_restart_keeps_what_is_whole_and_drops_what_is_not(store: Artifa
     "digest", ["", "sha256:", "sha256:../x", "md5:" + "0" * 64, "sha256:" + "0" * 63, "sha256:" + "0" * 64 + "\n"]
 )
 async def test_only_digests_are_names(store: ArtifactStore, digest: str) -> None:
-    """Nothing else reaches the file system."""
+    """Other names never reach the file system."""
     with pytest.raises(InvalidRequest):
         await store.find(digest, "me")
     with pytest.raises(InvalidRequest):
@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_used_is_there(self) -> None:
-        """Artifacts in use stay, whatever else came meanwhile."""
+        """Artifacts in use stay, regardless of later uploads."""
         for contents in self.used.values():
             for content in contents:
                 path = self.path / f"{digest_of(content).removeprefix('sha256:')}.so"

@@ -108,7 +108,7 @@ class EmulatedBoard:
 
 @contextmanager
 def emulated_board(architecture: str, *, cpu: str, directory: Path) -> Iterator[EmulatedBoard]:
-    """Make a board below `directory`, gone afterwards.
+    """Make a board below `directory`, removed afterwards.
 
     Args:
         architecture: "arm64" or "armhf".

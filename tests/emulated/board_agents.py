@@ -49,7 +49,7 @@ class BoardAgent:
         raise AssertionError(f"the agent did not start: {self.log.read_text()[-3000:]}")
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that run kernels: below their keepers, wherever these are."""
+        """Return the processes that run kernels, at any depth below their keepers."""
         agent = psutil.Process(self.process.pid)
         own = agent.children()
         return [process for process in agent.children(recursive=True) if process not in own and not process.children()]
@@ -60,7 +60,7 @@ class BoardAgent:
         self._reap()
 
     def stop(self) -> None:
-        """Ask it to stop, and wait."""
+        """Terminate it, and wait."""
         if self.process.poll() is None:
             self.process.terminate()
         self._reap()

@@ -12,7 +12,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def cache_dir() -> Path:
-    """Return the directory, made if need be: $FLEET_TEST_CACHE, else build/test-cache of this checkout."""
+    """Return the directory, created if need be: $FLEET_TEST_CACHE, else build/test-cache of this checkout."""
     given = os.environ.get("FLEET_TEST_CACHE")
     folder = Path(given) if given else _REPOSITORY / "build" / "test-cache"
     folder.mkdir(parents=True, exist_ok=True)

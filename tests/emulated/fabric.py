@@ -28,7 +28,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zynq_gemm_i8"
 
 
 def registers_yaml(name: str = "registers", *, reset_ms: int = _PATIENCE_MS, run_ms: int = _PATIENCE_MS) -> str:
-    """Return a description that lies beside the designs, with so much time for a reset and for a run."""
+    """Return a description from the designs' folder, with these time limits for a reset and for a run."""
     reset, before, functions = (EXAMPLE / f"{name}.yaml").read_text().partition("\nfunctions:")
     return _with_patience(reset, reset_ms) + before + _with_patience(functions, run_ms)
 
@@ -70,7 +70,7 @@ class EmulatedFabric:
         return self._process.pid
 
     def load(self, design: str) -> None:
-        """Put a design into the fabric and return when it answers."""
+        """Put a design into the fabric and return once it answers."""
         self.clear()
         command = [str(simulation()), design, str(self.window), str(self.memory), hex(MEMORY_ADDRESS)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -90,7 +90,7 @@ class EmulatedFabric:
             self.clear()
 
     def clear(self) -> None:
-        """Leave the fabric empty: nothing answers any more."""
+        """Empty the fabric: it answers no more."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -102,7 +102,8 @@ class EmulatedFabric:
 @contextmanager
 def emulated_fabric(window: Path, *, sysfs_root: Path | None = None) -> Iterator[EmulatedFabric]:
     """Make the window and the memory beside it, known as the UIO device "fabric" and as "udmabuf0" below `sysfs_root`
-    where that is given; gone afterwards."""
+    if that is given; removed afterwards.
+    """
     if sysfs_root is not None:
         entry = sysfs_root / "sys/class/uio" / window.name
         (entry / "maps/map0").mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
-"""An FPGA manager that is not there: the sysfs files of linux-xlnx with the kernel's own errnos, as a FUSE file system.
+"""A simulated FPGA manager: the sysfs files of linux-xlnx with the kernel's own errnos, as a FUSE file system.
 
-with fpga_manager(root) as fabric: # root/sys/class/fpga_manager/fpga0, reading root/lib/firmware ... assert
-fabric.loaded == [...] # images, oldest first fabric.fault("hang") # and fabric.fault("") ends the hang
+    with fpga_manager(root) as fabric:      # root/sys/class/fpga_manager/fpga0, reading root/lib/firmware
+        ...
+        assert fabric.loaded == [...]       # images, oldest first
+        fabric.fault("hang")                # and fabric.fault("") ends the hang
 
 A plain file could not answer a write with EINVAL, nor keep it from returning: a killed writer hangs as in a driver if
 its request is here already. Faults: "hang", "timeout" (ETIMEDOUT), "io" (EIO), "wrong state" (success, but the state
@@ -47,12 +49,12 @@ class FakeFabric:
 
     @property
     def flags(self) -> list[str]:
-        """The flags that each of them was loaded with."""
+        """The flags with which each of them was loaded."""
         return [path.read_text() for path in sorted(self.control.glob("loaded-*.flags"))]
 
     @contextmanager
     def followed(self, take: Callable[[bytes], None]) -> Iterator[None]:
-        """Have `take` called with each image, in a thread, before the fabric operates."""
+        """Call `take` with each image, in a thread, before the fabric operates."""
         stopping = threading.Event()
         follower = threading.Thread(target=self._follow, args=(take, stopping), name="fabric follower")
         (self.control / "follower").touch()
@@ -78,7 +80,7 @@ class FakeFabric:
         (self.control / "fault").write_text(name)
 
     def set_state(self, state: str) -> None:
-        """Have the kernel say this of the fabric: after a boot, "unknown"."""
+        """Set the kernel's state of the fabric: after a boot, "unknown"."""
         (self.control / "state").write_text(state)
 
 
@@ -126,7 +128,7 @@ class _Attributes:
         self._flags = "0x0"
 
     def __call__(self, operation: str, *arguments: Any) -> Any:
-        """Do one operation, as mfusepy wants it."""
+        """Perform one operation of mfusepy."""
         found = getattr(self, operation, None)
         if found is None:
             raise OSError(errno.ENOSYS, operation)

@@ -50,7 +50,7 @@ def build_integers(target: Target, folder: Path) -> None:
 
 
 def answer(folder: Path) -> str:
-    """Run the program on its inputs and return the digest of its answer. Needs TVM's runtime, and nothing else."""
+    """Run the program on its inputs and return the digest of its result. Needs only TVM's runtime."""
     args: list[Tensor | TensorSpec] = []
     for place, (shape, dtype, is_output) in enumerate(json.loads((folder / "args.json").read_text())):
         spec = TensorSpec(tuple(shape), dtype, is_output)

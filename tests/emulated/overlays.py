@@ -1,7 +1,8 @@
-"""Device-tree overlays in configfs that are not there: a folder that programs the fabric, as a FUSE file system.
+"""Simulated device-tree overlays in configfs: a folder that programs the fabric, as a FUSE file system.
 
-with overlays(root) as applied: # root/sys/kernel/config/device-tree/overlays, beside an FPGA manager without ... # the
-attribute "firmware", with a plain file as its state assert applied.read() == [("fleet", "/fpga-region", False, image)]
+    with overlays(root) as applied:     # root/sys/kernel/config/device-tree/overlays, beside an FPGA manager without
+        ...                             # the attribute "firmware", with a plain file as its state
+        assert applied.read() == [("fleet", "/fpga-region", False, image)]
 
 As in the kernel, a folder appears with its files, the write to `path` returns when the region is programmed, with the
 errno of a failure, and removing the folder takes the overlay off.
@@ -85,7 +86,7 @@ class _Folder:
         self._status: dict[str, str] = {}
 
     def __call__(self, operation: str, *arguments: Any) -> Any:
-        """Do one operation, as mfusepy wants it."""
+        """Perform one operation of mfusepy."""
         found = getattr(self, operation, None)
         if found is None:
             raise OSError(errno.ENOSYS, operation)

@@ -20,7 +20,7 @@ from tests.emulated.winograd_kernels import SIZES, build_winograd
 
 SIZE = 64
 A76 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}
-"""Of the Pi 5: has half-precision arithmetic, which the Pi 4's core does not know."""
+"""A target of the Pi 5: it has half-precision arithmetic, which the Pi 4's core lacks."""
 
 SOFT_FLOAT = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a7", "mattr": ["+neon"]}
 """The target without "mfloat-abi", a common mistake."""

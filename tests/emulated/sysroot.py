@@ -60,7 +60,8 @@ ARCHITECTURES = {
 def sysroot(name: str) -> Path:
     """Return the tree of one architecture ("arm64", "armhf"), prepared if need be. It is shared: do not write to it.
 
-    Raises: RuntimeError: names the missing program and its package.
+    Raises:
+        RuntimeError: names the missing program and its package.
     """
     architecture = ARCHITECTURES[name]
     qemu = _needed_program(architecture.qemu, "qemu-user-static")
@@ -224,7 +225,7 @@ def _run(*words: str, what: str, stdin: object = None) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Prepare the trees that are named, all when none is."""
+    """Prepare the named trees, or all."""
     for name in names or sorted(ARCHITECTURES):
         print(f"{name}: {sysroot(name)}", flush=True)
     return 0

@@ -1,4 +1,4 @@
-"""The files of a Zynq's kernel that the agent reads, below a folder; all else of /proc is this machine's."""
+"""The files of a Zynq's kernel that the agent reads, below a folder; the rest of /proc is this machine's."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _KEPT_IN = Path("build/fuzz")
 
 
 def main() -> int:
-    """Return 0 when nothing was found."""
+    """Return 0 if there is no finding."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", help="targets; none: all")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many for each target")
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="run one file as the input, and show what is raised")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # a peer's nonsense is worth a line, and there is a million of it
+    logging.disable(logging.WARNING)  # bad input of peers is logged in a line each, and there are millions
     if options.here:
         is_guided = not options.by_mutation and not options.replay and importlib.util.find_spec("atheris") is not None
         return _one(options, is_guided=is_guided)

@@ -59,7 +59,7 @@ class _Details:
 
 
 class Server:
-    """Takes the place of gRPC's server where services are registered."""
+    """Stands in for gRPC's server at the registration of services."""
 
     def __init__(self) -> None:
         self._handlers: list[Any] = []
@@ -98,5 +98,5 @@ class Server:
 
 async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
-        await asyncio.sleep(0)  # each is a turn of its own, as where they come from a network
+        await asyncio.sleep(0)  # each in a turn of its own, as from a network
         yield message

@@ -133,7 +133,7 @@ class Growth:
 
     @property
     def mib(self) -> float:
-        """Since then; 0 when there were not so many."""
+        """Growth since then; 0 if there were fewer inputs."""
         return _resident_mib() - self._before_mib if self._count >= _GROWTH_AFTER else 0.0
 
 

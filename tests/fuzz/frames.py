@@ -17,7 +17,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def greeting() -> bytes:
-    """Return how a connection begins."""
+    """Return the first bytes of a connection."""
     return PREFACE + frame(SETTINGS, 0, 0, b"")
 
 

@@ -1,4 +1,4 @@
-"""An event loop that knows how long it stood still."""
+"""An event loop that measures its longest stall."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Complaints(logging.Handler):
             self.note(record.exc_info[1])
 
     def note(self, error: BaseException | None) -> None:
-        """Take an error, unless there is one already."""
+        """Keep an error, unless there is one already."""
         self._first = self._first or error
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes inputs of inputs: the same for the same seed, wherever it runs."""
+"""Mutates inputs: reproducibly for a seed, on any machine."""
 
 from __future__ import annotations
 

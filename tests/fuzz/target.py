@@ -15,8 +15,9 @@ class Target:
 
     name: str
     run: Callable[[bytes], float]
-    """Reads an input and raises nothing. Catches the errors that are documented, and no others. Returns the longest
-    turn of an event loop [s of CPU]; 0 where there is no loop."""
+    """Reads an input and raises nothing. Catches only documented errors. Returns the longest turn of an event loop [s
+    of CPU]; 0 without a loop.
+    """
 
     seeds: Callable[[], Sequence[bytes]]
     """Inputs that are well formed; the same each time."""

@@ -57,7 +57,7 @@ def takes_memory_when_long(content: bytes) -> None:
     ids=["an error", "time", "memory"],
 )
 def test_a_planted_fault_is_found(read: Callable[[bytes], object], limits: Limits, said: str, tmp_path: Path) -> None:
-    """Of each kind; the input that shows it is kept, and there is one for each place."""
+    """Each kind of fault is found; the input that shows it is kept, one for each place."""
     run = Run(target=target_of(read), limits=limits, kept_in=tmp_path)
 
     explore(run, 400, seed=1)
@@ -69,7 +69,7 @@ def test_a_planted_fault_is_found(read: Callable[[bytes], object], limits: Limit
 
 
 def test_what_is_well_is_not_reported() -> None:
-    """No input of a target that reads all of them does harm."""
+    """No input of a target without faults is a finding."""
     run = Run(target=target_of(len), limits=limits())
 
     explore(run, 300, seed=1)
@@ -87,7 +87,7 @@ def test_inputs_are_the_same_for_the_same_seed() -> None:
 
 
 def test_a_turn_that_is_too_long_is_found() -> None:
-    """Though the event loop's thread is busy no longer than an input may take."""
+    """A long turn is a finding even if the loop's total time is within the limit."""
     loop = ServerLoop()
 
     async def work() -> None:

@@ -40,5 +40,5 @@ def test_every_rpc_is_called() -> None:
 
 
 def test_every_input_that_did_harm_belongs_to_a_target() -> None:
-    """A corpus that nobody reads would prove nothing."""
+    """A corpus without a target would prove nothing."""
     assert {path.name for path in CORPUS.iterdir()} <= {target.name for target in QUICK}

@@ -36,7 +36,7 @@ class Limits:
 
 
 STRICT = Limits(cpu_sec=1.0, turn_sec=0.05, memory_mib=96.0)
-"""For a machine that does nothing else."""
+"""For an idle machine."""
 
 LAX = Limits(cpu_sec=20.0, turn_sec=10.0, memory_mib=512.0)
 """For tests, which run beside others: finds gross violations only."""
@@ -64,7 +64,7 @@ def check(target: Target, content: bytes, limits: Limits) -> Taken:
     """Run an input.
 
     Raises:
-        Finding: it took too much, and does so again. Anything else that is raised is one, too.
+        Finding: it exceeded a limit, and does so again. Any other exception is one, too.
     """
     taken = _taken(target, content)
     for _ in range(_TRIES - 1):

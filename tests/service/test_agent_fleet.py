@@ -85,7 +85,7 @@ class PlainDriver(SimulatedDriver):
 
 
 async def test_a_client_learns_that_a_board_runs_plain_functions_only(tmp_path: Path) -> None:
-    """A fact of its own, all the way from the driver: nobody has to guess it from a label."""
+    """The runtime is a field of the inventory, from the driver to the client, not a label."""
     drivers = PlainDriver.from_config({"name": "board"}, where="test", host_name="here")
     async with serve_tracker() as tracker:
         home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
@@ -152,7 +152,7 @@ async def test_an_upload_over_a_network_says_what_went_wrong(
 
 
 async def test_a_revoked_lease_stops_its_measurement(served: tuple[ServedTracker, Agent], tmp_path: Path) -> None:
-    """The worker is dead, the device is free for the next, and the holder knows why."""
+    """The worker is dead, the next holder gets the device, and the former one the reason."""
     tracker, agent = served
     hanging, fine = artifact(tmp_path, b"sleep:60"), artifact(tmp_path, b"latency_us:50")
     async with fleet.aio.connect(tracker.address) as client, fleet.aio.connect(tracker.address) as operator:

@@ -91,7 +91,7 @@ async def test_a_wall_clock_that_is_off_neither_lengthens_nor_ends_a_lease(tmp_p
 
 
 async def test_an_agent_that_never_met_its_tracker_refuses(tmp_path: Path) -> None:
-    """Without key and clock of the tracker nothing can be checked, and the refusal says so."""
+    """Without the tracker's key and clock no token can be verified, and the refusal says so."""
     tracker = StubTracker()
     await tracker.start()
     await tracker.stop()

@@ -134,7 +134,7 @@ def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path, mo
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    """The message says where it was to be written, and that another place can be named."""
+    """The message names the folder and the variable that selects another one."""
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "tmpfs", folder], check=False).returncode:
@@ -147,7 +147,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 
 def test_a_plugin_for_another_tvm_is_refused(tmp_path: Path) -> None:
-    """It is not even asked to register: classes of another release have another layout."""
+    """It is refused before its code runs: classes of another release have another layout."""
     source, library = tmp_path / "other.c", tmp_path / "libother.so"
     source.write_text(
         'const char* fleet_opencl_built_for() { return "apache-tvm 0.1.0, apache-tvm-ffi 0.1.0"; }\n'
@@ -183,7 +183,9 @@ def test_what_is_missing_to_compile_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without any ICD the message names packages; a driver that crashes takes only the child with it."""
+    """A missing driver and a missing loader are reported with their packages; a crashing driver ends only the child
+    process.
+    """
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     with pytest.raises(ConfigError, match="pocl-opencl-icd"):
         find_opencl_devices()
@@ -211,7 +213,7 @@ def test_what_a_driver_prints_is_no_answer() -> None:
 
 
 async def test_a_driver_that_hangs_holds_up_nobody() -> None:
-    """One look hangs, and no others are started; the agent goes on, says why, and is well once the driver answers."""
+    """One hanging query starts no second one; the agent goes on, and the device recovers once the driver answers."""
     gpu = replace(find_opencl_devices()[0], type="gpu")
     answering, looks = threading.Event(), []
 
@@ -312,7 +314,7 @@ def load(content):
     ],
 )
 def test_what_the_runtime_does_not_have_it_says(plugin: Path, attempt: str, complaint: str) -> None:
-    """Images, clusters, damaged modules and devices that are not there: an error in words, never a crash."""
+    """Missing images, clusters and devices, and damaged modules, are errors with a message, never a crash."""
     done = run_python(f"{_HAND_MADE}\n{attempt}")
 
     assert done.returncode == 1, done.stderr

@@ -38,7 +38,7 @@ async def test_where_no_tracker_answers_addresses_are_compared() -> None:
 
 
 async def test_a_fleet_keeps_its_name_when_its_tracker_starts_again() -> None:
-    """It follows from the key that signs tokens, and clients hear it with their first message."""
+    """The name derives from the key that signs tokens, and clients get it with their first message."""
     async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as client:
         before = client.fleet_id
         await tracker.restart()

@@ -130,7 +130,9 @@ async def bench(
 
 
 async def test_a_workload_that_cannot_be_checked_is_closed(tmp_path: Path) -> None:
-    """Its unscheduled program fails on the numbers of the check: the others of the job go on, and it is said once."""
+    """If its unscheduled program fails on the check's inputs, the workload is closed with one notice, and the others go
+    on.
+    """
     async with bench(tmp_path) as job:
         job.agent.refuses_calls = [measurement_pb2.ERROR_KIND_OUT_OF_MEMORY]
         await job.measure("a", "b")
@@ -159,7 +161,7 @@ async def test_a_search_asks_the_snapshot_of_the_library(tmp_path: Path, kinds: 
 
 
 async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor_wrong(tmp_path: Path) -> None:
-    """It is not called again, and takes no part any more; the next one is checked."""
+    """It is not called again, and is dropped; the next candidate is checked."""
     async with bench(tmp_path) as job:
         await job.measure("a")
         job.agent.answer = lambda _, asked: good(asked, 1e-7)
@@ -176,7 +178,7 @@ async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor
 async def test_a_crash_in_a_check_counts_only_when_it_happens_again(
     tmp_path: Path, crashes: int, errors: dict[str, int]
 ) -> None:
-    """A worker that somebody killed says nothing about the candidate that it ran."""
+    """A single crash may have another cause, such as a killed worker."""
     async with bench(tmp_path) as job:
         await job.measure("a")
         job.agent.answer = lambda _, asked: good(asked, 1e-7)
@@ -322,7 +324,7 @@ async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(t
 async def test_where_cores_are_shared_a_workload_alone_is_searched_while_a_batch_is_built(
     tmp_path: Path, threads: int, under_way: int
 ) -> None:
-    """With one core for both there is nothing to gain: each batch is searched for when all results are there."""
+    """With one core for both, overlapping gains nothing: each search waits for all results."""
     pool = Searching(tmp_path)
     pool.endless = 2
     async with bench(tmp_path, pool, shares_cores=True, search_threads=threads) as job:
@@ -337,7 +339,7 @@ async def test_where_cores_are_shared_a_workload_alone_is_searched_while_a_batch
 
 
 class Vanishing(OddAgent):
-    """Takes candidates, and is gone before it has measured one."""
+    """Takes candidates, and vanishes before it has measured one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -352,7 +354,7 @@ class Vanishing(OddAgent):
 
 
 async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_path: Path) -> None:
-    """Also where that one has a batch of the same workload: neither keeps the other from going on."""
+    """Another batch of the same workload on the remaining device blocks neither of them."""
     left, gone = OddAgent(), Vanishing()
     core = JobCore(JobProgress())
     args = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
@@ -455,7 +457,7 @@ async def test_the_next_batch_is_on_its_way_before_the_last_is_measured(tmp_path
 
 
 async def test_no_batch_is_sent_ahead_while_candidates_break_down(tmp_path: Path) -> None:
-    """The device may be to blame: the next batch waits until it is known whether that is so."""
+    """The device may be at fault: the next batch waits until that is known."""
     pool, agent = Searching(tmp_path), Reading()
     pool.most, pool.endless = 8, None
     agent.error = measurement_pb2.ERROR_KIND_CRASHED

@@ -80,7 +80,9 @@ async def test_an_optimizer_outlasts_its_library(
 
 @pytest.mark.slow
 async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(library: Library, tmp_path: Path) -> None:
-    """As after a machine slept: its optimizer has room for more, and finds its own job to be nobody's."""
+    """After a machine's sleep, an optimizer with free capacity finds its own running job unclaimed, and must not start
+    it again.
+    """
     running = library.queue.submit(title="m", spec=order(library, tmp_path))
     async with serving(library, tmp_path, jobs=2) as optimizer:
         await eventually(lambda: library.queue.get(running.name).state is JobState.RUNNING or optimizer.done())
@@ -100,7 +102,9 @@ async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(li
 
 @pytest.mark.slow
 async def test_a_job_whose_claim_expires_at_once_leaves_its_place_to_the_next(library: Library, tmp_path: Path) -> None:
-    """Between two looks for jobs of one and the same round: it was begun again, where there was room for another."""
+    """The claim expires between two queries of one round; the job was once started again if there was room for
+    another.
+    """
     running = library.queue.submit(title="m", spec=order(library, tmp_path))
     next_one = library.queue.submit(title="n", spec=UNREADABLE)
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
@@ -144,7 +148,7 @@ async def test_how_a_job_ended_is_written_once_the_library_takes_it(
 
 @pytest.mark.slow
 async def test_a_job_whose_model_is_damaged_fails_at_once(library: Library, tmp_path: Path) -> None:
-    """To read it again and again does not help, as it does where a library is away: that took two minutes."""
+    """A retry cannot help, unlike with an absent library; it once took two minutes."""
     (tmp_path / "m.onnx").write_bytes(b"model")
     options, files = (
         replace(OPTIONS, model=Path("m.onnx")),
@@ -162,7 +166,7 @@ async def test_a_job_whose_model_is_damaged_fails_at_once(library: Library, tmp_
 
 @pytest.mark.slow
 async def test_an_optimizer_ends_although_its_library_takes_nothing(library: Library, tmp_path: Path) -> None:
-    """Its job is seen to have no process any more, and waits for another one."""
+    """Its job counts as abandoned afterwards, and waits for another optimizer."""
     job = library.queue.submit(title="m", spec=order(library, tmp_path))
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         async with serving(library, tmp_path, jobs=1) as optimizer:

@@ -134,7 +134,7 @@ async def test_a_minimum_time_is_kept(worker: WorkerHandle, models: Path) -> Non
 
 
 async def test_a_cold_cache_is_made_before_each_run(worker: WorkerHandle, models: Path) -> None:
-    """Writing so much memory that often takes longer than any machine could hide; the provenance says so."""
+    """Flushes take measurable time before each run, and the provenance names them."""
     cold = await measure(
         worker,
         models / "exp.so",
@@ -164,7 +164,7 @@ async def test_a_cold_cache_is_made_before_each_run(worker: WorkerHandle, models
 async def test_what_goes_wrong_is_named(
     worker: WorkerHandle, models: Path, name: str, args: tuple[Any, ...], kind: str, message: str
 ) -> None:
-    """Errors keep the words of the compiled code, where it has any; the worker goes on."""
+    """Errors keep the message of the compiled code, if it has one; the worker goes on."""
     response = await call(worker, models / name, *args)
 
     assert measurement_pb2.ErrorKind.Name(response.error) == f"ERROR_KIND_{kind}"

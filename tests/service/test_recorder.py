@@ -73,7 +73,7 @@ async def stored(library: Library, folder: Path) -> list[Stored]:
 async def test_a_result_outlasts_its_library(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A database that restarts takes it afterwards: the job goes on, and loses nothing."""
+    """The result is stored after the database restarts, and the job loses nothing."""
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         database.execute("CREATE TRIGGER away BEFORE INSERT ON records BEGIN SELECT RAISE(ABORT, 'restarting'); END")
         storing = asyncio.create_task(stored(library, tmp_path))
@@ -88,7 +88,7 @@ async def test_a_result_outlasts_its_library(
 
 @pytest.mark.parametrize("library", [Forgetful], indirect=True)
 async def test_a_result_whose_answer_was_lost_is_there_once(library: Library, tmp_path: Path) -> None:
-    """The connection may end between the commit and its answer; nobody can tell, so it is stored again."""
+    """If the connection ends between the commit and its answer, the retry does not store a second record."""
     [one] = await stored(library, tmp_path)
 
     assert [each.id for each in library.records("w")] == [one.record_id]
@@ -96,6 +96,6 @@ async def test_a_result_whose_answer_was_lost_is_there_once(library: Library, tm
 
 @pytest.mark.parametrize("library", [Fixed, Damaged], indirect=True)
 async def test_a_library_that_stays_as_it_is_is_not_waited_for(library: Library, tmp_path: Path) -> None:
-    """It will not be written in two minutes either: the job ends, and says why."""
+    """A read-only or damaged library does not recover by waiting, so the job ends with the reason."""
     with pytest.raises((LibraryReadOnly, LibraryDamaged)):
         await stored(library, tmp_path)

@@ -37,7 +37,7 @@ from tests.service.identity_parts import get_fleet
 async def client_of(
     proof: Credentials, address: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Fleet]:
-    """Connect as another account, which has these credentials."""
+    """Connect as another account with these credentials."""
     CredentialStore(folder).save(address, proof)
     with monkeypatch.context() as patch:
         patch.setenv("FLEET_CREDENTIALS_DIR", str(folder))
@@ -145,7 +145,7 @@ async def test_a_revoked_agent_serves_no_more_and_its_names_are_free() -> None:
 
 
 async def test_a_revoked_agent_that_is_given_a_token_joins_with_another_key(tmp_path: Path) -> None:
-    """Nobody has to remove files on the board; the tracker takes it for a new agent."""
+    """No file has to be removed on the board; the tracker treats it as a new agent."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         keys = []
         for _ in range(2):
@@ -163,7 +163,7 @@ async def test_a_revoked_agent_that_is_given_a_token_joins_with_another_key(tmp_
 
 
 async def test_a_revoked_key_stays_out_over_restarts_whatever_it_shows() -> None:
-    """It cannot renew its certificate, and no new token lets the same key in; with another key its owner can join."""
+    """It cannot renew its certificate or join with a new token; its owner can join with another key."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, _ = await admin.invite(Role.USER, ttl_sec=600.0)
         member, _ = await join(served.address, token, name="alice@laptop")
@@ -186,7 +186,7 @@ async def test_a_revoked_key_stays_out_over_restarts_whatever_it_shows() -> None
 
 
 async def test_only_an_admin_revokes_and_not_itself() -> None:
-    """A user may not, an agent may not, and nobody shuts himself out by mistake; each try is in the audit log."""
+    """Users and agents may not revoke, and admins cannot lock themselves out; each try is in the audit log."""
     key = make_key()
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         for role in (Role.USER, Role.AGENT):
@@ -247,7 +247,7 @@ async def test_an_agents_stream_is_audited_with_what_it_offers() -> None:
 
 
 async def test_no_stream_outlives_the_certificate_that_it_was_opened_with() -> None:
-    """A member's stream, a watcher's and an agent's end with it; those of newer certificates go on."""
+    """Streams of members, watchers and agents end with their certificate; those of newer certificates go on."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/board"], key_pem=make_key()) as agent,

@@ -144,7 +144,7 @@ async def test_a_stream_that_ends_while_this_side_writes_ends_as_the_server_said
 
 
 class Refusing:
-    """Ends every call with the first message of it."""
+    """Ends every call at its first message."""
 
     async def put_artifact(self, requests: AsyncIterator[object], context: object) -> None:
         async for _ in requests:
@@ -160,7 +160,7 @@ class Refusing:
 
 
 async def test_an_upload_that_is_refused_while_it_goes_on_ends_as_the_server_said() -> None:
-    """Nothing is read from such a call, so the failed write is all that is heard at first."""
+    """The server reads nothing more of such a call, so the client first sees only a failed write."""
     server = make_server()
     service = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
     add_service(server, service, Refusing())
@@ -207,7 +207,7 @@ async def test_a_bug_is_internal_and_logged(served: tuple[Raising, Stub], caplog
 
 
 async def test_no_server_is_unavailable() -> None:
-    """Nobody answering is the error that the caller chose."""
+    """Without a server, the client raises the error class of the caller's choice."""
     channel = make_channel("127.0.0.1:1", credentials(Role.USER))
     with pytest.raises(grpc.aio.AioRpcError) as info:
         await Stub(channel, SERVICE).get_fleet(fleet_service_pb2.GetFleetRequest(), timeout=2)

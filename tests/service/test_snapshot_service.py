@@ -115,7 +115,7 @@ async def served(servicer: CostModelServicer, port: int = 0) -> AsyncIterator[st
 
 @asynccontextmanager
 async def watching(address: str, proof: Credentials) -> AsyncIterator[Watching]:
-    """Ask for snapshots as somebody."""
+    """Watch snapshots with these credentials."""
     request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
     async with rpc.make_channel(address, proof, MEMBER_NAME) as channel:
         call = stubs.snapshot_service_stub(channel).watch_snapshots(request)
@@ -184,7 +184,7 @@ async def test_a_reader_waits_for_an_optimizer_that_is_away(caplog: pytest.LogCa
 
 
 async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_address() -> None:
-    """A tracker that was there once has left credentials, which the optimizer's readers would show for ever."""
+    """A former tracker at the address has left credentials, which readers of the optimizer must not use."""
     servicer, another = CostModelServicer(), make_authority(dt.datetime.now(dt.UTC))
     servicer.publish(GOOD)
     former = issue_own(another, make_key(), name="former", role=Role.USER, now=dt.datetime.now(dt.UTC))
@@ -196,7 +196,7 @@ async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_addr
 
 
 async def test_a_snapshot_that_is_not_what_its_digest_says_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    """It is dropped, said in the log, and the next one is taken."""
+    """The snapshot is dropped with a warning, and the next one is used."""
     servicer = CostModelServicer()
     servicer.publish(replace(GOOD, content=b"forged", digest="sha256:0"))
     with caplog.at_level(logging.WARNING):
@@ -214,7 +214,7 @@ async def test_features_of_another_version_are_refused() -> None:
 
 
 async def test_readers_are_bounded() -> None:
-    """One more of a member, or of all, is refused, and may come when another has gone."""
+    """Readers of one member, and of all, are limited; a place is free again once a reader has left."""
     servicer = CostModelServicer(most_readers=2, most_of_one=1)
     servicer.publish(GOOD)
     first, second, third = (credentials(Role.USER, make_key()) for _ in range(3))

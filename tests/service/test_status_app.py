@@ -120,7 +120,7 @@ async def screen_of(
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (40, 24)], ids=str)
 async def test_queue_and_jobs_are_seen_beside_twenty_boards(client: fleet.aio.Fleet, size: tuple[int, int]) -> None:
-    """On every terminal. The boards scroll, in the order in which people count them."""
+    """They are visible on terminals of every size; the boards scroll, in natural order of their numbers."""
     client.publish(JobStatus(name="jobs/1", title="bert.onnx", trials_done=4, trials_total=9))
     async with client.acquire("name=pi-2"), screen_of(client, size=size) as screen:
         waiting = asyncio.create_task(client.acquire_device("name=pi-2", priority=3))
@@ -210,7 +210,7 @@ async def test_a_wait_is_ended_after_a_yes(client: fleet.aio.Fleet) -> None:
 
 
 async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.Fleet) -> None:
-    """Another's lease is not a user's to revoke; the application stays."""
+    """A user may not revoke another's lease; the application shows the error and stays."""
     async with client.acquire("name=pi-0") as device:
         CredentialStore().save(served.address, credentials(Role.USER, make_key()), home=Path("/"))
         async with fleet.aio.connect(served.address, holder="bob@lab") as user, screen_of(user) as screen:
@@ -246,7 +246,7 @@ async def test_what_comes_after_the_end_is_no_error(client: fleet.aio.Fleet) -> 
 
 
 async def test_details_follow_the_cursor(client: fleet.aio.Fleet, agent: SimulatedAgent) -> None:
-    """Below the panes where there is room, with the device's history, else instead of them."""
+    """They are below the panes, with the device's history, if there is room, or else replace them."""
     agent.report(BOARDS[1], is_healthy=True, temp_c=47.0)
     async with screen_of(client, size=(120, 40)) as screen:
         await screen.press("enter")
@@ -307,7 +307,7 @@ async def test_one_pane_may_have_all_the_room(client: fleet.aio.Fleet) -> None:
 
 
 async def test_no_terminal_is_too_small(client: fleet.aio.Fleet) -> None:
-    """Nothing may be seen, but nothing breaks either, and the keys work again when there is room."""
+    """On a tiny terminal the application keeps running, and the keys work again once there is room."""
     async with screen_of(client) as screen:
         for size in ((8, 3), (1, 1), (80, 2)):
             await screen.resize(*size)

@@ -133,7 +133,7 @@ async def test_no_colour_and_no_sign_but_ascii(address: str, terminal: Terminal)
 
 @pytest.mark.parametrize("is_dumb", [True, False], ids=["dumb terminal", "stderr is a pipe"])
 async def test_it_prints_once_where_nothing_can_be_drawn(address: str, terminal: Terminal, is_dumb: bool) -> None:
-    """On a dumb terminal, and where messages go elsewhere: the application draws on stderr."""
+    """On a dumb terminal, or with stderr redirected, since the application draws on stderr."""
     variables = {"TERM": "dumb"} if is_dumb else {}
     async with status(address, terminal, stderr=None if is_dumb else asyncio.subprocess.PIPE, **variables) as process:
         await terminal.shows(b"pi-2")

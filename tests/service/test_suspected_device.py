@@ -25,7 +25,7 @@ COUNT = 8
 
 
 async def measured(measurer: Measurer, built: Artifact, numbers: range) -> tuple[list[ErrorKind | None], MeasureEnded]:
-    """Have trials measured; return the errors, and how the batch ended."""
+    """Measure trials; return the errors, and the end of the batch."""
     trials = tuple(Trial(candidate_id=str(number), artifact_digest=built.digest) for number in numbers)
     errors: list[ErrorKind | None] = []
     async with aclosing(measurer.measure(Measure(batch=1, artifacts=(built,), trials=trials))) as events:
@@ -39,7 +39,7 @@ async def measured(measurer: Measurer, built: Artifact, numbers: range) -> tuple
 
 @pytest.mark.slow
 async def test_a_run_of_errors_stops_the_batch_until_the_agent_finds_the_device_healthy(tmp_path: Path) -> None:
-    """The rest is not sent; the device is free for its agent, which takes it out of service until it is well again."""
+    """The rest is not sent; the device is released, so that its agent takes it out of service until it recovers."""
     settings = {"time_scale": 0.0, "disconnect_after": RUN_OF_ERRORS, "reconnect_sec": 3.0}
     config = parse_config({"devices": [{"driver": "simulated", "name": "sim", **settings}]})
     (tmp_path / "bad.so").write_bytes(b"crash")

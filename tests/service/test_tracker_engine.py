@@ -54,7 +54,7 @@ class Bench:
 
 @contextmanager
 def stalls(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Iterator[list[float]]:
-    """Let the loop stand still for each length that is appended to the list, when it is read next."""
+    """Stall the loop for each length that is appended to the list, at its next reading of the clock."""
     loop = asyncio.get_running_loop()
     real, slept = loop.time, [0.0]
     monkeypatch.setattr(loop, "time", lambda: real() + sum(slept))
@@ -63,7 +63,7 @@ def stalls(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Iterator[list[f
 
 
 async def test_a_turn_leaves_room_for_others() -> None:
-    """Of very many events that came at once, a few are answered before anybody else gets a chance."""
+    """Of very many simultaneous events, only a few are answered before other tasks run."""
     bench = Bench()
     await bench.start()
     seen_by_others: list[int] = []
@@ -101,7 +101,7 @@ async def test_turns_wait_for_a_busy_journal_and_the_loop_does_not() -> None:
 
 
 async def test_a_renewal_that_came_while_the_tracker_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease ran out while the loop was held; the message was there all the time, unread."""
+    """The lease expired during the stall; the renewal had arrived before, unread."""
     bench = Bench()
     await bench.start()
     name = await bench.grant(ttl_sec=5.0)
@@ -119,7 +119,7 @@ async def test_a_renewal_that_came_while_the_tracker_stood_still_counts(monkeypa
 
 
 async def test_a_lease_that_nobody_renews_ends_after_the_stall_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listening takes a moment, not for ever."""
+    """Pending messages delay the expiry by a moment only."""
     bench = Bench()
     await bench.start()
     await bench.grant(ttl_sec=5.0)

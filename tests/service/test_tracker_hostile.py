@@ -31,7 +31,7 @@ _ATTACH = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
 
 
 async def attach(address: str, request: agent_service_pb2.AttachRequest) -> agent_service_pb2.AttachResponse:
-    """Say hello as an agent and return the answer; the stream ends then."""
+    """Send a hello as an agent and return the answer; the stream then ends."""
     async with rpc.make_channel(address, await agent_credentials(address)) as channel:
         call = rpc.Stub(channel, _ATTACH).attach()
         try:
@@ -61,7 +61,7 @@ def hello(*names: str, **labels: str) -> agent_service_pb2.AgentHello:
 
 
 async def test_an_agent_speaks_only_of_its_own_devices() -> None:
-    """Readings of another agent's device, or of none, are not shown, whether the agent is let in or not."""
+    """Readings of another agent's device, or of none, are not shown, whether the agent is accepted or not."""
     readings = device_pb2.Telemetry(last_error="forged")
     reports = [
         agent_service_pb2.DeviceReport(device_name=name, telemetry=readings, is_healthy=True)
@@ -119,7 +119,7 @@ async def test_long_words_of_one_client_do_not_spoil_the_view_of_all() -> None:
 
 
 async def test_an_error_too_long_for_a_header_still_arrives() -> None:
-    """The refusal keeps its class and the beginning of its words."""
+    """The error keeps its class and the beginning of its message."""
     async with serve_tracker() as served:
         with pytest.raises(InvalidRequest, match="devices/xxx"):
             await attach(served.address, agent_service_pb2.AttachRequest(hello=hello("devices/" + "x" * 100_000)))
@@ -184,7 +184,7 @@ async def test_one_client_cannot_fill_the_queue() -> None:
 
 
 async def test_selectors_of_one_user_and_of_all_are_bounded() -> None:
-    """For each the tracker has the devices at hand, which takes memory; those for a single device take little."""
+    """Each selector takes memory for its matching devices; selectors of a single device take little."""
     limits = TrackerLimits(max_selectors=3, max_selectors_per_user=2)
     async with (
         serve_tracker(limits=limits) as served,
@@ -306,7 +306,9 @@ async def test_a_watcher_too_many_is_refused(limits: TrackerLimits) -> None:
 
 
 async def test_no_word_of_a_stranger_reaches_a_terminal_as_more_than_words() -> None:
-    """Holder, purpose, reason, labels, model, last error and job: cleaned where they enter. A selector is refused."""
+    """Holder, purpose, reason, labels, model, last error and job are sanitized on arrival; such a selector is
+    refused.
+    """
     evil = "x\x1b[2J\u202ey\n"
     async with (
         serve_tracker() as served,

@@ -272,7 +272,7 @@ def test_log_is_folded_into_the_file(tmp_path: Path) -> None:
     for epoch in range(12_000):
         device.epoch = epoch
         journal.write(Changes(devices={name: device}, leases={name: device}))
-        # Written on meanwhile, the log goes on growing until one ends with nothing behind it: how far is the machine's.
+        # Without this wait the log grows until a checkpoint catches up, which depends on the machine.
         for thread in [each for each in threading.enumerate() if each.name == "journal-checkpoint"]:
             thread.join()
 

@@ -243,7 +243,7 @@ async def test_restart_keeps_leases_queue_and_epochs(timeless: ServedTracker) ->
 
 
 async def test_agent_that_detaches_leaves_its_device_offline(served: ServedTracker) -> None:
-    """Snapshots say so, and a lease goes on."""
+    """Snapshots show it as offline, and its lease continues."""
     async with LeaseStream(served.address, "c") as stream:
         async with SimulatedAgent(served.address, ["devices/a"]):
             granted = await stream.grant("r1", "simulated")
@@ -416,7 +416,7 @@ async def test_watcher_sees_changes(served: ServedTracker) -> None:
 
 
 async def test_job_of_a_lost_client_is_shown_as_interrupted(served: ServedTracker) -> None:
-    """A running job is shown while its client is there; afterwards nobody believes that it runs."""
+    """A running job is shown while its client is connected, and as interrupted afterwards."""
     running = job_pb2.Job(name="jobs/1", state=job_pb2.JOB_STATE_RUNNING)
     finished = job_pb2.Job(name="jobs/2", state=job_pb2.JOB_STATE_FINISHED)
 
@@ -480,7 +480,9 @@ async def _write_for_ever(call: grpc.aio.StreamStreamCall, events: list[lease_se
 
 @pytest.mark.slow
 async def test_full_disk_refuses_grants_and_loses_nothing(tmp_path: Path) -> None:
-    """While the journal cannot grow, live leases go on and new ones are refused with the reason; then all goes on."""
+    """While the journal cannot grow, leases continue and new ones are refused with the reason; then grants work
+    again.
+    """
     async with serve_tracker(state_dir=tmp_path) as served:
         names = [f"devices/d{i}" for i in range(400)]
         async with SimulatedAgent(served.address, names), LeaseStream(served.address, "c") as stream:

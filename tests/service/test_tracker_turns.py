@@ -1,4 +1,4 @@
-"""Long work of the tracker leaves room for everybody else: it is counted in portions, since times are the machine's."""
+"""Long work of the tracker is divided into turns; tests count portions, since times depend on the machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def every_turn(call: Callable[[], None]) -> Iterator[None]:
 
 
 async def test_a_hello_of_many_devices_is_taken_in_turn_by_turn() -> None:
-    """A few of them in each turn of the loop; so do they go when the agent has gone, and none stays."""
+    """Each turn of the loop attaches a few devices; they detach in the same way, and none stays."""
     attached: list[int] = []
     async with serve_tracker() as served:
         state, pace = served.tracker.state, served.tracker.pace
@@ -75,7 +75,7 @@ class Watched:
         return self.state.apply(event, 1_000_000.0)
 
     def change(self) -> None:
-        """Have two devices lent, and one given back."""
+        """Lease two devices, and release one."""
         for _ in range(2):
             self.count += 1
             effects = self.apply(ev.Acquire("alice", f"r{self.count}", LeaseTerms(selector="cpu")))
@@ -105,7 +105,7 @@ async def test_a_snapshot_is_of_one_moment_though_it_takes_many() -> None:
 
 
 async def test_what_has_not_changed_is_not_made_again() -> None:
-    """After one device changed hands a snapshot takes a few portions, however large the fleet is."""
+    """After a device changed hands a snapshot takes a few portions, in a fleet of any size."""
     fleet = Watched()
     await fleet.snapshot()
     before = fleet.pace.portions

@@ -21,7 +21,7 @@ MAGIC = struct.pack("<i", 0xFF271)
 
 @contextlib.asynccontextmanager
 async def serving(answer: bytes | list[bytes], port: int = 0) -> AsyncIterator[int]:
-    """Answer every connection with these pieces, and then with nothing; yield the port."""
+    """Answer every connection with these pieces, and then stay silent; yield the port."""
     pieces = answer if isinstance(answer, list) else [answer]
     over = asyncio.Event()
     handlers: list[asyncio.Task[None] | None] = []
@@ -57,7 +57,7 @@ async def serving(answer: bytes | list[bytes], port: int = 0) -> AsyncIterator[i
     ],
 )
 async def test_nonsense_is_named(answer: bytes) -> None:
-    """A length that is none reserves nothing, and ends neither the worker nor the agent's looking."""
+    """An invalid length allocates nothing, and ends neither the worker nor the agent's retries."""
     async with serving(answer) as port:
         with pytest.raises(NotServed, match="is not a TVM RPC server"):
             await asyncio.wait_for(knock_patiently("127.0.0.1", port, "key"), 30)
@@ -74,7 +74,7 @@ async def test_an_answer_in_pieces_is_an_answer() -> None:
 
 
 async def test_a_driver_goes_on_looking_after_nonsense() -> None:
-    """Once something else listens there, the device is healthy."""
+    """The device becomes healthy once a real server listens there."""
     async with serving(MAGIC + struct.pack("<i", -5)) as port:
         config = TvmRpcConfig(address=f"127.0.0.1:{port}", target={"kind": "llvm"})
         driver = TvmRpcDriver("board", config, "here", describe(config, where="test"), retry_sec=0.01)
@@ -104,7 +104,7 @@ class OddAtFirst(TvmRpcDriver):
 
 
 async def test_a_driver_goes_on_looking_after_what_nobody_foresaw() -> None:
-    """Nobody else looks: the device would not be granted until its agent starts anew."""
+    """Only this driver retries; the device would otherwise be lost until its agent restarts."""
     async with serving(MAGIC + bytes(4)) as port:
         config = TvmRpcConfig(address=f"127.0.0.1:{port}", target={"kind": "llvm"})
         driver = OddAtFirst("board", config, "here", describe(config, where="test"), retry_sec=0.5)
@@ -130,7 +130,7 @@ def test_a_port_that_no_server_has_is_refused(port: int) -> None:
 
 
 def test_a_board_that_loses_its_power_is_noticed() -> None:
-    """A connection that waits for an answer without end asks whether the other end is still there."""
+    """TCP keepalive detects a dead peer on a connection that waits without a time limit."""
     with socket.socket() as connection:
         keep_alive(connection)
 

@@ -169,7 +169,7 @@ async def test_a_bad_file_never_reaches_the_fabric(board: Board, content: bytes,
 
 
 async def test_a_window_into_main_memory_is_refused_before_anything_is_programmed(board: Board) -> None:
-    """The board's chip tells where the fabric's own addresses are."""
+    """The chip determines the fabric's address range."""
     design = board.bitstream("gemm")
     inside, outside = board.folder / "inside.yaml", board.folder / "outside.yaml"
     inside.write_text(REGISTERS.replace("uio: gemm", "mem: 0x43c00000"))
@@ -183,7 +183,9 @@ async def test_a_window_into_main_memory_is_refused_before_anything_is_programme
 
 
 async def test_a_board_that_cannot_even_begin_keeps_what_it_has(board: Board) -> None:
-    """No room for the kernel's file: one sentence, nothing reloaded, the board stays healthy."""
+    """Without a place for the kernel's file, programming fails with one sentence, and the board keeps its bitstream and
+    stays healthy.
+    """
     good, late = board.bitstream("good"), board.bitstream("late")
     firmware = board.folder / "root/lib/firmware"
     async with board.leased() as device:
@@ -248,7 +250,7 @@ async def test_after_a_boot_the_fabric_counts_as_empty(board: Board, lost: str) 
 
 
 async def test_a_revoked_lease_leaves_a_known_fabric(board: Board) -> None:
-    """Its programming goes on to the end, and the next session starts after it."""
+    """Programming continues to its end, and the next session starts after it."""
     design = board.bitstream("gemm")
     async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
         async with client.acquire("kind=zynq") as device:
@@ -319,7 +321,7 @@ async def test_no_worker_is_started_for_the_former_design(board: Board, monkeypa
 
 
 async def test_nobody_blocks_a_board_with_an_endless_timeout(board: Board) -> None:
-    """The next holder waits for a load that is under way, so there is a longest one."""
+    """The next holder waits for a load in progress, so its time limit is bounded."""
     async with board.leased() as device:
         for timeout_sec in (0.0, 31_536_000.0):
             with pytest.raises(InvalidRequest, match="up to 600"):
@@ -328,7 +330,7 @@ async def test_nobody_blocks_a_board_with_an_endless_timeout(board: Board) -> No
 
 
 async def test_a_killed_agent_leaves_no_image_to_its_successor(board: Board) -> None:
-    """kill -9 in the middle: the kernel's file goes with the next start, other people's files stay."""
+    """The next start removes the leftovers of a killed agent, and keeps other files."""
     firmware = board.folder / "root/lib/firmware"
     for name in (f"fleet-{'0f' * 8}.bin", "fleet-overlay.dtbo", "fleet-notes.bin", "wifi.bin"):
         (firmware / name).write_text("left")

@@ -48,7 +48,7 @@ class Served:
         self._reap()
 
     def stop(self) -> int:
-        """Ask it to stop, and return its exit code."""
+        """Terminate it, and return its exit code."""
         self.process.terminate()
         return self._reap()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def wait_for(folder: Path) -> int:
-    """Say in a folder which process has this task, wait until the folder has a file "go", and return the process."""
+    """Write this process's id into a folder, wait until the folder has a file "go", and return the id."""
     (folder / str(os.getpid())).touch()
     while not (folder / "go").exists():
         time.sleep(0.02)

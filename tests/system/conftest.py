@@ -78,7 +78,7 @@ def two_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exporting(two_heads: Path) -> Callable[..., Exported]:
-    """Exports the model with two heads to a file of a given name, by default without any record."""
+    """Exports the model with two heads to a file of a given name, by default without records."""
 
     def make(name: str, **more: object) -> Exported:
         values = {"target": target_of("host"), "library": str(two_heads.with_name("none.sqlite")), **more}

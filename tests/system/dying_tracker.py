@@ -1,4 +1,4 @@
-"""A tracker that ends by kill -9 in the moment in which it is asked whether there is a device."""
+"""A tracker that ends by kill -9 when a client checks a selector."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Server:
         self._reap()
 
     def stop(self) -> int:
-        """Ask it to stop and return its exit code."""
+        """Terminate it and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._reap()
@@ -94,8 +94,9 @@ def running_fleet(
 ) -> Iterator[Fleet]:
     """Run a tracker and an agent; `config` is the agent's YAML, this machine's CPU when None.
 
-    Args: around: prefix of commands that run in another network; the agent may have no device yet then. host: the
-    agent's address there, for others of that network.
+    Args:
+        around: prefix of commands that run in another network; the agent may have no device yet then.
+        host: the agent's address there, for others of that network.
     """
     tracker = Server(
         ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(directory / "tracker")],

@@ -29,7 +29,7 @@ class Network:
 
 @contextmanager
 def joined_networks(count: int) -> Iterator[list[Network]]:
-    """Make so many; the first is in the middle."""
+    """Make this many networks; the first is in the middle."""
     with ExitStack() as stack:
 
         def hold(*words: str) -> int:

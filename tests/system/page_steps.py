@@ -44,7 +44,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The command as the page has it, or the first line of Python; nothing of a file."""
+        """The command as on the page, or the first line of Python; empty for a file."""
         return "" if self.file_name else self.command or self.text.partition("\n")[0]
 
 
@@ -142,7 +142,7 @@ def steps(page: str) -> list[Step]:
 
 
 def output_blocks(page: str) -> list[str]:
-    """Return the blocks in which nothing is to be typed."""
+    """Return the blocks without steps."""
     return [block["body"] for block in _BLOCK.finditer(page) if block["language"] in ("", "text")]
 
 

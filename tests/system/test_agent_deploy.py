@@ -113,7 +113,7 @@ def deployed(board: Board, tracker: Server) -> subprocess.CompletedProcess[str]:
 def test_the_board_serves_when_the_command_ends(
     board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str], agent_models: Path
 ) -> None:
-    """One command from nothing to a device that computes, in the Python of the board, with nothing of this checkout."""
+    """One command deploys a device that computes, in the board's Python, without this checkout."""
     assert deployed.returncode == 0, deployed.stderr
     name = deployed.stdout.strip()
     assert name.startswith("devices/")
@@ -145,7 +145,7 @@ def test_a_second_time_nothing_is_copied_or_restarted(
 def test_a_damaged_installation_is_replaced_and_the_old_agent_ends(
     board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str]
 ) -> None:
-    """Another digest there means: copy, stop, start."""
+    """Another digest on the board makes the command copy, stop and start."""
     before = psutil.Process(board.agent_pid())
     (board.home / "fleet-agent/bundle.json").write_text("{}")
 
@@ -238,7 +238,7 @@ def test_who_cannot_log_in_reads_one_line(board: Board, words: list[str], said: 
     ],
 )
 def test_what_cannot_be_on_this_board_is_said(board: Board, words: list[str], said: str) -> None:
-    """Nothing is half done."""
+    """The error leaves no partial deployment."""
     done = _deploy(board, "--dir", "elsewhere", "--tracker", "127.0.0.1:1", *words)
 
     assert done.returncode != 0

@@ -43,7 +43,9 @@ def save_model(path: Path, operator: str = "Relu", shape: tuple[object, ...] = (
 
 
 def refused(*words: str, code: int = 2) -> str:
-    """Run a command that must be refused, and return its message. In this process: to start one takes a second."""
+    """Run a command that must be refused, in this process because starting one takes a second, and return its
+    message.
+    """
     done = CliRunner().invoke(app, words)
     assert isinstance(done.exception, SystemExit), done.exception
     return _error(done.exit_code, done.stderr, code)
@@ -94,7 +96,7 @@ def test_an_operator_that_cannot_be_imported(fleet: Fleet, tmp_path: Path) -> No
 
 
 def test_a_model_without_an_operator(fleet: Fleet, tmp_path: Path) -> None:
-    """There is nothing to tune, which is no matter of patterns: TVM calls a function of its own for the only one."""
+    """The error distinguishes a model without tunable operators from a pattern without a match."""
     path = save_model(tmp_path / "unique.onnx", "Unique", shape=(4,))
 
     message = refused(
@@ -105,7 +107,7 @@ def test_a_model_without_an_operator(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_symbolic_shapes(fleet: Fleet, tmp_path: Path) -> None:
-    """The inputs are named, and how to fix them."""
+    """The error names the inputs and the option that fixes their shapes."""
     path = save_model(tmp_path / "any.onnx", shape=("batch", 4))
 
     message = refused(
@@ -157,7 +159,7 @@ def test_a_library_that_is_no_database(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_a_library_of_somebody_else(tmp_path: Path) -> None:
-    """Another program's SQLite file is not written into."""
+    """Another program's SQLite file is left unchanged."""
     path = tmp_path / "other.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE recipes (name TEXT)")
@@ -200,7 +202,7 @@ def test_an_agent_with_nothing_to_serve_does_not_start(tmp_path: Path) -> None:
 
 
 def test_a_kind_of_which_nothing_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that would start an agent for phones alone says at once that there are none."""
+    """A run that would start an agent for phones alone fails at once if there are none."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))

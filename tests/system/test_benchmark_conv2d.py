@@ -35,7 +35,7 @@ def test_a_missing_peer_is_told_before_hours_of_tuning(interpreter: str) -> None
 
 @pytest.mark.slow
 def test_every_layer_is_found_among_the_workloads(tmp_path: Path) -> None:
-    """Layers are matched by their shapes, since TVM's names say nothing."""
+    """Layers are matched by their shapes, since TVM's names carry no information."""
     names = workload_names(write_model(tmp_path / "layers.onnx", RESNET18), RESNET18)
 
     assert sorted(layer.name for layer in names.values()) == sorted(layer.name for layer in RESNET18)

@@ -52,7 +52,7 @@ def test_plots_show_every_curve() -> None:
 
 
 def test_a_plot_of_points_joins_them_from_the_first() -> None:
-    """A share of 0 is one, where the best time of no trial is none."""
+    """A share of 0 is a point, while a missing best time is none."""
     panel = Panel(
         title="shares", curves={"ideal": [0.0, 0.5, 1.0]}, lines={}, first="0 %", last="100 %", has_steps=False
     )

@@ -29,7 +29,9 @@ def test_operations_are_as_published(name: str, multiplications: float, tmp_path
 
 
 def test_models_are_found_by_name() -> None:
-    """Names keep their order and count once; "held_out" is all of those; every generated model is compared."""
+    """Names keep their order and count once; "held_out" stands for all held-out models; every generated model is
+    compared.
+    """
     assert [entry.name for entry in find_entries("bert,squeezenet, bert")] == ["bert", "squeezenet"]
     assert tuple(entry.name for entry in find_entries("held_out")) == HELD_OUT
     assert {entry.name for entry in ENTRIES} >= set(GENERATED)
@@ -44,7 +46,7 @@ def figures(name: str, ms: dict[str, float], effort: Effort = EFFORT, error: flo
 
 
 def test_means_are_over_models_that_both_sides_ran() -> None:
-    """A model that one side does not run moves neither mean, and says so by itself."""
+    """A model that ran on one side only changes no mean, and is reported separately."""
     found = [
         figures("bert", {"onnxruntime": 2.0, "static": 4.0}),
         figures("vit", {"onnxruntime": 8.0, "static": 4.0, "openvino": 3.0}),

@@ -30,7 +30,7 @@ def _figures(*arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_trial_overhead_measures_both_sides() -> None:
-    """Every setting yields a cost for both sides; that ours is the smaller one is for a whole run to say."""
+    """Every setting yields a cost for both sides; only a whole run can show which is smaller."""
     figures = _figures("benchmarks.trial_overhead")
 
     settings = [figures, figures["one_artifact"]]
@@ -122,7 +122,7 @@ def test_device_share_says_what_the_device_did() -> None:
 
 @pytest.mark.slow
 def test_tracker_turns_measures_every_turn() -> None:
-    """The loop is measured from inside, through a method of asyncio's own; how long is for a whole run to say."""
+    """The loop is measured from inside, through a method of asyncio's own; only a whole run yields its true lengths."""
     figures = _figures("benchmarks.tracker_turns")
 
     assert figures["turns"] > 1_000
@@ -156,7 +156,7 @@ def test_soak_reads_the_tracker_while_clients_come_and_go(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_scale_says_what_a_large_fleet_needs() -> None:
-    """Slower kernels need fewer builders, and a fleet that loses some goes on with the others."""
+    """Slower kernels need fewer builders, and a fleet that loses some continues with the others."""
     figures = _figures("benchmarks.scale")
 
     needed = [row["builders_needed"] for row in figures["by_kernel_ms"].values()]
@@ -168,7 +168,7 @@ def test_scale_says_what_a_large_fleet_needs() -> None:
 
 @pytest.mark.slow
 def test_search_cost_counts_what_proposals_take() -> None:
-    """Sixteen candidates of one workload are found, and take processor time."""
+    """Sixteen candidates of one workload are found, with their processor time."""
     figures = _figures("benchmarks.search_cost")
 
     assert figures["ms_by_workload"].keys() == figures["proposals"].keys() == {"matmul 256x256x256"}
@@ -193,7 +193,7 @@ def test_all_run_by_one_command_refuses_unknown_names() -> None:
 
 @pytest.mark.slow
 def test_delay_link_holds_packets_for_the_round_trip() -> None:
-    """A byte and its echo take the chosen time, and nothing of the link is left afterwards."""
+    """A byte and its echo take the chosen time, and the link is removed afterwards."""
     try:
         with DelayLink(round_trip_ms=40) as link:
             round_trips_ms = measure_round_trips_ms(link, 10)
@@ -284,7 +284,7 @@ for name in names:
 
 @pytest.mark.slow
 def test_each_runs_as_a_file_too(tmp_path: Path) -> None:
-    """`python benchmarks/NAME.py` works from any directory, as people type it. In one process: they load much."""
+    """`python benchmarks/NAME.py` works from any directory. All run in one process, since they import much."""
     names = [*NAMES, *LONG]
 
     command = [sys.executable, "-c", _AS_FILES, str(REPOSITORY / "benchmarks"), *names]

@@ -1,4 +1,4 @@
-"""`fleet build` and `fleet targets` as people type them."""
+"""`fleet build` and `fleet targets` as commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ slow = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody's library but this test's."""
+    """An empty library of this test."""
     monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.delenv("FLEET_LIBRARY", raising=False)
 
@@ -54,7 +54,7 @@ def fleet(*words: str) -> subprocess.CompletedProcess[str]:
     ("board", "machine"), [("rpi4-64", "aarch64"), ("pynq-z2", "armv7l"), ("adreno-6xx", "aarch64"), ("sm_90", None)]
 )
 def test_a_named_workload_is_built_for_a_board(board: str, machine: str | None, tmp_path: Path) -> None:
-    """The library is where -o says, with its facts beside it and nothing else around."""
+    """The library is at the path of -o, with its side file and no other files."""
     output = tmp_path / "matmul.so"
     done = fleet("build", "matmul-32", "--target", board, "-o", str(output), "--json")
 
@@ -118,7 +118,7 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
 
 @slow
 def test_a_model_is_built_as_it_is_exported(two_heads: Path, tmp_path: Path) -> None:
-    """With no schedule that is slower than none, and with none of another TVM, which may not even fit."""
+    """The build has no schedule slower than the static one, and none of another TVM, which may not even fit."""
     library_path = tmp_path / "records.sqlite"
     operator = f"{two_heads}:{store_record(two_heads, library_path)}"
 
@@ -248,7 +248,7 @@ def test_targets_are_listed_and_shown() -> None:
 @slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_path: Path) -> None:
-    """Nothing is left beside the output; after kill -9, the next command removes the temporary folder."""
+    """The output's folder is clean; after kill -9, the next command removes the temporary folder."""
     temporary, output = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()
     output.mkdir()

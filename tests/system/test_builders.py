@@ -62,7 +62,7 @@ def pool(cluster: Cluster) -> Iterator[DaskPool]:
 
 
 def test_strangers_are_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
-    """Other certificates are not let in, and where nobody listens nobody is waited for."""
+    """Other certificates are refused at once, and a dead address is reported without waiting."""
     make_certs(tmp_path / "others")
     address = cluster.scheduler.address
     stranger = DaskPool(ClusterAddress(address=address, certs=tmp_path / "others"))
@@ -103,14 +103,14 @@ def test_what_crashes_or_hangs_costs_one_task(pool: DaskPool, cluster: Cluster) 
 
 
 def test_tasks_of_one_key_stay_together(pool: DaskPool) -> None:
-    """A warm search goes on in the process that has it."""
+    """A warm search continues in the process that holds it."""
     found = {pool.submit_near("one", 30, tasks.process_id).result() for _ in range(3)}
 
     assert len(found) == 1
 
 
 def test_a_task_begins_anew_where_its_builder_was_killed(pool: DaskPool, cluster: Cluster, tmp_path: Path) -> None:
-    """It ends elsewhere, once; the builder that comes back is given tasks again."""
+    """The task completes elsewhere, once; the returning builder gets tasks again."""
     future = pool.submit_within(_ENDS_WITHIN_SEC, builder_tasks.wait_for, tmp_path)
     first = eventually_sync(lambda: [int(path.name) for path in tmp_path.iterdir()], _ENDS_WITHIN_SEC)[0]
     victim = next(each for each in cluster.builders if _is_below(first, each))
@@ -144,7 +144,7 @@ def test_a_scheduler_that_comes_back_is_given_the_tasks_again(pool: DaskPool, cl
 async def test_what_is_built_goes_from_its_builder_to_the_agent(
     pool: DaskPool, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The file never comes to the optimizer, nor when its builder is gone: another builds it again."""
+    """The file never passes through the optimizer; if its builder is gone, another builds it again."""
     with running_fleet(tmp_path, "devices: [{driver: simulated}]") as fleet:
         async with aio.connect(fleet.address) as client:
             one, two = [await _build(pool, size, tmp_path) for size in (16, 24)]

@@ -33,7 +33,7 @@ def network() -> Iterator[list[str]]:
 
 
 def test_a_bundle_finds_the_tracker_of_its_network(network: list[str], tmp_path: Path) -> None:
-    """Unpack and start, with nothing to type but `run`."""
+    """Unpacking and `run` are enough; no address is typed."""
     subprocess.run(["tar", "-xf", bundle_for("x86_64").path, "-C", tmp_path], check=True)
     python = str(Path(sys.base_prefix, f"bin/python3.{sys.version_info.minor}"))
     alone = {**environment(), "FLEET_PYTHON": python}

@@ -46,7 +46,7 @@ def test_a_compiled_model_is_called(two_heads: Path, no_records: str, tmp_path: 
 
 
 def test_a_model_for_a_board_can_be_saved_only(two_heads: Path, no_records: str, tmp_path: Path) -> None:
-    """Calling it here says so."""
+    """Calling it on this machine raises an error that says so."""
     model = fleet.compile(two_heads, "rpi3-32", library=no_records)
     model.save(tmp_path / "board.fleet")
 
@@ -68,7 +68,7 @@ def test_an_open_batch_is_closed(no_records: str) -> None:
 
 
 def test_a_pytorch_module_is_compiled_for_its_example_inputs(no_records: str) -> None:
-    """It answers as PyTorch does; without example inputs its shapes are not known."""
+    """It computes as PyTorch does; without example inputs its shapes are unknown."""
     torch = needs("torch")
     module, given = torch.nn.Linear(8, 4), torch.randn(2, 8)
 
@@ -117,7 +117,9 @@ def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records
 
 
 def test_stock_relax_keeps_its_functions_and_what_has_any_length(no_records: str) -> None:
-    """As TVM's exporter of language models writes them: several functions, none of them main, one for any length."""
+    """Modules from TVM's exporter of language models keep their several functions, none named main, one of any
+    length.
+    """
     import tvm
     from tvm import relax, tirx
 

@@ -1,4 +1,4 @@
-"""A real NVIDIA GPU: real NVML, real kernels through the worker. Runs only where one is."""
+"""A real NVIDIA GPU: real NVML, real kernels through the worker. Skipped on other machines."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_kernel_runs_and_is_timed(served: Fleet, matmul_so: Path, tmp_path: Pa
 
 
 def test_the_candidate_after_a_wild_read_is_clean(served: Fleet, matmul_so: Path, tmp_path: Path) -> None:
-    """An illegal address breaks the CUDA context for good; its worker ends with it, and nothing else."""
+    """An illegal address breaks the CUDA context for good; only its worker ends with it."""
     target_json = served.snapshot()["devices"][0]["inventory"]["target_json"]  # type: ignore[index]
     wild = build(default_schedule(wild_program(), target_json), target_json, tmp_path / "wild")
     where = ("--tracker", served.address)

@@ -109,7 +109,7 @@ def test_the_bundle_is_small() -> None:
 
 
 def test_it_is_a_raspberry_pi_in_the_fleet(bench: Bench) -> None:
-    """Its kind, board, target and readings are a Raspberry Pi's, and it says that it is emulated."""
+    """Its kind, board, target and readings are a Raspberry Pi's, and it is marked as emulated."""
     with bench.connect() as client, client.acquire("kind=raspberry_pi,emulated=true") as device:
         inventory = device.inventory
 
@@ -237,7 +237,7 @@ def test_a_library_that_is_in_use_can_be_put_again(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("name", "reason"), [("armv7", "armv7l"), ("soft", "armv7l"), ("host", "x86_64")])
 def test_an_artifact_for_another_machine_is_refused_before_it_travels(bench: Bench, name: str, reason: str) -> None:
-    """The client says which machine it was built for; nothing arrives on the board."""
+    """The client names the machine that the artifact was built for; no byte reaches the board."""
     artifact = Artifact(path=bench.kernels[name], digest=bench.artifact(name).digest)
     with (
         bench.connect() as client,
@@ -250,7 +250,7 @@ def test_an_artifact_for_another_machine_is_refused_before_it_travels(bench: Ben
 
 
 def test_a_killed_agent_comes_back_as_the_same_device(bench: Bench) -> None:
-    """Nothing of the killed one stays behind, and the next one serves at once."""
+    """The killed agent leaves nothing behind, and the next one serves at once."""
     bench.agent.kill()
     bench.agent.start()
     left, right = _square(5), _square(6)

@@ -103,7 +103,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def test_it_is_a_zynq_in_the_fleet(bench: Bench) -> None:
-    """Its kind, board, chip and hard-float target are a Zynq's, and it says that it is emulated."""
+    """Its kind, board, chip and hard-float target are a Zynq's, and it is marked as emulated."""
     with bench.connect() as client, client.acquire("kind=zynq,emulated=true") as device:
         inventory = device.inventory
         target = json.loads(inventory.target_json)
@@ -139,7 +139,7 @@ def test_kernels_built_here_compute_there_what_numpy_does(bench: Bench) -> None:
 
 
 def test_they_are_timed_and_their_failures_come_back(bench: Bench) -> None:
-    """Every repeat, wrong arguments in the words of the compiled code, and the candidate after them."""
+    """Results are every repeat, the compiled code's message for wrong arguments, and the next candidate's times."""
     artifact = bench.artifact("matmul", _SQUARE)
     evaluator = Evaluator(number=1, repeat=3)
     with bench.connect() as client, client.acquire("kind=zynq") as device:
@@ -203,7 +203,9 @@ def test_modules_call_the_fabric_from_32_bits(bench: Bench) -> None:
 
 
 def test_the_board_that_has_the_bitstream_is_preferred(bench: Bench) -> None:
-    """Of two boards that match it is taken; while it is held the other one is, for a preference makes nobody wait."""
+    """Of two matching boards it is granted first; while it is leased the other one is, since a preference delays no
+    grant.
+    """
     design = bench.bitstream("wanted")
     root = make_zynq_root(bench.folder / "other")
     config = bench.folder / "other.yaml"

@@ -131,7 +131,7 @@ async def test_a_stuck_core_costs_one_candidate(bench: Bench) -> None:
 
 
 async def test_a_killed_agent_knows_what_its_fabric_holds(bench: Bench) -> None:
-    """kill -9 between two leases: the label is there again, and modules run without programming."""
+    """After kill -9 between two leases, the label returns, and modules run without programming."""
     async with bench.connect() as client:
         async with client.acquire(BOARD) as device:
             await program(device, "gemm_i8", bench.folder)

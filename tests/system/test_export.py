@@ -221,7 +221,7 @@ def run_cli(*words: str) -> tuple[int, str, str]:
 
 
 def test_serve_check_finds_a_wrong_answer(exported: Exported, tmp_path: Path) -> None:
-    """It says which output differs and how long the model took, and its exit code is 1."""
+    """It names the differing output and the model's time, and its exit code is 1."""
     package = open_package(exported.path)
     manifest = read_manifest(package)
     contents = {name: read_file(package, name) for name in manifest.files}

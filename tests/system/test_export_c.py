@@ -1,4 +1,4 @@
-"""An exported model in a program in C, built as the how-to says."""
+"""An exported model in a program in C, built as in the how-to."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_program_in_c_computes_what_python_does(app: Path, unpacked: Path) -> 
 
 
 def test_a_program_in_c_says_what_is_wrong(app: Path, exported: Exported, unpacked: Path, tmp_path: Path) -> None:
-    """A folder that is none, a model for another machine, GPU or CPU, a newer format, a library that is missing."""
+    """Errors name an invalid folder, a model for another machine, GPU or CPU, a newer format, and a missing library."""
 
     def said(**changes: object) -> str:
         (unpacked / "manifest.json").write_text(format_manifest(replace(exported.manifest, **changes)))  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_a_program_in_c_says_what_is_wrong(app: Path, exported: Exported, unpack
 
 
 def test_an_output_is_as_large_as_the_data_makes_it(app: Path, tmp_path: Path) -> None:
-    """A detector finds as many boxes as there are, and sorts them, for which TVM has a second library; Python, too."""
+    """A detector returns a varying number of boxes, and sorts them with TVM's second library; so it does in Python."""
     limits = {"most": np.array(6), "overlap": np.array(0.5, np.float32), "least": np.array(0.5, np.float32)}
     nodes = [
         helper.make_node("NonMaxSuppression", ["boxes", "scores", *limits], ["found"]),

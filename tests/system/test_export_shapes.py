@@ -94,7 +94,7 @@ def test_an_exported_model_takes_each_of_its_shapes(exported: Exported, path: Pa
 
 
 def test_another_shape_is_refused_with_those_that_there_are(exported: Exported) -> None:
-    """In words that say how to have it."""
+    """The error names the exported shapes and the option to add another."""
     model = fleet.runtime.load(exported.path)
 
     said = (
@@ -126,7 +126,7 @@ def test_a_program_in_c_lists_the_shapes_and_sets_one(exported: Exported, tmp_pa
 
 
 def test_serve_check_times_each_shape(exported: Exported) -> None:
-    """A longer sequence takes its own time, and has its own answers."""
+    """A longer sequence has its own time and its own results."""
     done = run_fleet("serve-check", str(exported.path), "--repeat", "2", "--min-repeat-ms", "0", "--json")
     report = json.loads(done.stdout)
 

@@ -30,7 +30,7 @@ def state_of(fleet: Fleet, device_id: str) -> str:
 
 
 def test_nvml_that_hangs_costs_its_own_device_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other device goes on with trials and heartbeats, the GPU comes back by itself, and the agent ends in time."""
+    """The other device continues with trials and heartbeats, the GPU recovers by itself, and the agent ends in time."""
     nvml = fake_nvml.build(tmp_path)
     nvml.play(fake_nvml.H200)
     monkeypatch.setenv("FAKE_NVML", str(nvml.script))

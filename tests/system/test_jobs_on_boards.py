@@ -125,8 +125,8 @@ def test_jobs_on_two_kinds_of_boards_outlive_an_agent_and_an_optimizer(
     library: Library,
     start_optimizer: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    """Killed in the middle, both cost trials in flight and nothing else: every trial is another candidate, no two jobs
-    have one in common, no board has two leases, and its epochs grow.
+    """Both kills cost only trials in flight: every trial is another candidate, no two jobs share one, no board has two
+    leases, and its epochs grow.
     """
     names = [submit(two_products, library, seed) for seed in "12"]
     optimizers = {process.pid: process for process in (start_optimizer(), start_optimizer())}

@@ -1,4 +1,4 @@
-"""Joining a fleet as people do: two accounts of one machine, and the commands of the how-to."""
+"""Joining a fleet in practice: two accounts of one machine, and the commands of the how-to."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: P
 
 
 def test_an_agent_whose_tracker_comes_late_and_refuses_it_ends_as_well(tracker: Server, tmp_path: Path) -> None:
-    """It had said that it waits, and nobody reads on for ever."""
+    """An agent that was waiting for the tracker ends when it is refused."""
     first, second, operator = two_machines(tracker, tmp_path)
     with first.agent():
         eventually_sync(operator.devices)

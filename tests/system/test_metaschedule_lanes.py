@@ -1,4 +1,4 @@
-"""Leases under a stock runner: kept while busy, given back when idle, survived when lost. Real tracker and agents."""
+"""Leases under a stock runner: kept while busy, released when idle, replaced when lost. Real tracker and agents."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_several_devices_share_the_work(
 def test_close_gives_back_at_once_and_fails_the_rest(
     tracker: str, start_agent: StartAgent, lanes_on: Callable[..., Lanes], tmp_path: Path
 ) -> None:
-    """Nobody waits for ever for a result of a closed runner, and the device is free for others."""
+    """Pending results of a closed runner fail at once, and others get the device."""
     start_agent("sim")
     lanes = lanes_on()
     futures = submit(lanes, tmp_path, "sleep:0.3", 20)
@@ -180,7 +180,7 @@ def test_close_gives_back_at_once_and_fails_the_rest(
 
 
 def test_a_script_that_just_ends_leaves_no_lease(tracker: str, start_agent: StartAgent, tmp_path: Path) -> None:
-    """Without a call to close, the end of the process gives the device back, long before the lease would expire."""
+    """Without a call to close, the end of the process releases the device, long before the lease would expire."""
     start_agent("sim")
     (tmp_path / "x.so").write_text("latency_us:100")
     script = f"""

@@ -43,7 +43,7 @@ def matmul(size: int) -> Any:
 
 
 def uncompilable() -> Any:
-    """A program with a variable that nobody defines."""
+    """A program with an undefined variable."""
     import tvm
     from tvm import te, tirx
 
@@ -58,7 +58,7 @@ def leases(address: str) -> int:
 
 
 def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path: Path) -> None:
-    """A few arguments of a stock script change: it measures on the fleet, leaves its records and nothing else.
+    """A few arguments of a stock script change: it measures on the fleet, and leaves only its records.
 
     The records go to a library and serve only the target and device model that they were measured for.
     """
@@ -155,7 +155,7 @@ def test_a_candidate_that_crashes_costs_itself_only(ms: Any, tracker: str, tmp_p
 
 
 def test_what_is_no_library_is_refused_by_itself(ms: Any, tracker: str, tmp_path: Path) -> None:
-    """A tar file, as LocalBuilder makes, or a file that is gone, is the error of its candidate."""
+    """A tar file, as from LocalBuilder, or a missing file, is an error of its candidate."""
     path = tmp_path / "module.tar"
     path.write_bytes(b"no library")
     runner = FleetRunner(tracker, "cpu", idle_sec=0.2)
@@ -184,7 +184,7 @@ def test_a_build_that_fails_is_the_result_of_its_candidate(ms: Any) -> None:
 
 
 def test_no_device_ends_the_run_with_the_reason(ms: Any, tracker: str) -> None:
-    """A selector that nothing fits and a tracker that is not there are raised: nothing could ever be measured."""
+    """A selector without a match and a missing tracker raise an error, since no trial could ever be measured."""
     builder = FleetBuilder(max_workers=1)
     path = build(ms, matmul(8), builder)
     args = ms.arg_info.ArgInfo.from_prim_func(matmul(8)["main"])

@@ -1,4 +1,4 @@
-"""The commands that take a model, given files and places that cannot work: one line, before anything is started."""
+"""Commands that take a model, with unusable files and folders: one line, before anything is started."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A place where even root cannot write."""
+    """A folder where even root cannot write."""
     with mounted(tmp_path / "read-only", "ro") as place:
         yield place
 
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A place with room for a name, and nothing more."""
+    """A folder with room for a name, and no more."""
     with mounted(tmp_path / "full", "size=4k") as place:
         yield place
 
@@ -85,7 +85,7 @@ def test_an_exported_model_that_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["build", "export"])
 def test_a_place_where_nothing_can_be_written(command: str, two_products: Path, read_only: Path) -> None:
-    """Said before the model is compiled for it, not after."""
+    """The error comes before the model is compiled, not after."""
     said = refused(command, str(two_products), "-o", str(read_only / "it"))
 
     assert f"cannot write {read_only / 'it'}: {read_only} is read-only, or not yours" in " ".join(said.split())
@@ -104,7 +104,7 @@ def test_a_library_that_may_only_be_read(two_products: Path, tmp_path: Path) -> 
 
 
 async def test_a_child_whose_log_finds_no_room(full: Path) -> None:
-    """With nothing in its log, that the disk is full is all there is to say."""
+    """With an empty log, the full disk is the only reason to report."""
     spec = ChildSpec(name="tracker", command=("false",), log_path=full / "log")
 
     with pytest.raises(FleetError, match="full has no room left"):

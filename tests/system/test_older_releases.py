@@ -76,7 +76,7 @@ class Bench:
     artifact: Path
 
     def client(self, selector: str, *, is_older: bool) -> dict[str, Any]:
-        """Lease a device, measure on it and give it back, in a process of its own."""
+        """Lease a device, measure on it and release it, in a process of its own."""
         command = [sys.executable, "-c", _CLIENT, self.fleet.address, selector, str(self.artifact)]
         added = {"PYTHONPATH": str(self.code)} if is_older else {}
         folder = self.artifact.parent  # not the repository, which would be first on the path
@@ -154,7 +154,7 @@ def test_there_is_a_release_to_compare_with() -> None:
     ids=["older_agent", "older_client", "both_older", "both_newer"],
 )
 def test_a_release_and_today_work_together(bench: Bench, agent: str, is_older: bool) -> None:
-    """A lease is granted, a candidate uploaded and timed, and the lease given back: without that no client ends."""
+    """A client leases a device, uploads and times a candidate, and releases the device."""
     found = bench.client(f"name={agent}", is_older=is_older)
 
     assert found.pop("times") == pytest.approx([120e-6] * 2, rel=0.2)

@@ -88,7 +88,7 @@ def test_two_optimizers_share_a_fleet_and_one_is_killed(
     path: Path,
     start_optimizer: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    """Its job goes on in another process from its records; two jobs on the same workloads measure nothing twice."""
+    """Its job continues in another process from its records; two jobs on the same workloads measure nothing twice."""
     names = [submit(two_products, path, "--seed", seed) for seed in "12"]
     processes = {process.pid: process for process in (start_optimizer(), start_optimizer())}
     eventually_sync(lambda: len(trials(path, names[0])) >= 2, _ENDS_WITHIN_SEC)
@@ -113,7 +113,7 @@ def test_two_optimizers_share_a_fleet_and_one_is_killed(
 
 
 def stop(path: Path, name: str) -> JobState:
-    """Cancel a job, unless it has ended by then; return how it ended."""
+    """Cancel a job, unless it has ended by then; return its final state."""
     cancelled = run_fleet("jobs", "cancel", name, "--library", str(path))
     assert cancelled.returncode == 0 or has_ended(path, name), cancelled.stderr
     eventually_sync(lambda: has_ended(path, name), _ENDS_WITHIN_SEC)

@@ -1,4 +1,4 @@
-"""The commands of the README, the tutorials and the how-to guides work as they are written there."""
+"""The commands of the README, the tutorials and the how-to guides work as written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read(page: str) -> str:
 
 
 def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
-    """A new user's first hour: each line is typed as it stands, in an empty folder, where all ports are free."""
+    """A new user's first hour: each line is typed as it stands, in an empty folder, with all ports free."""
     walk_through(README, tmp_path)
 
 
@@ -91,7 +91,7 @@ def test_every_step_of_a_lesson_runs(pages: list[str], tmp_path: Path) -> None:
 
 
 def test_a_model_is_shipped_as_the_page_says(tmp_path: Path, two_products: Path) -> None:
-    """Every command and every line of Python of the how-to."""
+    """Every command and every line of Python of the how-to works."""
     (tmp_path / "model.onnx").write_bytes(two_products.read_bytes())
 
     walk_through(SHIPPING, tmp_path)

@@ -1,4 +1,4 @@
-"""`fleet profile` as people type it, on a real local fleet."""
+"""`fleet profile` as a command, on a real local fleet."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_operator_of_a_model_is_timed_in_its_place_and_alone(two_products:
 
 
 def test_the_tables_and_bars_are_for_people(two_products: Path, tmp_path: Path) -> None:
-    """Without --json, words and figures; without --alone, in half the time."""
+    """The output without --json has tables and bars; --no-alone halves the time."""
     library = str(tmp_path / "library.sqlite")
 
     done = run_fleet("profile", str(two_products), "--runs", "3", "--no-alone", "--library", library)

@@ -91,7 +91,7 @@ def test_each_test_runs_on_each_kind_and_the_report_says_where(
 
 
 def test_a_run_may_keep_one_device(fleet: Fleet, tests_of_leases: Path, tmp_path: Path) -> None:
-    """One lease for all tests, given back at the end."""
+    """All tests share one lease, released at the end."""
     xml = tmp_path / "report.xml"
 
     ended = run_pytest(
@@ -112,7 +112,7 @@ def test_a_selector_that_cannot_be_read_ends_the_run(tests_of_leases: Path) -> N
 
 
 def test_without_a_device_tests_are_skipped_unless_required(fleet: Fleet, tests_of_leases: Path) -> None:
-    """A laptop without boards runs the rest; CI says that it must have them."""
+    """A laptop without boards runs the other tests; CI can require a device."""
     words = ("--fleet-tracker", fleet.address, "--fleet-on", "kind=nothing", "-rs")
 
     relaxed = run_pytest(tests_of_leases, *words)

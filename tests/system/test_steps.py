@@ -43,7 +43,7 @@ def fleet(*words: str | Path, tracker: str | None = None) -> subprocess.Complete
 
 
 def test_time_without_a_tracker_starts_what_it_needs(matmul_so: Path) -> None:
-    """The side file tells the arguments, `--on` the driver; times and provenance come as JSON."""
+    """The side file has the arguments, `--on` the driver; times and provenance are printed as JSON."""
     done = fleet("time", matmul_so, "--on", "kind=cpu", "--repeat", "3", "--min-repeat-ms", "5", "--json")
 
     assert done.returncode == 0, done.stderr

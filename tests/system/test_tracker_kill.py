@@ -152,7 +152,7 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_open_address_needs_a_flag(tmp_path: Path) -> None:
-    """Listening where others can reach it is refused with the reason unless asked for."""
+    """Listening on an address that others can reach is refused with the reason, unless a flag allows it."""
     refused = run_tracker("--host", "0.0.0.0", "--port", "0", "--state-dir", str(tmp_path))
 
     assert refused.returncode == 2

@@ -39,8 +39,9 @@ def say(port: int, content: bytes) -> None:
 
 
 async def test_no_peer_writes_a_line_of_the_log(tmp_path: Path) -> None:
-    """Texts within HTTP/2 and torn frames, messages that are none: every line is JSON of ours, without a traceback,
-    and there are few."""
+    """Texts within HTTP/2, torn frames and invalid messages leave few lines in the log, all in its JSON form and
+    without a traceback.
+    """
     command = [
         "-m",
         "fleet.tracker",

@@ -84,7 +84,7 @@ def finish(process: subprocess.Popen[str]) -> dict[str, object]:
 
 
 def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) -> None:
-    """One command: timed operators, right numbers, records in the library, and a page; the next run goes on."""
+    """One command leaves timed operators, right numbers, records in the library, and a page; the next run continues."""
     library = tmp_path / "library.sqlite"
 
     done = tune(model, library, "--seed", "1")
@@ -98,7 +98,7 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     assert {"job", "trials", "wall_sec", "first_trial_sec", "workloads", "model"} <= set(report)
     assert 16 == report["trials"] == sum(item["trials"] for item in report["workloads"])
     for item in report["workloads"]:
-        # Operators of 20 us say nothing about gains: those are test_gain's and the benchmarks' to show.
+        # Operators of 20 us cannot show gains; test_gain and the benchmarks do.
         assert min(item["best_sec"], item["untuned_sec"]) > 0
         assert {"name", "weight", "errors"} <= set(item)
     assert min(report["model"]["tuned_ms"], report["model"]["untuned_ms"]) > 0
@@ -124,7 +124,7 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
 def test_a_device_that_is_not_there_is_said_before_the_import(
     model: Path, lasting_fleet: Fleet, tmp_path: Path
 ) -> None:
-    """The import of a large model takes minutes; its user does not wait for them to hear of a typo."""
+    """The import of a large model takes minutes; a typo is reported before it."""
     words = tune_words(model, tmp_path / "library.sqlite", "--tracker", lasting_fleet.address, "--on", "kind=nothing")
 
     ended = run_fleet(*words)
@@ -157,7 +157,9 @@ def test_a_tracker_that_dies_at_the_first_question_is_asked_again(model: Path, t
 
 
 def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:
-    """Ctrl-C keeps every finished trial, says how to go on, leaves no process; the same command does the rest."""
+    """Ctrl-C keeps every finished trial, prints the way to continue, and leaves no process; the same command does the
+    rest.
+    """
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library))
     until_stored(4, library, process)
@@ -181,7 +183,9 @@ def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path
 
 
 def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
-    """kill -9 of the tracker and a restart: the job finishes, nothing is lost, the device is never granted twice."""
+    """After kill -9 of the tracker and a restart, the job finishes, nothing is lost, and the device is never granted
+    twice.
+    """
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
     until_stored(2, library, process)
@@ -205,7 +209,9 @@ def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path
 
 
 def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
-    """kill -9 of the agent: its workers die too; when it is back the job goes on with at most one trial lost."""
+    """After kill -9 of the agent, its workers die, and the job continues with at most one trial lost once it is
+    back.
+    """
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
     until_stored(2, library, process)
@@ -259,7 +265,7 @@ def test_the_client_is_killed_during_a_tune(model: Path, lasting_fleet: Fleet, t
 
 
 def test_a_workload_that_has_had_enough_is_left_alone(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
-    """Trials beyond `--enough` on this device model are not spent, and the report says so."""
+    """Trials beyond `--enough` on this device model are not spent, and the report mentions it."""
     library = tmp_path / "library.sqlite"
     words = ("--tracker", lasting_fleet.address, "--no-model", "--enough", "3")
 
@@ -273,7 +279,7 @@ def test_a_workload_that_has_had_enough_is_left_alone(model: Path, lasting_fleet
 
 
 def test_a_job_searches_for_the_minutes_that_it_was_given(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
-    """Here they are over before it begins: each workload says so, and the model is compared as ever."""
+    """Here they are over before it begins: each workload is reported so, and the model is still compared."""
     library = tmp_path / "library.sqlite"
     words = ("tune", str(model), "--minutes", "0.001", "--library", str(library), "--json")
 
@@ -285,7 +291,7 @@ def test_a_job_searches_for_the_minutes_that_it_was_given(model: Path, lasting_f
 
 
 def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
-    """--tasks and --top choose; a pattern that fits nothing is an error that names the nearest."""
+    """--tasks and --top choose; a pattern without a match is an error that names the nearest."""
     library = tmp_path / "library.sqlite"
     words = ("--tracker", lasting_fleet.address, "--no-model")
 

@@ -42,7 +42,7 @@ def one_product_instead_of_a_sum(size: int) -> Workload:
 
 
 class SabotagedPool:
-    """The real pool, but the first candidate of each round is built from another program."""
+    """The real pool, except that the first candidate of each round is built from another program."""
 
     def __init__(self, pool: BuildPool, wrong: Workload) -> None:
         self._pool = pool
@@ -72,7 +72,7 @@ class SabotagedPool:
 
 
 async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) -> None:
-    """Its numbers give it away: it is recorded as WRONG_OUTPUT, and the best is a right one although it is slower."""
+    """It is recorded as WRONG_OUTPUT, and the best is a right one, although slower."""
     workload = matmul(96)
     with Library.open(tmp_path / "library.sqlite") as library, BuildPool(2, timeout_sec=60) as pool:
         library.add_workload(

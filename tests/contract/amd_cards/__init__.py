@@ -1,4 +1,4 @@
-"""AMD cards for tests, as the kernel shows them; where each figure comes from stands in README.md."""
+"""AMD cards for tests, as the kernel shows them; README.md has the source of each figure."""
 
 from __future__ import annotations
 

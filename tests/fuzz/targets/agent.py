@@ -92,7 +92,7 @@ class _Agent:
         self._server = Server()
 
     def call(self, content: bytes) -> float:
-        """Call the rpc that the first byte says, with the messages that follow."""
+        """Call the rpc that the first byte selects, with the messages that follow."""
         rpc = AGENT_RPCS[(content[0] if content else 0) % len(AGENT_RPCS)]
         return self._say(rpc, content[1:].split(BETWEEN), token())
 

@@ -32,7 +32,7 @@ from tests.fuzz.targets.tracker import open_tracker
 _LIVES = 500
 """Inputs per server; then another one starts, without their leftovers."""
 _HELD = 32
-"""Connections that are kept open and say nothing more; the oldest makes room."""
+"""Connections that are kept open without further bytes; the oldest makes room."""
 _ASK_EVERY = 20
 _ASK_SEC = 30.0
 _SECRET = PlainSecret(secret=b"known to both")
@@ -61,7 +61,7 @@ class _Port:
         self._inputs = 0
 
     def connect(self, content: bytes) -> float:
-        """Connect, send bytes, and end as the first one says."""
+        """Connect, send bytes, and end as the first one selects."""
         loop = self._loop = self._loop or ServerLoop()
         if self._inputs % _LIVES == 0:
             loop.run(self._stop())

@@ -1,4 +1,4 @@
-"""Texts that people write, on command lines and in YAML."""
+"""Texts from users, on command lines and in YAML."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _key(content: bytes) -> None:
 def _agent_yaml(content: bytes) -> None:
     with contextlib.suppress(ConfigError, DeviceError):
         config = parse_config(read_yaml(written("agent.yaml", content)))
-        # Other drivers look for hardware, and count says how many simulated devices are made.
+        # Other drivers search for hardware, and count sets the number of simulated devices.
         entries = [entry for entry in config.devices or [] if isinstance(entry, dict)]
         if all(entry.get("driver") == "simulated" and str(entry.get("count", 1)) < "5" for entry in entries):
             make_drivers(config, host_name="here")

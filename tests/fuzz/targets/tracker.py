@@ -67,7 +67,7 @@ class _Tracker:
         self._proofs: dict[Role, Credentials] = {}
 
     def call(self, content: bytes) -> float:
-        """Call the rpc that the first byte says, with the messages that follow."""
+        """Call the rpc that the first byte selects, with the messages that follow."""
         rpc = TRACKER_RPCS[(content[0] if content else 0) % len(TRACKER_RPCS)]
         role = Role.AGENT if rpc.startswith("Agent") else Role.ADMIN
         loop = self._ready()
