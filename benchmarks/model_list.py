@@ -66,7 +66,7 @@ ENTRIES = (
     *(Entry(name=name, budget=_MIXED) for name in HELD_OUT),
 )
 QUICK = ("keyword_spotting", "llama")
-"""Enough for a look at everything that the benchmark does, in half a minute."""
+"""Enough to try everything that the benchmark does, in half a minute."""
 
 
 def find_entries(text: str) -> list[Entry]:

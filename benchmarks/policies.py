@@ -28,7 +28,7 @@ def take_turns(race: Race) -> tuple[int, list[int]]:
 
 
 def follow_gradient(race: Race) -> tuple[int, list[int]]:
-    """Decide as MetaSchedule's gradient-based task scheduler does: it does not look at device seconds."""
+    """Decide as MetaSchedule's gradient-based task scheduler does, which ignores device seconds."""
     index = _steepest(race)
     return index, race.lanes[index].waiting[:BATCH]
 

@@ -71,7 +71,7 @@ class Sample:
     memory_mb: float
     """Resident."""
     cpu_ms_per_grant: float
-    """Processor time of the whole process, over its grants: reports, renewals and looks at the fleet are in it."""
+    """Processor time of the whole process per grant, which includes reports, renewals and reads of the fleet."""
     threads: int
     files: int
     grants_per_sec: float

@@ -91,7 +91,7 @@ class FakePhone:
             await link.close(signal.SIGHUP)
 
     async def reboot(self) -> None:
-        """Vanish with all processes, and come back."""
+        """Vanish with all processes, and return."""
         for link in list(self._links):
             await link.close(signal.SIGKILL)
         await self.stop()

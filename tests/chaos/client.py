@@ -135,7 +135,7 @@ async def serve(arguments: argparse.Namespace) -> None:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for task in ended:
-                    task.result()  # a holder never ends but by an error that is none of the fleet's
+                    task.result()  # a holder ends only by an error that is not the fleet's
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The processes of a fleet under faults: started, killed, stopped and continued, looked at."""
+"""The processes of a fleet under faults: started, killed, stopped, continued and inspected."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Link:
                 await _both(lambda: self._pass(reader, back), lambda: self._pass(there, writer))
                 self._end(back)
         except OSError:
-            pass  # nobody listens there now: as the caller would have found
+            pass  # no server listens now: reset, as the caller would have seen
         finally:
             self._end(writer)
 

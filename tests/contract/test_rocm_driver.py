@@ -171,7 +171,7 @@ def let_answer(sensor: Path) -> None:
 
 
 async def test_a_sensor_that_hangs_costs_its_card_until_it_answers(tmp_path: Path, runtime_stub: Path) -> None:
-    """A pipe without a writer stands for a read that hangs, as with a card whose firmware hangs."""
+    """A pipe without a writer stands for a read that hangs, as when a card's firmware hangs."""
     config = RocmConfig(gpu="0000:63:00.0", sys_root=put_card(tmp_path, "mi210"), tvm_library=runtime_stub)
     driver = RocmDriver("mi210", config, "lab", source=replace(AMDGPU, limit_sec=0.2))
     await driver.open(NoStrays())

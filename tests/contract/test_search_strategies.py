@@ -123,7 +123,7 @@ def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Work
 
 
 def test_ours_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package whose strategy has the name of one of ours changes nothing."""
+    """A package that registers a strategy under one of our names changes nothing."""
     (tmp_path / "spy-1.0.dist-info").mkdir()
     (tmp_path / "spy-1.0.dist-info/entry_points.txt").write_text("[fleet.strategies]\nrandom = spread_search:SPREAD\n")
     monkeypatch.syspath_prepend(str(tmp_path))

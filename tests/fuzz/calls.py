@@ -73,7 +73,7 @@ class Server:
         """Make one call, "fleet.v1.Service/Method", and read the first answers.
 
         Raises:
-            Aborted: it ended with an error that is none of ours.
+            Aborted: it ended with an error from outside our hierarchy.
         """
         found = (handlers.service(_Details(f"/{rpc}")) for handlers in self._handlers)
         handler = next(one for one in found if one is not None)

@@ -318,7 +318,7 @@ async def test_rests_between_repeats_are_taken(holder: Holder, models: Path, col
         assert run_sec >= 0.12
         return run_sec < 9 * 6 * 0.06
 
-    await eventually(is_shorter_than_a_rest_for_each_run)  # at once, unless the machine stood still
+    await eventually(is_shorter_than_a_rest_for_each_run)  # at once, unless the machine stalled
 
 
 async def test_all_other_knobs_reach_the_evaluator(holder: Holder, models: Path) -> None:

@@ -54,7 +54,7 @@ class LateBoard(SimulatedDriver):
 
 
 class Upload:
-    """Pieces that are there at once."""
+    """Pieces that are available at once."""
 
     def __init__(self) -> None:
         self.is_read = False

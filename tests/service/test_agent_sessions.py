@@ -343,7 +343,7 @@ async def test_reports_reach_the_tracker(bench: Bench) -> None:
 
 
 async def test_the_agent_attaches_again_after_a_tracker_restart(bench: Bench) -> None:
-    """It dials for ever, and is the same agent to the tracker."""
+    """It redials indefinitely, and the tracker recognizes it as the same agent."""
     await bench.tracker.stop()
     await bench.tracker.start()
 
@@ -352,7 +352,7 @@ async def test_the_agent_attaches_again_after_a_tracker_restart(bench: Bench) ->
 
 
 async def test_leases_of_a_replaced_tracker_are_over(bench: Bench) -> None:
-    """A tracker with another key knows nothing of them, and may grant the device at once, from epoch 1."""
+    """A tracker with another key does not know them, and may grant the device at once, from epoch 1."""
     older = bench.holding(epoch=5)
     pid = await older.open()
     await bench.tracker.stop()

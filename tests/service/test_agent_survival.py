@@ -83,7 +83,7 @@ async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(tmp_p
 
 
 class CarelessDriver(SimulatedDriver):
-    """Somebody's first driver."""
+    """A user's first driver, with a bug."""
 
     def _probe(self) -> Health:
         raise KeyError("battery")
@@ -109,14 +109,14 @@ async def test_a_driver_that_fails_costs_its_own_device(tmp_path: Path) -> None:
 
 
 class NamelessDriver(SimulatedDriver):
-    """Its board says nothing of itself."""
+    """Its board reports no inventory."""
 
     def _inventory(self) -> Inventory:
         raise FileNotFoundError("model")
 
 
 class HugeDriver(SimulatedDriver):
-    """Its board says too much of itself."""
+    """Its board reports values out of range."""
 
     def _inventory(self) -> Inventory:
         return replace(super()._inventory(), core_count=2**32)

@@ -46,7 +46,7 @@ def adb_that_lists(folder: Path, *lines: str) -> Path:
 
 
 async def test_lines_without_end_are_read(tmp_path: Path) -> None:
-    """A kernel that prints megabytes without a break is not stopped by a pipe that nobody empties."""
+    """Its output is drained, so megabytes without a line break do not block it."""
     server = server_that(tmp_path, told="12345")
 
     await server.start(FILES, mask=0, threads=1, library_path="", device_type="cpu")

@@ -175,7 +175,7 @@ async def test_a_cancelled_request_ends_its_wait(local: LocalFleet, client: Flee
 
 
 async def test_a_lost_lease_ends_the_command_and_its_children(local: LocalFleet, client: Fleet) -> None:
-    """After a revocation the whole tree is gone, the reason is said, and the exit code is 1."""
+    """After a revocation the whole process tree is gone, the reason is printed, and the exit code is 1."""
     process = await start(local, "acquire", "simulated", "--", "sh", "-c", "sleep 300 & sleep 301")
     await eventually(lambda: holds(client), _START_SEC)
     await eventually(lambda: len(psutil.Process(process.pid).children(recursive=True)) >= 3, _START_SEC)
@@ -301,7 +301,7 @@ async def test_a_device_shows_its_last_hour(local: LocalFleet) -> None:
 
 
 async def test_an_unknown_device_has_no_history(client: Fleet) -> None:
-    """The tracker says so instead of showing an empty hour."""
+    """The tracker reports an error instead of an empty hour."""
     with pytest.raises(NotFound, match="devices/nobody"):
         await client.history("devices/nobody")
 

@@ -88,7 +88,7 @@ def test_the_prompt_says_what_is_held(tmp_path: Path) -> None:
 
 
 def test_timing_repeats_as_the_command_does(tmp_path: Path) -> None:
-    """`module.time()`, `device.time()` and `fleet time` without options ask for the same."""
+    """`module.time()`, `device.time()` and `fleet time` have the same defaults."""
     path = tmp_path / "matmul.so"
     path.write_bytes(b"no real library")
     args = [((2, 2), "float32")]

@@ -1,4 +1,4 @@
-"""The client against the real tracker: the queue, lost leases, and a tracker that goes away and comes back."""
+"""The client against the real tracker: the queue, lost leases, and a tracker that disappears and returns."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_what_cannot_be_had_is_refused_in_its_own_words() -> None:
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
-    """Cancelling an acquire takes it out of the queue; a grant in that very moment is given back."""
+    """Cancelling an acquire removes it from the queue; a simultaneous grant is released."""
     async with one_device() as (_, _, client):
         async with client.acquire("simulated"):
             waiting = asyncio.create_task(client.acquire_device("simulated"))
@@ -154,7 +154,7 @@ async def test_a_lease_is_renewed_and_its_session_extended() -> None:
 
 @pytest.mark.slow
 async def test_a_lease_survives_a_restart_of_the_tracker() -> None:
-    """Measuring goes on while the tracker is away, and the lease is renewed when it is back."""
+    """Measuring continues while the tracker is away, and the lease is renewed when it returns."""
     async with one_device() as (tracker, _, client), client.acquire("simulated") as device:
         before = device.token
         await tracker.stop()
@@ -179,7 +179,7 @@ async def test_a_wait_survives_a_restart_of_the_tracker() -> None:
             await tracker.restart()
             await eventually(lambda: client.is_connected)
             assert not waiting.done()
-        # The agent of this test does not come back by itself as a real one does.
+        # The agent of this test does not reconnect by itself as a real one does.
         async with SimulatedAgent(tracker.address, ["devices/one"]):
             device = await waiting
             snapshot = await client.snapshot()

@@ -263,7 +263,7 @@ async def test_a_stuck_core_costs_one_candidate(
         response = await workers.call(artifacts[TILES[0]])
         return response if response.error == 0 else None
 
-    called = await eventually(good)  # at once, unless the machine stood still for as long
+    called = await eventually(good)  # at once, unless the machine stalled for as long
 
     assert kind_of(stuck) == "RUN_FAILED"
     assert "gemm_i8 is stuck: ctrl & 0x1 was not 0x0 within 2000 ms" in stuck.error_message

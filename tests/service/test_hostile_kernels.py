@@ -111,7 +111,7 @@ def test_the_agents_environment_is_not_to_be_read(site: str, seen: int, request:
 
 @pytest.mark.parametrize("site", ["jailed", "ruled"])
 def test_shared_memory_is_gone_with_its_worker(site: str, request: pytest.FixtureRequest) -> None:
-    """Files in /dev/shm and segments of System V stayed for ever: they are its own, or cannot be made."""
+    """Files in /dev/shm and System V segments once stayed for ever; now they are private, or cannot be made."""
     assert request.getfixturevalue(site)["leave_shared_memory"] == {"kind": "UNSPECIFIED", "left": []}
 
 

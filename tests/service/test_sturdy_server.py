@@ -1,4 +1,4 @@
-"""A server goes on, whatever its peers call."""
+"""A server survives any call of its peers."""
 
 from __future__ import annotations
 

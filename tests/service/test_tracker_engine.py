@@ -1,4 +1,4 @@
-"""The tracker's turns: short ones, and none that punishes others for its own slowness."""
+"""The tracker's turns: short ones, which do not penalize clients for the tracker's own stalls."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ async def test_newer_stream_of_a_client_replaces_the_older(served: ServedTracker
 
 
 class SlowDisk(FakeClock):
-    """A clock that goes on while a tracker opens its files."""
+    """A clock that advances while a tracker opens its files."""
 
     next_stall_sec = 0.0
     """Duration of the next reading of the clock."""

@@ -91,7 +91,7 @@ def test_builders_are_listed(cluster: Cluster) -> None:
 
 
 def test_what_crashes_or_hangs_costs_one_task(pool: DaskPool, cluster: Cluster) -> None:
-    """Errors come back as from a pool of this machine, and builders live on."""
+    """Errors arrive as from a pool of this machine, and builders survive."""
     with pytest.raises(BuildError, match="SIGSEGV"):
         pool.submit(tasks.crash).result()
     with pytest.raises(BuildError, match=r"took longer than 0.2 s") as late:

@@ -33,7 +33,7 @@ assert not np.shares_memory(first[0], again[0])
 
 
 def test_a_model_for_opencl_runs_from_python(exporting: Callable[..., Exported]) -> None:
-    """Inputs go to the device and outputs come back; host and kernels are in one library."""
+    """Inputs are copied to the device and outputs back; host and kernels are in one library."""
     require_opencl()
     target = target_of(find_opencl_devices()[0], read_host())
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _WITHIN_SEC = 330
 _ENDS_WITHIN_SEC = 200
-"""Other tests tune beside these, and one of them measures at a time; nobody waits longer than 300 s for that."""
+"""Other tests tune concurrently, and one of them measures at a time; no wait exceeds 300 s."""
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Gu
 
 
 class _Tracker:
-    """A tracker in this process, whose services are called directly."""
+    """A tracker in this process; its services are called directly."""
 
     def __init__(self) -> None:
         self._loop: ServerLoop | None = None
