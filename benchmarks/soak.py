@@ -82,7 +82,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """Slope of a line through the samples."""
+    """A line fitted through the samples of one figure."""
 
     mean: float
     per_hour: float
