@@ -1,4 +1,4 @@
-"""One agent, put together: drivers, worker pool, artifact store, sessions, data path, and the stream to the tracker.
+"""One agent, composed of drivers, worker pool, artifact store, sessions, data path, and the stream to the tracker.
 
 The process that this runs in never imports TVM and never touches a device: workers do.
 """
@@ -53,7 +53,7 @@ _DEFAULT_MEMORY_BYTES = 1024**3
 """Used where the machine does not say how much memory it has."""
 
 _MAY_HEAL = (DeviceMissing, DeviceError, BuildError)
-"""Errors that a later attempt may not meet. Others, as a wrong configuration, keep the agent from starting."""
+"""Errors that may not recur on a later attempt. Others, such as a wrong configuration, keep the agent from starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,7 @@ class Agent:
         finders: Sequence[DeviceFinder] | None = None,
         timing: Timing = USUAL,
     ) -> None:
-        """Args:
-        finders: of devices that come while the agent runs; None: those that the configuration asks for.
-        """
+        """Args: finders: find devices that appear while the agent runs; None: the finders of the configuration."""
         self._config = config
         self._drivers = list(drivers)
         self._devices: list[ServedDevice] = []
@@ -97,7 +95,7 @@ class Agent:
         )
         self._search = Search(self._drivers, self._look_for, timing)
         self._joining = asyncio.Lock()
-        """Held while a device that came later is opened, so that two that come at once cannot take the same name."""
+        """Held while a later device is opened, so that two devices that appear at once cannot take the same name."""
 
         self._agent_id = secrets.token_hex(8)
         self._home = home
@@ -132,7 +130,7 @@ class Agent:
 
     @property
     def key_id(self) -> str:
-        """The name of the key that it shows."""
+        """Id of the agent's key."""
         return own_key_id(self._membership.shown().key_pem)
 
     @property
@@ -146,11 +144,11 @@ class Agent:
         return self._pool.worker_pids
 
     def family_pids(self) -> list[int]:
-        """Return the process ids of the live workers, and of whatever they started."""
+        """Return the process ids of the live workers and of their descendants."""
         return self._pool.family_pids()
 
     async def open(self) -> None:
-        """Open the devices, listen, and begin to attach.
+        """Open the devices, listen, and begin to attach to the tracker.
 
         Raises:
             ConfigError: the port or the state directory is in use, or a runtime is missing.
@@ -164,7 +162,7 @@ class Agent:
             raise
 
     async def close(self) -> None:
-        """End all sessions, let go of the devices, leave no process behind. Idempotent."""
+        """End all sessions, release the devices, and leave no process behind. Idempotent."""
         tasks = [task for task in (self._link_task, self._renewing, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
@@ -181,7 +179,7 @@ class Agent:
         self._unlock()
 
     async def wait_attached(self, timeout_sec: float | None) -> bool:
-        """Wait until the tracker answers; False when it does not within this time; None: however long that takes.
+        """Wait until the tracker answers; return False after the time limit. None: no limit.
 
         Raises:
             FleetError: the tracker refuses this agent; the message names the remedy.
@@ -236,7 +234,7 @@ class Agent:
         self._search.start()
 
     async def _open_drivers(self) -> None:
-        """Open all devices. One that fails is shown as missing, as long as another one works."""
+        """Open all devices. A device that fails is listed as missing, as long as another one works."""
         failed: list[FleetError] = []
         for index, driver in enumerate(self._drivers):
             opened = self._drivers[index] = await self._opened(driver)
@@ -250,7 +248,7 @@ class Agent:
             logger.warning("a device cannot be opened", extra={"error": str(absence)})
 
     async def _opened(self, driver: Driver) -> Driver:
-        """Open a device; return a MissingDevice in its place where that fails."""
+        """Open a device; return a MissingDevice in its place if that fails."""
         driver.changed = self._attach_anew
         try:
             await driver.open(self._pool)
@@ -265,7 +263,7 @@ class Agent:
         return missing
 
     async def _take_in(self, driver: Driver) -> None:
-        """Serve one more device, unless one of its name is served: it is the same, or it needs another name."""
+        """Serve another device. If one of its name is served, it is the same device, or needs another name."""
         async with self._joining:
             if driver.name in self.device_names:
                 logger.warning("a device of this name is served already", extra={"device": driver.name})
@@ -300,14 +298,14 @@ class Agent:
             if missing.driver is not None and failed:
                 raise failed[0].error
             for other in failed:
-                # It has a name now, and stands for itself.
+                # The device has a name now, and replaces its placeholder.
                 self._leave(missing)
                 self._join(other)
 
     def _join(self, driver: Driver) -> None:
         self._drivers.append(driver)
         if self._sessions is None:
-            return  # the agent itself is being opened, and serves all drivers in a moment
+            return  # the agent is being opened, and is about to serve all drivers
         self._own_cpus.keep_off(driver.cpus)
         self._pool.default_cpus = self._own_cpus.for_others
         device = self._serve(driver)
@@ -316,7 +314,7 @@ class Agent:
         self._attach_anew()
 
     def _leave(self, missing: MissingDevice) -> None:
-        """Stop serving it, without closing it: a report may be under way, and its driver is in use. Idempotent."""
+        """Stop serving a device without closing it: a report may be in progress that uses its driver. Idempotent."""
         if not any(driver is missing for driver in self._drivers):
             return
         self._drivers[:] = [driver for driver in self._drivers if driver is not missing]
@@ -349,7 +347,7 @@ class Agent:
         return replace(inventory, facts={**inventory.facts, "jail": str(self._pool.jail)})
 
     def _check_jail(self) -> None:
-        """Log the jail of the workers.
+        """Log the isolation layers of the workers.
 
         Raises:
             ConfigError: less than is required.
@@ -386,5 +384,5 @@ class Agent:
 
 
 def _default_memory_limit() -> int:
-    """Return half of the machine's memory: the agent, its tracker and the user's shell live here too."""
+    """Return half of the machine's memory: the agent, its tracker and the user's programs need memory, too."""
     return read_host().memory_bytes // 2 or _DEFAULT_MEMORY_BYTES

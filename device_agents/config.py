@@ -1,4 +1,4 @@
-"""agent.yaml, the configuration of an agent. Every key is optional; without a file the agent serves all found devices.
+"""Configuration of an agent, agent.yaml. Every key is optional; without a file the agent serves all found devices.
 
 devices:                          # default: all that the drivers find; at least one cpu device named <host>-cpu
   - driver: cpu
@@ -140,7 +140,7 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
 
 
 def make_finders(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[DeviceFinder]:
-    """Make the finders of devices that come while the agent runs.
+    """Make the finders of devices that appear while the agent runs.
 
     Raises:
         ConfigError: as `make_drivers`.
@@ -157,12 +157,12 @@ def make_finders(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
 
 
 def known_keys() -> dict[str, list[Key]]:
-    """Return the keys that an entry of each installed driver may have besides 'driver', by the driver's name."""
+    """Return the keys that an entry may have besides 'driver', by the name of the installed driver."""
     return {name: keys_of(load_driver(name, where="known keys").settings) for name in known_drivers()}
 
 
 def short_host_name() -> str:
-    """Return this machine's name, fit for a device name."""
+    """Return this machine's name in the form of a device name."""
     name = socket.gethostname().partition(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:48].strip(".-_") or "host"
 

@@ -1,4 +1,4 @@
-"""The base of all drivers. A driver knows one kind of hardware; leases, sessions, workers and gRPC are the agent's.
+"""Base class of all drivers. A driver knows one kind of hardware; the agent owns leases, sessions, workers and gRPC.
 
 Every driver keeps this contract, which tests/contract/test_driver.py checks:
 
@@ -97,7 +97,7 @@ class ProgramOrder:
     """Load it even when it is loaded already."""
 
     timeout_sec: float | None = None
-    """None: the driver's own."""
+    """None: the driver's default."""
 
 
 class Fabric(Protocol):
@@ -127,14 +127,14 @@ class StraySweeper(Protocol):
 
 
 class NoStrays:
-    """Sweeps nothing: for a driver that is looked at, and starts no workers."""
+    """Kills nothing: for a driver that is only inspected and starts no workers."""
 
     async def sweep(self) -> None:
         """Do nothing."""
 
 
 class DeviceFinder(Protocol):
-    """Looks for devices that come while the agent runs."""
+    """Finds devices that appear while the agent runs."""
 
     @property
     def preload(self) -> str | None:
@@ -142,14 +142,14 @@ class DeviceFinder(Protocol):
         ...
 
     async def look(self) -> list[Driver]:
-        """Return a driver, not yet open, for each device that has come since the last look.
+        """Return a driver, not yet open, for each device that appeared since the last call.
 
         The driver of a device that goes stays, and says in its Health that the device is away.
         """
         ...
 
     async def wait(self) -> None:
-        """Return when it is worth looking again."""
+        """Wait until another call of `look` may find devices."""
         ...
 
     async def close(self) -> None:
@@ -239,7 +239,7 @@ class Driver(ABC):
 
     @property
     def name(self) -> str:
-        """ "devices/<id>"."""
+        """Resource name, "devices/<id>"."""
         return f"devices/{self.device_id}"
 
     @property
@@ -302,7 +302,7 @@ class Driver(ABC):
             return Telemetry(read_at_sec=time.time())  # the probe reports the reason
 
     async def prepare(self) -> None:
-        """Make the device ready for a worker. Called before each, also for one that follows a failed one.
+        """Prepare the device for a worker. Called before each worker's start, including restarts after a failure.
 
         Raises:
             DeviceError: it cannot be made ready.
@@ -315,7 +315,7 @@ class Driver(ABC):
         return True
 
     def learn(self, error: ErrorKind | None, message: str) -> None:  # noqa: B027 - most drivers see for themselves
-        """Take note of how a trial on the device ended; `error` is None when it gave a time."""
+        """Record a trial's outcome on the device; `error` is None if it was timed."""
 
     async def reset(self) -> None:
         """Make the device ready for the next session."""
@@ -324,7 +324,7 @@ class Driver(ABC):
             await self._sweeper.sweep()
 
     async def close(self) -> None:
-        """Let go of the hardware. Idempotent."""
+        """Release the hardware. Idempotent."""
         self._state = "closed"
         if self._blocking is not None:
             await self._blocking.close(self._let_go)
@@ -334,7 +334,7 @@ class Driver(ABC):
             raise DeviceClosed(f"{self.name} is {'closed' if self._state == 'closed' else 'not open yet'}")
 
     def _opened(self, found: T | None) -> T:
-        """Return the result of `open`.
+        """Return the inventory that `open` read.
 
         Raises:
             DeviceError: the device was not opened.
@@ -344,10 +344,10 @@ class Driver(ABC):
         return found
 
     async def _find(self) -> None:  # noqa: B027 - nothing to find where nothing is real
-        """Do the I/O of `open`."""
+        """Find the hardware and read its inventory; the I/O of `open`."""
 
     async def _ask(self, read: Callable[[], T], limit_sec: float | None = None) -> T:
-        """Call `read` where it may block, and return its result.
+        """Call `read` in the thread for blocking reads, and return its result.
 
         Args:
             limit_sec: instead of the source's.

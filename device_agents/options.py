@@ -1,4 +1,6 @@
-"""Options of an agent; the rest stands in agent.yaml. Imported by the command line: kept free of gRPC and drivers."""
+"""Command line options of an agent; agent.yaml holds the rest. The command line imports this: kept free of gRPC and
+drivers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owner's labels, matched by selectors, and facts, kept by records, of a device in agent.yaml.
+"""Labels (matched by selectors) and facts (stored with records) that the owner sets for a device in agent.yaml.
 
     devices:
       - driver: cpu
@@ -30,7 +30,7 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLabels:
-    """The keys that an entry of any driver may have."""
+    """Keys that are valid in an entry of any driver."""
 
     labels: Annotated[dict[str, object], "What selectors match beside what is found: {rack: 3, cooling: fan}."] = field(
         default_factory=dict
@@ -40,18 +40,18 @@ class OwnerLabels:
     )
 
     def label_texts(self) -> dict[str, str]:
-        """Return the labels as selectors see them."""
+        """Return the labels as texts, as selectors match them."""
         return {key: _text(value) for key, value in self.labels.items()}
 
     def facts_json(self) -> str:
-        """Return the facts as JSON; empty when nothing is said."""
+        """Return the facts as JSON; empty without facts."""
         return json.dumps(self.facts, sort_keys=True, allow_nan=False, default=_iso) if self.facts else ""
 
 
 def split_owner_labels(
     entry: Mapping[str, object], where: str, *, own_keys: Collection[str] = ()
 ) -> tuple[OwnerLabels, dict[str, object]]:
-    """Return an entry's labels and facts, and the settings of its driver.
+    """Return the owner's labels and facts of an entry, and the remaining settings of its driver.
 
     Args:
         own_keys: settings of the driver: a simulated device may have any label, "arch" too.
@@ -75,7 +75,7 @@ def split_owner_labels(
 
 
 class LabellingFinder:
-    """Gives the devices of a finder the labels and facts of their entry."""
+    """Finder that adds its entry's labels and facts to the devices of another finder."""
 
     def __init__(self, finder: DeviceFinder, given: OwnerLabels) -> None:
         self._finder = finder
@@ -119,7 +119,7 @@ def _text(value: object) -> str:
 
 
 def _iso(value: object) -> str:
-    """YAML makes dates of texts that look like one."""
+    """Return dates as ISO text: YAML converts texts that look like a date."""
     if isinstance(value, date):
         return value.isoformat()
     raise TypeError(f"{value!r} is no JSON")

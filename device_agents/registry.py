@@ -55,7 +55,7 @@ def find_devices(root: Path = Path("/"), *, only_finders: bool = False) -> list[
 
 
 def diagnose() -> list[Finding]:
-    """Return which drivers are installed."""
+    """Return the installed drivers."""
     return [Finding(name="drivers", seen=", ".join(known_drivers()))]
 
 

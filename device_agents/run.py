@@ -69,7 +69,7 @@ def run_agent(options: AgentOptions) -> int:
 
 
 def _told(options: AgentOptions) -> AgentOptions:
-    """Wait for the tracker's address, where that comes later than everything else."""
+    """Wait for the tracker's address, which may be known later than everything else."""
     if options.tracker != _BY_STDIN:
         return options
     address = sys.stdin.readline().strip()
@@ -85,7 +85,7 @@ async def _serve(options: AgentOptions) -> int:
     config = _config(options, where)
     if options.tracker is not None:
         check_address(options.tracker, "the tracker's address")
-    state_dir = (options.state_dir or _default_state_dir()).absolute()  # workers have directories of their own
+    state_dir = (options.state_dir or _default_state_dir()).absolute()  # workers use separate directories
     home = Home(
         tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
         state_dir=state_dir,
@@ -122,7 +122,7 @@ def _say(agent: Agent, home: Home, what: str) -> None:
 
 
 async def join_fleet(token: JoinToken, tracker: str, state_dir: Path | None) -> tuple[Path, Identity]:
-    """Make the agent of a state directory a member of a tracker's fleet; return the path of its key, and the member.
+    """Join the agent of a state directory to a tracker's fleet; return the path of its key, and the member.
 
     Raises:
         TrackerUnavailable: no tracker answers at that address.
@@ -171,7 +171,7 @@ def _host(options: AgentOptions) -> str:
 
 
 async def _unless(stopped: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """Do something, but no longer than until it is time to stop; return None then."""
+    """Await something, but no longer than until the agent has to stop; return None then."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

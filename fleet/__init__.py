@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fleet.optimizer.from_python import TunedJob, tune
     from fleet.reports.report import Report, report
 
-# gRPC reads this when it is first imported. Otherwise its C code writes lines of its own to stderr: one for every
-# failed try to connect, which reaches us as an error anyway, and what a peer says, which could look like our log.
+# gRPC reads this when it is first imported. Otherwise its C code writes to stderr: a line for every failed connection,
+# which is also raised as an error, and text of peers, which could look like our log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [

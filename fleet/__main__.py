@@ -71,7 +71,7 @@ def _run() -> int | str | None:
 
 
 def _flushed(code: int | str | None) -> int | str | None:
-    """Flush stdout and return the exit code. A full disk is a one-line error; a closed pipe prints nothing."""
+    """Flush stdout and return the exit code. A full disk is a one-line error; a closed pipe is silent."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -93,7 +93,7 @@ def _leave_orderly(number: int, _frame: FrameType | None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Have streams that our caller closed lead nowhere: what is opened next would get their numbers."""
+    """Open /dev/null for standard streams that the caller closed, so that later files do not get their numbers."""
     for number, (name, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)

@@ -1,4 +1,4 @@
-"""The asynchronous door to a fleet: `async with fleet.aio.connect("host:9290") as client: ...`."""
+"""Asynchronous API of a fleet: `async with fleet.aio.connect("host:9290") as client: ...`."""
 
 from fleet.client.aio import Fleet, connect
 from fleet.client.device import Device

@@ -68,7 +68,7 @@ class BundleSpec:
     """Requirements of a bundle."""
 
     board: str
-    """For people: the board's name, or the machine's."""
+    """Name of the board, or of the machine, in messages."""
 
     title: str
     userland: Userland
@@ -77,7 +77,7 @@ class BundleSpec:
 
 
 def spec_for(board: str, *, python: str = "3.11", libc: str | None = None, extra: tuple[str, ...] = ()) -> BundleSpec:
-    """Return the requirements for a board's name, or for a machine as `uname -m` says ("aarch64").
+    """Return the requirements for a board's name, or for a machine as `uname -m` names it ("aarch64").
 
     Raises:
         ConfigError: no such board, or none that an agent of ours can run on.
@@ -117,7 +117,7 @@ def make_bundle(spec: BundleSpec, say: Say) -> Bundle:
 
 
 def save(bundle: Bundle, output: Path) -> None:
-    """Copy a bundle to where it is wanted: all of it, or nothing.
+    """Copy a bundle to its destination atomically.
 
     Raises:
         ConfigError: the disk is too small, or `output` cannot be written.
@@ -181,7 +181,7 @@ def _forget_old(path: Path) -> None:
 
 
 def _bundle_files(spec: BundleSpec, wheels: list[Path]) -> dict[str, bytes]:
-    """Return path below the bundle's folder to content, without bundle.json."""
+    """Return the content of the bundle's files by path, without bundle.json."""
     files = {f"lib/{name}": content for name, content in code_files().items()}
     for wheel in wheels:
         files |= {f"lib/{name}": content for name, content in kept_files(wheel)}
@@ -262,5 +262,5 @@ def pack(files: Mapping[str, bytes], path: Path) -> None:
 
 
 def _packing_order(item: tuple[str, bytes]) -> tuple[str, str]:
-    """Put like beside like, which compresses better: all libraries, then all Python."""
+    """Group similar files, all libraries and then all Python files, because the archive compresses better that way."""
     return Path(item[0]).suffix, item[0]

@@ -17,7 +17,7 @@ _ALSO = ("fleet.tracker.discovery",)
 
 
 def code_files() -> dict[str, bytes]:
-    """Return path below the library folder to content."""
+    """Return the content of the agent's files by path below the library folder."""
     folder = _folder_of(_AGENT)
     agent = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     files = {path.relative_to(folder.parent).as_posix(): path.read_bytes() for path in sorted(agent)}
@@ -43,15 +43,16 @@ def code_files() -> dict[str, bytes]:
 
 
 def _data_beside(module: str, path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the board descriptions, which are data and no import."""
+    """Yield the board descriptions, which no import refers to."""
     if module == "cross.targets.boards":
         for board_file in sorted(path.with_name("board_files").glob("*.yaml")):
             yield f"cross/targets/board_files/{board_file.name}", board_file.read_bytes()
 
 
 def _imported(content: bytes, path: Path) -> Iterator[str]:
-    """Yield the modules that a file imports anywhere in it. "from a import b" may name a module or something in one:
-    both."""
+    """Yield the modules that a file imports anywhere. For "from a import b", yield both a and a.b: b may be a module or
+    a name in a.
+    """
     for node in _run_nodes(_parse(content, path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -75,7 +76,7 @@ def _parse(content: bytes, path: Path) -> ast.AST:
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes but those below `if TYPE_CHECKING`, which never run."""
+    """Yield all nodes except those below `if TYPE_CHECKING`, which are never executed."""
     yield tree
     is_for_types = isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING"
     if not is_for_types:

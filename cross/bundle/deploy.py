@@ -1,4 +1,4 @@
-"""Brings a bundle to a board over ssh and starts it there. Nothing is needed on the board but a shell, tar and Python.
+"""Copies a bundle to a board over ssh and starts it there. The board needs only a shell, tar and Python.
 
 Four steps, each a command of the plain `ssh` executable, so that its configuration, agents and jump hosts work:
 look, copy (unless the same bundle lies there), start (unless it runs with the same options), wait until it serves.
@@ -55,17 +55,17 @@ class Seen:
     has_systemd: bool
     has_xz: bool
     digest: str
-    """Of the bundle that lies there; empty: none."""
+    """Digest of the bundle installed there; empty: none."""
 
     is_running: bool
     options: str
-    """The options that it was started with."""
+    """Options of the running agent."""
 
     address: str
     """The board's address that our connection reached."""
 
     is_foreign: bool
-    """Something else lies where the agent is to live."""
+    """Whether the agent's folder holds files that are not a bundle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,10 @@ class Start:
     """An agent.yaml to bring along."""
 
     with_systemd: bool | None = None
-    """None: where there is one for users."""
+    """Whether to start the agent as a systemd service; None: if the user's systemd is available."""
 
     token: str = ""
-    """To join with, if that is still to be done; it does not stay there."""
+    """Token for joining the tracker's fleet, if the agent has not joined. It is not stored on the board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def fitting_spec(there: Destination, seen: Seen, board: str | None) -> BundleSpe
 
 
 def settled(there: Destination, seen: Seen, how: Start) -> Destination:
-    """Return the destination with an absolute directory: where ssh starts is not always home.
+    """Return the destination with an absolute directory: ssh sessions do not always start in the home directory.
 
     Raises:
         ConfigError: systemd is asked for and not there, or something else than an agent would be overwritten.
@@ -181,13 +181,13 @@ def settled(there: Destination, seen: Seen, how: Start) -> Destination:
 
 
 def copy(there: Destination, seen: Seen, bundle: Bundle) -> None:
-    """Unpack a bundle beside the place where it will live; `start` moves it there.
+    """Unpack a bundle beside its final location. `start` moves it there.
 
     Raises:
         ConfigError: too little space there.
         FleetError: it cannot be written there.
     """
-    # The one that lies there goes only after the new one is complete.
+    # Remove the installed bundle only after the new one is complete.
     if seen.free_bytes < bundle.unpacked_bytes * 1.1:
         raise ConfigError(
             f"{there.host}: the bundle takes {bundle.unpacked_bytes / 1e6:.0f} MB and {seen.free_bytes / 1e6:.0f} MB "
@@ -202,7 +202,7 @@ def copy(there: Destination, seen: Seen, bundle: Bundle) -> None:
 
 
 def start(there: Destination, seen: Seen, how: Start) -> Deployed:
-    """End the agent that is there, start the new one, and wait until it serves.
+    """Stop the running agent, start the new one, and wait until it serves.
 
     Raises:
         FleetError: it did not; the message has its last lines and the agent that runs there now.
@@ -225,7 +225,7 @@ def start(there: Destination, seen: Seen, how: Start) -> Deployed:
 
 
 def options_text(how: Start) -> str:
-    """Return the agent's options as its environment file has them."""
+    """Return the agent's options in the format of its environment file."""
     return shlex.join(how.options)
 
 
@@ -254,7 +254,7 @@ def _script(name: str) -> str:
 
 
 def _ssh(there: Destination, script: str, words: Sequence[str], timeout_sec: float) -> str:
-    """Run a script of ours there, whatever the user's shell is."""
+    """Run a shell script on the board, independent of the user's login shell."""
     command = shlex.join(["sh", "-s", "--", *words])
     return _ssh_raw(there, command, script.encode(), timeout_sec)
 
@@ -271,7 +271,7 @@ def _ssh_raw(there: Destination, command: str, given: bytes, timeout_sec: float)
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
     lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["it gave no reason"]
-    # The last line is the reason, but for tar, which repeats one line for each file and then says that it failed.
+    # The last line is the reason. tar is an exception: it repeats one line per file and then reports a failure.
     reason = next((line for line in lines if "No space left" in line), lines[-1])
     if done.returncode != _SSH_FAILED:
         raise FleetError(f"{there.host}: {reason}")

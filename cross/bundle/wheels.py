@@ -152,7 +152,7 @@ def _pinned(names: Sequence[str]) -> list[str]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove files of killed downloads, 100 MB each, except recent ones, which may still be in progress."""
+    """Remove the remains of killed downloads, 100 MB each. Skip recent ones, which may be in progress."""
     for leftover in folder.glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime > 2 * _DOWNLOAD_SEC:
@@ -168,7 +168,7 @@ def _download(userland: Userland, wanted: Sequence[str], folder: Path) -> None:
     words += ["--python-version", userland.python]
     for name in (abi, "abi3", "none"):
         words += ["--abi", name]
-    # Packages without native code match any platform, but pip has to be told one all the same.
+    # pip requires a platform even for packages without native code, which fit any.
     for tag in userland.tags:
         words += ["--platform", tag]
     try:
@@ -189,7 +189,7 @@ def _download(userland: Userland, wanted: Sequence[str], folder: Path) -> None:
 
 
 def _move_in_place(scratch: Path, folder: Path) -> None:
-    """Make the download visible at once, as a whole; another process may have been faster."""
+    """Publish the finished download atomically. Another process may have published it first."""
     ready = scratch.with_name(f"{scratch.name}-ready")
     shutil.copytree(scratch, ready, copy_function=shutil.move)
     try:

@@ -1,4 +1,4 @@
-"""A cache of built libraries, shared by all that may write a folder: many processes, or many machines by NFS.
+"""A cache of built libraries, shared by all processes and machines (over NFS) that can write to its folder.
 
 An entry is one file, named by a digest of everything that decides the library: the program's structural hash, target,
 options, linker, and the compilers' versions. It appears by a rename, so that readers never see a partial one. Content
@@ -54,7 +54,7 @@ class BuildCache:
     max_bytes: int = DEFAULT_MAX_BYTES
 
     def get(self, key: str, out_dir: Path) -> Artifact | None:
-        """Write a library into a folder as `build` does; None: it is not here or damaged, or does not fit."""
+        """Write a cached library into a folder as `build` does. Return None if it is missing, damaged or unsuitable."""
         path = self._path(key)
         try:
             check, _, body = path.read_bytes().partition(b"\n")
@@ -64,8 +64,8 @@ class BuildCache:
             logger.warning("damaged entry of the build cache removed", extra={"path": str(path)})
             _remove(path)
             return None
-        with contextlib.suppress(OSError):  # another user's
-            os.utime(path)  # it was used last now
+        with contextlib.suppress(OSError):  # the entry belongs to another user
+            os.utime(path)  # mark the entry as recently used
         facts, _, packed = body.partition(b"\n")
         content = zlib.decompress(packed)
         found = hashlib.sha256(content).hexdigest()
@@ -93,7 +93,8 @@ class BuildCache:
             logger.warning("build cache not written", extra={"folder": self.folder, "error": str(error)})
 
     def trim(self) -> None:
-        """Remove the least recently used entries until nine tenths of the limit are left, and files of dead writers.
+        """Remove the least recently used entries until nine tenths of the limit are left, and leftovers of dead
+        writers.
 
         Raises:
             OSError: the folder cannot be read.
@@ -102,13 +103,13 @@ class BuildCache:
         for path in Path(self.folder).glob("??/*"):
             try:
                 status = path.stat()
-            except FileNotFoundError:  # another trims, too
+            except FileNotFoundError:  # another process trims the cache, too
                 continue
             if _UNFINISHED.fullmatch(path.name):
                 if status.st_mtime < time.time() - _LEFT_OVER_SEC:
                     _remove(path)
                 continue
-            if not _ENTRY.fullmatch(path.name):  # somebody named a folder that has other things, too
+            if not _ENTRY.fullmatch(path.name):  # the folder also holds unrelated files
                 continue
             entries.append((status.st_mtime, path.name, status.st_size, path))
         size_bytes = sum(entry[2] for entry in entries)

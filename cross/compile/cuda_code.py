@@ -1,4 +1,4 @@
-"""Compiles CUDA source to a cubin for one GPU architecture: with NVRTC or nvcc, whichever is here and knows it.
+"""Compiles CUDA source to a cubin for one GPU architecture, with NVRTC or nvcc, whichever is installed and supports it.
 
 NVRTC takes a third of nvcc's time, so it comes first; where a header is missing for it, the next one compiles. nvcc is
 looked for on PATH, below $CUDA_HOME and $CUDA_PATH and in /usr/local/cuda; NVRTC in the Python packages
@@ -134,7 +134,7 @@ def find_compilers(arch: str) -> list[Compiler]:
 
 
 def architecture_range(architectures: frozenset[str]) -> str:
-    """Return the oldest and newest in words."""
+    """Return the oldest and newest architecture as text."""
     numbers = sorted({int(re.sub(r"\D", "", arch)) for arch in architectures})
     return f"sm_{numbers[0]} to sm_{numbers[-1]}" if numbers else "none"
 
@@ -147,7 +147,7 @@ def compilers() -> tuple[Compiler, ...]:
         try:
             _load_nvrtc(path)
         except (OSError, AttributeError):
-            continue  # not here, for another architecture, too old or broken: `fleet doctor` shows the rest
+            continue  # missing, made for other architectures, too old or broken: `fleet doctor` lists the reasons
         found.append(Nvrtc(path=path, includes=_includes(path)))
     nvcc = _find_nvcc()
     if nvcc is not None and _has_host_compiler():
@@ -156,7 +156,7 @@ def compilers() -> tuple[Compiler, ...]:
 
 
 def compile_cubin(source: str, arch: str) -> bytes:
-    """Compile source to a cubin and make sure that it is one for `arch`.
+    """Compile source to a cubin and check that it is one for `arch`.
 
     Raises:
         BuildError: it does not compile.
@@ -168,7 +168,7 @@ def compile_cubin(source: str, arch: str) -> bytes:
     except _HeaderMissing:
         if not others:
             raise
-        compiler = others[-1]  # nvcc, where it is: its toolkit has all headers
+        compiler = others[-1]  # nvcc if it is installed: its toolkit has all headers
         cubin = compiler.compile(source, arch)
     found = cubin_architecture(cubin)
     if found != arch.rstrip("af"):
@@ -185,7 +185,9 @@ def cubin_architecture(cubin: bytes) -> str | None:
 
 
 def _sm_of(header: ElfHeader) -> int:
-    """Return the number in the flags. CUDA 13 moved it up by a byte, and shows that by its ABI version."""
+    """Return the architecture number in the ELF flags. CUDA 13 moved it up by a byte, and marks that by its ABI
+    version.
+    """
     return (header.flags >> 8 if header.abi_version >= 8 else header.flags) & 0xFF
 
 
@@ -290,13 +292,13 @@ def _find_nvcc() -> str | None:
 
 
 def _toolkits() -> list[Path]:
-    """Return where toolkits are installed, whether they are there or not."""
+    """Return the usual folders of CUDA toolkits, which need not exist."""
     named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     return [Path(root) for root in named if root] + [Path("/usr/local/cuda")]
 
 
 def _has_host_compiler() -> bool:
-    """Without one nvcc compiles nothing, not even code for the GPU alone."""
+    """Tell whether there is a host compiler, which nvcc needs even for GPU code."""
     return any(shutil.which(name) for name in ("gcc", "cc", "g++"))
 
 

@@ -1,4 +1,4 @@
-"""Cuts the last vector of a tile if its columns are no whole vectors: 24 become one of 16 and one of 8.
+"""Splits the last vector of a tile whose columns are no multiple of the vector width: 24 become 16 and 8.
 
 A schedule says it as loops that reach too far, with a condition. TVM makes of a vector with a condition as many scalars
 as it has lanes; it is a shorter vector where the condition holds for the first lanes.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_cut_vectors(function: PrimFunc) -> PrimFunc:
-    """Return a scheduled function without conditions in the last vectors of loops that are written out."""
+    """Return a scheduled function without conditions in the last vectors of unrolled loops."""
     import tvm_ffi
     from tvm.tirx import For
 
@@ -25,7 +25,7 @@ def with_cut_vectors(function: PrimFunc) -> PrimFunc:
 
 
 def _cut(outer: For) -> Stmt:
-    """Return a loop over vectors as one over those that are whole, and the last one."""
+    """Return a loop over vectors split into a loop over the full vectors, and the partial last one."""
     from tvm.s_tir import SBlockRealize
     from tvm.tirx import ForKind, SeqStmt
 
@@ -44,7 +44,9 @@ def _cut(outer: For) -> Stmt:
 
 
 def _lanes_of_last(predicate: Expr, outer: For, inner: For) -> int | None:
-    """Return for how many of its first lanes the last vector is computed; None if all are, or it is not so plain."""
+    """Return how many leading lanes of the last vector are computed; None if all are, or if the condition is more
+    complex.
+    """
     from tvm.sym import Analyzer
     from tvm.tirx.analysis import undefined_vars
 
@@ -66,7 +68,7 @@ def _lanes_of_last(predicate: Expr, outer: For, inner: For) -> int | None:
 
 
 def _terms(condition: Expr) -> list[Expr]:
-    """Return the conditions that have to hold together."""
+    """Return the conjuncts of a condition."""
     from tvm.ir.prim import expr as prim
 
     return [*_terms(condition.a), *_terms(condition.b)] if isinstance(condition, prim.And) else [condition]
@@ -80,7 +82,7 @@ def _decided(analyzer: Analyzer, condition: Expr) -> bool | None:
 
 
 def _loop(loop: For, extent: int, body: Stmt, first: int = 0) -> For:
-    """Return a loop over some of a loop's steps."""
+    """Return a loop over a range of another loop's iterations."""
     from tvm.ir.prim import expr as prim
     from tvm.tirx import For, IntImm, Var
 

@@ -79,7 +79,7 @@ def _finding(name: str, seen: str, *, advice: str = "", state: State = State.WAR
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; one that cannot be run, or hangs, has failed."""
+    """Run a command. A command that cannot be started or that hangs counts as failed."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_LINK_CHECK_SEC, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""Turns the kernels of a GPU target into code for the GPU asked for, with no GPU on the building machine.
+"""Compiles the kernels of a GPU target for the requested GPU, without a GPU on the building machine.
 
 TVM hands out CUDA kernels as source when it has no CUDA runtime, to be compiled on the device. Here they are compiled
 at build time, so the device needs no compiler: TVM packs the modules that a library imports into one blob, and in it
@@ -139,7 +139,7 @@ def _replaced(blob: bytes, kind: str, change: Callable[[bytes], bytes]) -> bytes
 def _with_cubin(entry: bytes, sources: list[bytes], arch: str) -> bytes:
     written, position = _field(entry, 0)
     if written != _SOURCE_FORMAT:
-        return entry  # compiled already
+        return entry  # already compiled
     source = next((source for source in sources if entry.endswith(_packed(source))), None)
     if source is None:
         raise ValueError("a CUDA module without its source")
@@ -162,7 +162,7 @@ def _all_modules(library: Module) -> Iterator[Module]:
 
 
 def _sources(library: Module) -> list[bytes]:
-    """Return the source of every CUDA module that the library imports, however deep."""
+    """Return the source of every CUDA module that the library imports, directly or indirectly."""
     return [module.inspect_source("cuda").encode() for module in _all_modules(library) if module.kind == "cuda"]
 
 
@@ -171,7 +171,7 @@ def _number(content: bytes, position: int) -> int:
 
 
 def _field(content: bytes, position: int) -> tuple[bytes, int]:
-    """Return the bytes of a field with its length in front, and where the next one begins."""
+    """Return the bytes of a length-prefixed field and the offset of the next one."""
     end = position + 8 + _number(content, position)
     if end > len(content):
         raise ValueError("it ends too early")

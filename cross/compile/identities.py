@@ -1,4 +1,4 @@
-"""Has a maximum of nothing but minus infinity be minus infinity, as it is elsewhere; likewise minima.
+"""Replaces the initial values of maxima and minima: the maximum of only -inf is -inf, as in other frameworks.
 
 TVM begins a maximum with the smallest finite number of its type. So the largest of a row that is masked with -inf was
 -3.4e38. ONNX's Attention compares it with -inf to find such rows and return zeros; it found none, and returned NaN. The
@@ -62,7 +62,7 @@ def _infinity_of(reduction: BufferStore) -> float:
 
 
 def _infinity_for(value: Expr) -> float | None:
-    """Return the infinity beyond a type's last finite number; None for other values."""
+    """Return the infinity that replaces a type's lowest or highest finite number; None for other values."""
     from tvm.tirx import FloatImm, max_value
 
     if not isinstance(value, FloatImm) or str(value.ty) not in _WITH_INFINITIES:

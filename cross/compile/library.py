@@ -96,7 +96,7 @@ def tvm_version() -> str:
 
 
 def last_lines(error: BaseException) -> str:
-    """Return an error's message without the stack that TVM puts in front of it."""
+    """Return an error's message without TVM's stack trace."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return "\n".join(lines[-_MESSAGE_LINES:]) or type(error).__name__
 
@@ -123,7 +123,7 @@ def _finish(library: Module, target: Target, out_dir: Path, facts: ArtifactFacts
 
 
 def _move_into_place(linked: Path, artifact: Artifact) -> None:
-    """Move the facts first, each file by a rename: a reader that finds the library finds both, complete."""
+    """Rename the facts into place before the library: a reader that finds the library finds both, complete."""
     replace(artifact, path=linked).save_facts()
     linked.with_name(f"{linked.name}.json").replace(artifact.path.with_name(f"{artifact.path.name}.json"))
     linked.replace(artifact.path)
@@ -142,7 +142,7 @@ def _write(library: Module, target: Target, linker: Linker, scratch: Path, outpu
 
 
 class _Packed:
-    """Callback of `export_library` for the objects that it made."""
+    """Callback of `export_library` that records the object files."""
 
     output_format = "so"
 

@@ -103,7 +103,8 @@ def _passes(*, has_half: bool = True) -> _Passes:
 
 
 def _around(stock: _Passes, is_ours: Callable[[PrimFunc], bool], last: Sequence[Pass] = ()) -> _Passes:
-    """Return TVM's lowering behind one of ours, its last passes for the host behind another, and those for devices.
+    """Return TVM's pipeline with our passes before its lowering, and around its last passes for the host and for
+    devices.
 
     Args:
         is_ours: which functions ours are for.
@@ -125,7 +126,7 @@ def _around(stock: _Passes, is_ours: Callable[[PrimFunc], bool], last: Sequence[
 
 
 def _without_half(mod: IRModule) -> IRModule:
-    """Take the names of TVM's conversions, for functions that do nothing and that nobody calls."""
+    """Replace TVM's half-precision conversions by empty functions, which nobody calls."""
     from tvm.ir import GlobalVar
     from tvm.tirx import Evaluate, PrimFunc
 
@@ -137,7 +138,7 @@ def _without_half(mod: IRModule) -> IRModule:
 
 
 def _aligned_on_x86(function: PrimFunc) -> PrimFunc:
-    """Elsewhere vectors are as wide as the stack is aligned to."""
+    """Elsewhere the stack's alignment equals the vector width."""
     triple = str(function.attrs["target"].attrs.get("mtriple", ""))
     return with_aligned_spills(function) if is_x86(triple) else function
 
@@ -150,7 +151,7 @@ def _on_stack(function: PrimFunc) -> PrimFunc:
 
 
 def _kept(allocation: AllocBuffer) -> AllocBuffer:
-    """Return an allocation marked as one for the stack, if it is small."""
+    """Return an allocation, marked to stay on the stack if it is small."""
     from tvm import DataType
     from tvm.tirx import AllocBuffer, IntImm
 
@@ -158,7 +159,7 @@ def _kept(allocation: AllocBuffer) -> AllocBuffer:
     sizes = [int(size) for size in buffer.shape if isinstance(size, IntImm)]
     dtype = DataType(str(buffer.dtype))
     size_bytes = math.prod(sizes) * dtype.bits * dtype.lanes // 8
-    is_small = len(sizes) == len(buffer.shape) and 0 < size_bytes <= _MOST_STACK_BYTES  # LLVM has no empty one
+    is_small = len(sizes) == len(buffer.shape) and 0 < size_bytes <= _MOST_STACK_BYTES  # LLVM has no empty array
     if not is_small or buffer.scope() not in ("global", "local"):
         return allocation
     return AllocBuffer(buffer, {**allocation.annotations, _KEEP: IntImm("int32", 1)})

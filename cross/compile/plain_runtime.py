@@ -29,7 +29,7 @@ _TIMEOUT_SEC = 180.0
 """zig builds the C library's stubs at its first use."""
 
 _ZIG_TARGETS = {
-    # Every ARMv7 core with hard float runs code for this one.
+    # Every ARMv7 core with hardware floating point runs code for this one.
     "armv7l": ("arm-linux-gnueabihf", "-mcpu=cortex_a9"),
     "aarch64": ("aarch64-linux-gnu",),
     "x86_64": ("x86_64-linux-gnu",),

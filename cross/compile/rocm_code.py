@@ -84,7 +84,7 @@ def architecture(target: Mapping[str, object]) -> str:
 
 
 def wave_size(target: Mapping[str, object]) -> int:
-    """Return how many lanes LLVM gives a wave: 64 up to gfx9, from gfx10 on 32 unless the target asks for more."""
+    """Return the lanes of a wave in LLVM's code: 64 up to gfx9, and 32 from gfx10 on unless the target sets more."""
     features = target.get("mattr")
     if isinstance(features, list) and "+wavefrontsize64" in features:
         return 64
@@ -194,7 +194,7 @@ def link(content: bytes, gfx: str, linker: Sequence[str]) -> bytes:
 
 
 def code_architecture(code: bytes) -> str | None:
-    """Return the gfx of a code object; None: it is none for an AMD GPU that is known."""
+    """Return the gfx of a code object; None if it is not for a known AMD GPU."""
     header = read_header(code)
     if header is None or header.machine_number != EM_AMDGPU:
         return None

@@ -1,4 +1,4 @@
-"""Has LLVM keep vectors on aligned addresses when it has more of them than registers.
+"""Makes LLVM spill vectors to aligned stack addresses.
 
 A vector of 32 or 64 bytes that is spilled to the stack belongs on a multiple of its size: elsewhere each store and load
 of it may touch two cache lines. The x86 stack is aligned to 16 bytes. LLVM aligns it further for spills only where it
@@ -26,7 +26,7 @@ _BODY = "compute_scope"
 
 
 def with_aligned_spills(function: PrimFunc) -> PrimFunc:
-    """Return a function for x86 with aligned spills, in its body and in the code of its threads.
+    """Return a function for x86 with aligned spills, in its body and in its parallel loops.
 
     Both are functions of their own by the time that LLVM sees them. Each run of either writes one number for it.
     """
@@ -55,7 +55,7 @@ def _aligned_in_body(scope: AttrStmt) -> AttrStmt:
 
 
 def _aligned(body: Stmt) -> Stmt:
-    """Return the body with a variable of a vector's type, which LLVM keeps because its first number is written."""
+    """Return the body with an unused vector variable, which LLVM keeps because its first element is written."""
     from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, SeqStmt, const, decl_buffer
 
     variable, first = decl_buffer((1,), _VECTOR, name="aligned"), decl_buffer((1,), _NUMBER, name="first")

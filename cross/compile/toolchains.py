@@ -89,7 +89,7 @@ def find_linker(target: Target, explicit: str | None = None) -> Linker:
 
 
 def find_linkers(target: Target) -> list[Linker]:
-    """Return all linkers of this machine that should do for a target, best first."""
+    """Return the suitable linkers of this machine for a target, best first."""
     arch, target_triple = target.arch, target.triple
     others = (_find_zig(arch), _find_lld(arch))
     return [*_find_compilers(arch, target_triple), *(linker for linker in others if linker is not None)]
@@ -101,7 +101,7 @@ def platform_of(target: Target) -> str:
 
 
 def check_linked(library: bytes, target: Target, linker: Linker) -> None:
-    """Make sure that a linked library is one for its target: a linker for another machine may not complain.
+    """Check that a linked library is for its target: a linker for another machine may fail silently.
 
     Raises:
         BuildError: it is not.
@@ -135,8 +135,7 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
 
 
 def _check_android_symbols(undefined: frozenset[str]) -> None:
-    """Refuse symbols that a phone's linker would refuse: it has those of the C library and TVM, but no compiler's
-    helpers."""
+    """Refuse symbols that a phone's linker cannot resolve: it has the C library and TVM, but no compiler runtime."""
     unknown = [name for name in undefined if not name.startswith("TVM") and not _BIONIC.fullmatch(name)]
     if unknown:
         raise BuildError(
@@ -156,7 +155,7 @@ def _named(command_line: str, where: str) -> Linker:
 
 
 def _configured(platform_name: str) -> tuple[str | None, str]:
-    """Return the linker that the user chose for a platform, and where."""
+    """Return the linker that the user configured for a platform, and the place of the setting."""
     variable = _variable(platform_name)
     if os.environ.get(variable):
         return os.environ[variable], f"${variable}"
@@ -176,7 +175,7 @@ def _variable(platform_name: str) -> str:
 
 def _find_compilers(arch: str, target_triple: str) -> list[Linker]:
     if "android" in target_triple:
-        return []  # the C library of other compilers is not Android's
+        return []  # other compilers bring another C library than Android's
     names = [f"{target_triple}-gcc"] if target_triple else []
     if "musl" not in target_triple:
         names.append(f"{debian_triple(arch)}-gcc")
@@ -188,7 +187,7 @@ def _find_compilers(arch: str, target_triple: str) -> list[Linker]:
 def _compiler(name: str) -> Linker:
     if not name.endswith("gcc"):
         return Linker(name=name, command=(name, "-shared"))
-    # The C library is in every process that loads a module; the compiler's own helpers are not.
+    # Every process that loads a module has the C library, but not the compiler's runtime functions.
     return Linker(name=name, command=(name, "-shared", "-nostdlib"), libraries=("-lgcc",))
 
 

@@ -1,4 +1,4 @@
-"""The int8 product of a tile, in TVMScript: its meaning, and the call to the fabric.
+"""The int8 product of a tile in TVMScript: its semantics, and the call to the fabric.
 
 Imports TVM, so only `cross.fabric.tiles` imports it, when it is needed. Annotations here are evaluated, not strings.
 """
@@ -8,7 +8,7 @@ from tvm.tirx import PrimFunc
 
 
 def product_of_tile(m: int, n: int, k: int) -> PrimFunc:
-    """Return C += A B for tiles anywhere in row-major matrices."""
+    """Return the description C += A B for tiles anywhere in row-major matrices."""
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def desc(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -27,7 +27,7 @@ def product_of_tile(m: int, n: int, k: int) -> PrimFunc:
 
 
 def call_for_tile(m: int, n: int, k: int, function: str) -> PrimFunc:
-    """Return the same as a call of the fabric: addresses, extents, and elements from row to row."""
+    """Return the implementation as a fabric call: addresses, extents, and row strides in elements."""
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def impl(a: T.handle, b: T.handle, c: T.handle) -> None:

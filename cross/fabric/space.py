@@ -1,4 +1,4 @@
-"""MetaSchedule's design space of int8 products on a fabric: one design for each tile that the core can hold.
+"""MetaSchedule's design space of int8 products on a fabric: one design for each tile that fits the core.
 
     ms.tune_tir(mod, target, ..., space=tiles_space(), builder=FleetBuilder(), runner=FleetRunner(ADDRESS, "kind=zynq"))
 
@@ -26,14 +26,15 @@ class FabricTiles(ms.schedule_rule.PyScheduleRule):  # type: ignore[misc]
         """Do nothing: the rule is the same in every context."""
 
     def apply(self, schedule: Schedule, block: SBlockRV) -> list[Schedule]:
-        """Return the designs."""
+        """Return one schedule per tiling."""
         extents = _product_extents(schedule, block)
         designs = []
         for tile in tiles_for(*extents) if extents is not None else ():
             design = schedule.copy()
             try:
                 tile_product(design, design.get_sblock(schedule.get(block).name_hint), tile)
-            except ScheduleError:  # a product of another form, as of transposed operands: the fabric has no call for it
+            # a product in another form, such as with transposed operands: the fabric has no call for it
+            except ScheduleError:
                 break
             designs.append(design)
         return designs or [schedule]
@@ -44,7 +45,7 @@ class FabricTiles(ms.schedule_rule.PyScheduleRule):  # type: ignore[misc]
 
 
 def tiles_space() -> ms.SpaceGenerator:
-    """Return the space, for the argument `space` of `tune_tir` and `TuneContext`."""
+    """Return the design space as the argument `space` of `tune_tir` and `TuneContext`."""
     return ms.space_generator.PostOrderApply(sch_rules=[FabricTiles()], postprocs=[], mutator_probs={})
 
 

@@ -1,4 +1,4 @@
-"""Puts int8 matrix products onto a fabric: cut into tiles with an inner product of one call of `fabric.gemm_i8`.
+"""Maps int8 matrix products to a fabric: tiled, with one call of `fabric.gemm_i8` per tile.
 
 The call is a tensor intrinsic, so schedules that use it (by hand here, or MetaSchedule's, see `cross.fabric.space`) are
 checked by TVM: they compute the same as the program. The fabric's side is in device_agents.fabric.reader.
@@ -39,11 +39,11 @@ class FabricTile:
 
     @property
     def intrinsic(self) -> str:
-        """Its name among TVM's tensor intrinsics."""
+        """Name of the tensor intrinsic."""
         return f"{self.function.replace('.', '_')}_{self.m}x{self.n}x{self.k}"
 
     def fits(self) -> bool:
-        """Tell whether the core can hold it."""
+        """Tell whether the tile fits the core."""
         return (
             min(self.m, self.n, self.k) > 0
             and max(self.n, self.k) <= _MAX_EXTENT
@@ -69,7 +69,7 @@ def matmul_i8(m: int, n: int, k: int) -> IRModule:
 
 
 def register_tile(tile: FabricTile) -> str:
-    """Make the intrinsic of a tile known to TVM and return its name. Repeated calls are free.
+    """Register a tile's intrinsic with TVM and return its name. Repeated calls are free.
 
     Raises:
         BuildError: the core cannot hold such a tile.
@@ -90,7 +90,7 @@ def register_tile(tile: FabricTile) -> str:
 
 
 def schedule_matmul(mod: IRModule, tile: FabricTile, *, block: str = "C") -> IRModule:
-    """Return the module with its product cut into tiles, each of them one call of the fabric.
+    """Return the module with its product tiled, one fabric call per tile.
 
     Raises:
         BuildError: the tile does not fit the core, or does not divide the product.
@@ -103,7 +103,7 @@ def schedule_matmul(mod: IRModule, tile: FabricTile, *, block: str = "C") -> IRM
 
 
 def tile_product(schedule: Schedule, product: SBlockRV, tile: FabricTile) -> None:
-    """Cut a block that is a product into tiles, in a schedule.
+    """Tile a product block of a schedule.
 
     Raises:
         BuildError: the tile does not fit the core, or does not divide the product.

@@ -1,4 +1,4 @@
-"""A `concurrent.futures.Executor` of warm worker processes, made for builds that crash and hang.
+"""A `concurrent.futures.Executor` of warm worker processes, for builds that may crash and hang.
 
 One thread of this process looks after one worker. It hands over a task, waits for the answer or the end of the time
 limit, and replaces the worker when that died or had to be killed. So a segmentation fault in LLVM, a hang or a Python
@@ -90,11 +90,11 @@ class BuildPool(Executor):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Fingerprint of this machine, which its workers keep busy."""
+        """Fingerprint of this machine: the workers use its cores."""
         return frozenset({machine_fingerprint()})
 
     def start(self) -> None:
-        """Begin to warm the workers and return at once. The first `submit` does it otherwise."""
+        """Start warming the workers and return at once. Otherwise the first `submit` starts them."""
         with self._lock:
             if self._threads or self._is_closed:
                 return
@@ -117,7 +117,7 @@ class BuildPool(Executor):
     def submit_near(
         self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
-        """Run `fn` as `submit_within` does, where tasks of this key ran before unless that worker is busy."""
+        """Run `fn` like `submit_within`, in the worker that ran earlier tasks of this key unless it is busy."""
         home = self._homes.setdefault(key, len(self._homes) % len(self._slots))
         return self._put(timeout_sec, partial(fn, *args, **kwargs), home)
 
@@ -184,7 +184,9 @@ class _Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it lives, between two tasks. Its pipe ends when it dies; the fork server says so a moment later."""
+        """Whether the worker is alive and without a task. Its pipe ends when it dies; the fork server reports that a
+        moment later.
+        """
         return self.process.is_alive() and not self.connection.poll()
 
     def wait_until_warm(self) -> None:
@@ -198,7 +200,7 @@ class _Worker:
             raise message.error
 
     def run(self, task: _Task) -> worker.Answer:
-        """Hand over a task and wait for its answer.
+        """Send a task and wait for its answer.
 
         Raises:
             BuildError: the worker crashed or ran out of time; it is dead then.
@@ -213,7 +215,7 @@ class _Worker:
         return message
 
     def kill(self) -> None:
-        """Kill the worker with all it started, and reap it."""
+        """Kill the worker and its descendants, and reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.process.pid is not None and self.process.is_alive():
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -221,7 +223,7 @@ class _Worker:
         self.process.join(_CLOSE_TIMEOUT_SEC)
 
     def close(self) -> None:
-        """Let an idle worker end by itself."""
+        """Let an idle worker exit."""
         self.connection.close()
         self.process.join(_CLOSE_TIMEOUT_SEC)
         if self.process.is_alive():
@@ -253,7 +255,7 @@ class _Worker:
 
 
 class _Slot:
-    """One place for a worker, and the thread body that keeps it filled."""
+    """Slot for one worker, and the body of the thread that keeps it filled."""
 
     def __init__(self, index: int, target: Target | None) -> None:
         self.index = index
@@ -313,7 +315,7 @@ class _Slot:
             self._try_to_warm(log_path)
 
     def _try_to_warm(self, log_path: Path) -> None:
-        """Have a worker ready for the next task. Failures are reported with that task."""
+        """Start a worker for the next task. Failures are reported with that task."""
         with contextlib.suppress(Exception):
             self._warm_worker(log_path)
 
@@ -324,7 +326,7 @@ class _Slot:
             return self._worker
         self._drop_worker()
         fresh = self._worker = _Worker(log_path, self._target)
-        if self._is_killed:  # while it was made, so that `kill` did not see it
+        if self._is_killed:  # killed during the start, when `kill` did not see the worker yet
             self._drop_worker()
             raise BuildError("the build pool was shut down")
         try:

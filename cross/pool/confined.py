@@ -1,4 +1,4 @@
-"""Tasks of a build pool that run untrusted code: their worker is confined for good, and its answer is not trusted.
+"""Tasks of a build pool that run untrusted code: their worker stays confined, and its answer is not trusted.
 
 Such a worker serves one task and ends. Its answer is unpickled with an allowlist of classes: plain values, arrays,
 values and errors of this project. Any other pickle could run code in the process that reads it.
@@ -35,13 +35,13 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True)
 class Confined(Generic[P, T]):
-    """Function that a build pool runs in a worker confined to a room."""
+    """Function that a build pool runs in a confined worker."""
 
     fn: Callable[P, T]
     room: Room
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function. The worker must have confined itself before."""
+        """Call the function. The worker must have confined itself first."""
         return self.fn(*args, **kwargs)
 
 
@@ -74,14 +74,14 @@ class _Reader(pickle.Unpickler):
 
 
 def _member(owner: object, name: str) -> enum.Enum:
-    """Return a member of an enumeration. Python 3.11.0 to 3.11.3 pickle a member as a call of getattr."""
+    """Return an enumeration member. Python 3.11.0 to 3.11.3 pickle a member as a call of getattr."""
     if not (isinstance(owner, type) and issubclass(owner, enum.Enum) and _is_value(owner)):
         raise BuildError(f"the answer of a confined worker reads an attribute of {owner!r}, which is not allowed there")
     return owner[name]
 
 
 def _is_value(found: object) -> bool:
-    """Return True for a value class of this project: constructing one has no side effects."""
+    """Return True for a value class of this project, which is constructed without side effects."""
     if not isinstance(found, type) or not found.__module__.startswith(_OURS):
         return False
     is_frozen = dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The process that workers of build pools are forked from: one for each process that has pools.
+"""The process that workers of build pools are forked from: one per process that has pools.
 
 It takes half a second of a core to be warm, so that a program that will need a pool starts it before the rest of itself
 is imported: this module imports next to nothing.
@@ -44,7 +44,7 @@ starting = threading.Lock()
 
 
 def start_fork_server(target: Target | None = None, modules: Sequence[str] = ()) -> None:
-    """Start the server unless this process has one, and return at once: it warms up on its own time.
+    """Start the server unless this process has one, and return at once: the server warms up in the background.
 
     Args:
         target: load this target's tensor intrinsics, which must exist, too; None: those of none.
@@ -77,7 +77,7 @@ def _make_folder() -> None:
         remove_abandoned(Path(roots[0]))
         tempfile.tempdir = roots[0]
     try:
-        folder = Path(util.get_temp_dir())  # the same one from now on
+        folder = Path(util.get_temp_dir())  # multiprocessing uses the same folder from now on
     finally:
         tempfile.tempdir = usual
     if not _fits(folder.parent):
@@ -92,7 +92,7 @@ def _fits(root: str | Path) -> bool:
 
 
 def _own_folder() -> None:
-    """Have the folder of the server's socket go away after a kill -9 of this process, too."""
+    """Have the folder of the server's socket removed even after a kill -9 of this process."""
     folder = Path(util.get_temp_dir())
     with contextlib.suppress(OSError):
         if not any(folder.glob(".owner*")):
@@ -101,7 +101,7 @@ def _own_folder() -> None:
 
 @contextlib.contextmanager
 def _environment(told: Mapping[str, str]) -> Iterator[None]:
-    """Set variables and hide secrets in the environment inside the block, for processes started there."""
+    """Set variables and remove secrets in the environment of processes started inside the block."""
     hidden = os.environ.keys() - without_secrets(os.environ).keys()
     before = {name: os.environ.get(name) for name in (*told, *hidden)}
     for name in hidden:
@@ -119,7 +119,7 @@ def _environment(told: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Have processes started here never see the Ctrl-C of the terminal, which the kernel sends to all of its group.
+    """Block SIGINT in processes started here: the kernel sends the terminal's Ctrl-C to the whole process group.
 
     Multiprocessing's fork server ignores it too, but only once it has imported all it should: until then an interrupt
     ended it with a traceback, and with it every task.

@@ -1,4 +1,4 @@
-"""A queue for several takers, in which an item may have a home: the taker that does it fastest."""
+"""A queue for several consumers, in which an item may have a home: the consumer that handles it fastest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TaskQueue(Generic[T]):
-    """Items in order. One whose home is idle waits for it; while its home is busy, it goes to any idle taker."""
+    """FIFO queue. An item whose home is idle waits for it; while its home is busy, it goes to any idle consumer."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[T, int | None]] = deque()
@@ -25,7 +25,7 @@ class TaskQueue(Generic[T]):
             self._changed.notify_all()
 
     def get(self, taker: int) -> T | None:
-        """Wait for the first item that the taker may have, and take it; None if no more come.
+        """Wait for the first item that this consumer may take, and remove it; None once the queue is closed and empty.
 
         A taker is idle while it waits here.
         """
@@ -36,7 +36,7 @@ class TaskQueue(Generic[T]):
                     self._changed.wait()
             finally:
                 self._idle.remove(taker)
-                self._changed.notify_all()  # items reserved for this taker are free now
+                self._changed.notify_all()  # items reserved for this consumer are available to all now
             if index is None:
                 return None
             item, _ = self._items[index]
@@ -44,14 +44,14 @@ class TaskQueue(Generic[T]):
             return item
 
     def clear(self) -> list[T]:
-        """Take all items."""
+        """Remove and return all items."""
         with self._changed:
             items = [item for item, _ in self._items]
             self._items.clear()
             return items
 
     def close(self) -> None:
-        """Let takers leave once the items are gone."""
+        """Let consumers end once the queue is empty."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The inside of one worker process of the build pool: takes tasks from a pipe, one at a time, until the pipe ends."""
+"""Main loop of a build pool's worker process: takes tasks from a pipe, one at a time, until the pipe ends."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def serve(connection: Connection, log_path: str, target: Target | None) -> None:
     _die_with_parent()
     os.setsid()
     _redirect_output(log_path)
-    # Compilers killed with this process leave files here. The pool removes this folder; nothing empties $TMPDIR.
+    # Killed compilers leave files here. The pool removes this folder; nothing cleans up $TMPDIR.
     os.environ["TMPDIR"] = tempfile.tempdir = str(Path(log_path).parent)
-    # Otherwise imports of tasks (PyTorch, tqdm) make semaphores with names, which a killed worker never gives back:
-    # multiprocessing says at the end of the program that they leaked.
+    # Imports of tasks (PyTorch, tqdm) would create named semaphores, which a killed worker never releases.
+    # multiprocessing would report them as leaked at exit.
     multiprocessing.set_start_method("fork", force=True)
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -67,7 +67,7 @@ def serve(connection: Connection, log_path: str, target: Target | None) -> None:
 
 
 def _warm_up(target: Target | None) -> None:
-    """Import the modules of tasks; free if the fork server has them already."""
+    """Import the modules that tasks need; free if the fork server has imported them."""
     import cross.pool.warm  # noqa: F401
     from cross.targets.intrinsics import load_intrinsics
 
@@ -76,7 +76,7 @@ def _warm_up(target: Target | None) -> None:
 
 
 def _run(task: bytes, folder: str) -> tuple[Answer, bool]:
-    """Run a task. Return its answer, and True if the worker has confined itself and so takes no other task."""
+    """Run a task. Return its answer, and True if the worker is now confined and must take no other task."""
     import pickle
 
     is_confined = False
@@ -98,7 +98,7 @@ def _send(connection: Connection, answer: Answer) -> None:
 
 
 def _as_fleet_error(error: BaseException) -> FleetError:
-    """Errors raised on purpose travel as they are; TVM's do not even pickle."""
+    """Pass our own errors on unchanged and convert others: TVM's do not even pickle."""
     if isinstance(error, FleetError):
         error.__cause__ = error.__context__ = None
         return error
@@ -107,7 +107,7 @@ def _as_fleet_error(error: BaseException) -> FleetError:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the fork server ends, which ends when the pool's process does.
+    """Have the kernel kill this process when the fork server ends, which ends with the pool's process.
 
     The server detects that by a pipe. Multiprocessing hands its other end to every child, so that children can have
     children; a busy worker would keep the server alive by it, so it is closed here.

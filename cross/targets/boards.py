@@ -26,7 +26,7 @@ _FILES = Path(__file__).with_name("board_files")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognise:
-    """Facts that identify a machine or GPU; empty ones do not count. The first three are regular expressions."""
+    """Facts that identify a machine or GPU; empty ones are ignored. The first three are regular expressions."""
 
     model: str = ""
     """Found in the device-tree model or the phone's product name: "Raspberry Pi 4"."""
@@ -41,7 +41,7 @@ class Recognise:
     """CPU implementer and part as in /proc/cpuinfo: "0x41:0xd08". All boards with that core have it."""
 
     features: str = ""
-    """Words of /proc/cpuinfo that all have to be there; the board that asks for most wins."""
+    """Required words of /proc/cpuinfo; of several boards that match, the one with the most wins."""
 
     gfx: str = ""
     """Exact architecture of an AMD GPU: "gfx90a"."""
@@ -131,10 +131,10 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Facts that an agent reads from a machine, phone or GPU; leave unknown ones out."""
+    """Facts that an agent reads from a machine, phone or GPU; unknown ones stay unset."""
 
     kind: str = ""
-    """Driver that asks: only its boards are considered."""
+    """Driver of the agent: only its boards are considered."""
 
     arch: str = ""
     model: str = ""
@@ -183,7 +183,7 @@ def find_board(name: str) -> Board:
 
 
 def match(found: Found, boards: Iterable[Board] | None = None) -> Board | None:
-    """Return the board that fits best, or None. A board fits when all that it is recognised by was found."""
+    """Return the board that fits best, or None. A board fits if all facts that identify it were found."""
     fitting = [
         (score, board)
         for board in (load_boards().values() if boards is None else boards)
@@ -220,7 +220,7 @@ def boards_of(content: Mapping[str, object], *, where: str) -> list[Board]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """One file, as it is written."""
+    """Content of one boards file."""
 
     common: dict[str, object] = field(default_factory=dict)
     variants: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -245,7 +245,7 @@ def _board(values: dict[str, object], suffix: str, where: str) -> Board:
 
 
 def _merged(base: Mapping[str, object], more: Mapping[str, object]) -> dict[str, object]:
-    """Put `more` over `base`: mappings key by key, all else as a whole; lists of sources add up."""
+    """Merge `more` into `base`: mappings key by key, lists of sources appended, everything else replaced."""
     merged = dict(base)
     for key, value in more.items():
         below = merged.get(key)
@@ -259,7 +259,7 @@ def _merged(base: Mapping[str, object], more: Mapping[str, object]) -> dict[str,
 
 
 def _score(wanted: Recognise, found: Found) -> int:
-    """Return how strongly a board is recognised; 0: it is not."""
+    """Return how specifically a board is recognised; 0: it does not match."""
     checks = (
         (wanted.sm, wanted.sm == found.sm, 1000),
         (wanted.gfx, wanted.gfx == found.gfx, 1000),

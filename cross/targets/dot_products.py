@@ -1,4 +1,4 @@
-"""Tensor intrinsics of the instructions in `cross.targets.integer_units`: their meaning, and the calls to LLVM.
+"""Tensor intrinsics of the instructions in `cross.targets.integer_units`: their semantics, and the calls to LLVM.
 
 Imports TVM, so only `cross.targets.intrinsics` imports it, when it is needed. Annotations here are evaluated, not
 strings. TVM's own intrinsics of the kind name LLVM functions by types that they have no longer.
@@ -32,7 +32,7 @@ def register(unit: IntegerUnit) -> None:
 
 
 def _meaning(unit: IntegerUnit, lanes: int) -> PrimFunc:
-    """Return sums += weights data, for `lanes` sums; the data is a group of numbers, the same for all of them."""
+    """Return the description sums += weights * data for `lanes` sums; all lanes use the same group of data."""
     group = unit.group
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
@@ -52,7 +52,9 @@ def _meaning(unit: IntegerUnit, lanes: int) -> PrimFunc:
 
 
 def _call(unit: IntegerUnit, lanes: int) -> PrimFunc:
-    """Return the same as a call of LLVM's function, which adds to the sums or, with an addition, multiplies only."""
+    """Return the implementation: a call of LLVM's function that accumulates, or one that only multiplies and an
+    addition.
+    """
     group, operand, vector = unit.group, unit.data_operand, f"int32x{lanes}"
     few, many, steps = f"{operand}x{group}", f"{operand}x{group * lanes}", f"{unit.weights}x{group * lanes}"
     function = _LLVM_NAMES[unit.name, lanes]

@@ -16,7 +16,7 @@ from fleet.artifacts.fit import needed_features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerUnit:
-    """One instruction, in its widths."""
+    """One instruction, with its vector widths."""
 
     name: str
     """Of the instruction; for people, and part of the names of its tensor intrinsics."""

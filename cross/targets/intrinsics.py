@@ -61,7 +61,7 @@ def intrinsics_module(target: Target) -> str:
 
 
 def target_hint(device_kind: str | None) -> Target | None:
-    """Return a target with the intrinsics that a device of this kind needs, or None if loading takes no time.
+    """Return a target with the intrinsics that a device of this kind needs, or None if no intrinsics have to be loaded.
 
     For a pool that is started before a device is found: loaded in advance, CUDA's take their seconds once, during other
     waiting, and not once per worker.
@@ -76,7 +76,7 @@ def _register(unit: IntegerUnit) -> None:
 
 
 def _run_module(name: str) -> None:
-    """Import a module without the frames of an import around it."""
+    """Import a module outside the frames of the import that is in progress."""
     spec = importlib.util.find_spec(name)
     if spec is None or not isinstance(spec.loader, SourceLoader) or (code := spec.loader.get_code(name)) is None:
         importlib.import_module(name)

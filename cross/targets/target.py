@@ -1,4 +1,4 @@
-"""The value of a TVM target, read without TVM where that is possible.
+"""Parses TVM targets, without TVM where that is possible.
 
 Files, the library and messages hold a target as JSON: {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}. It is
 parsed once, where it enters a process:
@@ -188,7 +188,7 @@ def _architecture_of(triple: str) -> str:
 
 
 def host_target() -> Target:
-    """Return the target of this machine when there is no inventory to ask: generic code for its architecture."""
+    """Return the target of this machine if there is no inventory: generic code for its architecture."""
     target: dict[str, object] = {"kind": "llvm", "num-cores": os.cpu_count() or 1}
     levels = [level for level, needed in _X86_LEVELS.items() if _cpu_flags() >= needed]
     if platform.machine() == "x86_64" and levels:

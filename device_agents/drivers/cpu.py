@@ -56,14 +56,14 @@ class CpuConfig:
     sys_root: Annotated[Path, "Where /proc and /sys are found; for tests, which bring recorded trees."] = Path("/")
 
     def check(self, where: str) -> None:
-        """Refuse values that no machine can have.
+        """Refuse impossible values.
 
         Raises:
             ConfigError: the key and its possible values.
         """
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"{where}: threads: expected a number above zero, found {self.threads}")
-        if not self.reference_limit > 1:  # nan is not
+        if not self.reference_limit > 1:  # also refuses nan
             raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {self.reference_limit:g}")
         check_setting(self.cpus, where=where)
 
@@ -106,7 +106,7 @@ class CpuDriver(Driver):
         try:
             inventory = asyncio.run(cls._look())
         except (FleetError, OSError) as error:
-            if tvm_version() is None:  # a machine of a tracker or a client serves nothing, and need not
+            if tvm_version() is None:  # on a tracker's or client's machine, which serves no device, that is fine
                 advice = "needed to serve this machine's processor: pip install 'tvm-fleet[agent]'"
                 return [Finding(name=name, state=State.WARNING, seen="not served without TVM's runtime", advice=advice)]
             advice = "describe the device in an agent.yaml and serve it with: fleet agent serve --config agent.yaml"
@@ -164,8 +164,8 @@ class CpuDriver(Driver):
         threads = self._config.threads or self._opened(self._host).core_count
         environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
         if self._cpus or self._opened(self._host).cpu_count < (os.cpu_count() or 1):
-            # TVM counts processors from 0, and would bind its threads to the wrong ones: also to some that this agent
-            # may not use, since a mask that `taskset` set does not hold against a process that sets another.
+            # TVM numbers processors from 0 and would bind its threads to the wrong ones, even to processors outside the
+            # mask set by `taskset`.
             environment["TVM_BIND_THREADS"] = "0"
         return WorkerSpec(
             runtime=_PLAIN_RUNTIME if self._is_plain else "device_agents.runtimes.tvm:TvmRuntime",

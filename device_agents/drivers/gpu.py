@@ -45,7 +45,7 @@ class ForeignProcesses:
         self._can_tell = _pid_namespace() == _FIRST_PID_NAMESPACE if can_tell is None else can_tell
 
     def count(self, list_pids: Callable[[], Iterable[int]]) -> int | None:
-        """Return how many there are now; None where process ids cannot be compared, as in a container."""
+        """Return the current number; None if process ids cannot be compared, as in a container."""
         if not self._can_tell:
             return None
         now = time.monotonic()
@@ -84,7 +84,7 @@ class GpuDriver(Driver, Generic[G]):
 
     @abstractmethod
     def _list_pids(self, gpu: G) -> Iterable[int]:
-        """Return the processes that compute on it."""
+        """Return the ids of the GPU's compute processes."""
 
     def _telemetry(self) -> Telemetry:
         gpu = self._opened_gpu
@@ -110,7 +110,7 @@ class GpuDriver(Driver, Generic[G]):
         return Inventory(
             kind=self.kind,
             labels={
-                # The host's: artifacts are libraries that it loads.
+                # The host's architecture: the host loads artifacts as libraries.
                 "arch": host.arch,
                 "host": self._host_name,
                 "model": slug(model),
@@ -128,7 +128,7 @@ class GpuDriver(Driver, Generic[G]):
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Tell whether a process is `ancestor` or was started by it, through any number of others."""
+    """Tell whether a process is `ancestor` or one of its descendants."""
     while pid > 1:
         if pid == ancestor:
             return True
@@ -145,7 +145,9 @@ def device_ids(name: str | None, default: str, short_names: Sequence[str]) -> li
 
 
 def own_library(configured: Path | None, name: str) -> str:
-    """Return the path of TVM's runtime library for a device: the user's own, else the one beside the installed TVM."""
+    """Return the path of TVM's runtime library for a device: a library that the user built, else the one of the
+    installed TVM.
+    """
     if configured is not None:
         return str(configured)
     folder = tvm_library_folder()
@@ -153,7 +155,9 @@ def own_library(configured: Path | None, name: str) -> str:
 
 
 def python_package_library(package: str, name: str) -> list[str]:
-    """Return the path of a library inside a vendor's Python package, where no linker looks; empty if there is none."""
+    """Return the path of a library inside a vendor's Python package, outside the linker's search path; empty if there
+    is none.
+    """
     site = Path(sysconfig.get_path("platlib")) / package
     return [str(path) for path in sorted(site.glob(f"*/lib/{name}"))[:1]]
 

@@ -1,4 +1,4 @@
-"""Driver for simulated devices: real leases, sessions and worker processes, but pretended kernels. Needs no TVM.
+"""Driver for simulated devices: real leases, sessions and worker processes, but simulated kernels. Needs no TVM.
 
     devices:
       - driver: simulated
@@ -100,7 +100,7 @@ class SimulatedDriver(Driver):
             raise ConfigError(f"{where}: count: expected a number above zero, found {config.count}")
         for key, most in _BOUNDS.items():
             value = getattr(config, key)
-            if not 0 <= value <= most:  # nan is not
+            if not 0 <= value <= most:  # also refuses nan
                 raise ConfigError(f"{where}: {key}: expected a number from 0 to {most:g}, found {value:g}")
         if config.count > MAX_DEVICES:
             raise ConfigError(f"{where}: count: {config.count} devices, an agent serves at most {MAX_DEVICES}")

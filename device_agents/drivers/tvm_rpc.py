@@ -1,4 +1,4 @@
-"""Driver for a board that speaks nothing but TVM's own RPC: the agent runs on another machine and is its client.
+"""Driver for a board with only a TVM RPC server: the agent runs on another machine as its client.
 
     devices:
       - driver: tvm_rpc
@@ -80,7 +80,7 @@ class TvmRpcConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardFacts:
-    """The board, according to the configuration."""
+    """Facts about the board, from the configuration."""
 
     target_json: str
     arch: str
@@ -91,7 +91,7 @@ class BoardFacts:
 
 
 class TvmRpcDriver(Driver):
-    """One device behind one TVM RPC server."""
+    """Device behind a TVM RPC server."""
 
     kind = "tvm_rpc"
     settings = TvmRpcConfig
@@ -123,7 +123,7 @@ class TvmRpcDriver(Driver):
         return [cls(config.name or slug(config.address), config, host_name, what)]
 
     async def prepare(self) -> None:
-        """Wait until nothing of the last worker runs on the server any more."""
+        """Wait until the server is free of the last worker's session."""
         self._check_open()
         if self._look is not None and not self._look.done():
             await asyncio.wait((self._look,), timeout=_PATIENCE_SEC)
@@ -144,7 +144,7 @@ class TvmRpcDriver(Driver):
             await asyncio.gather(self._look, return_exceptions=True)
 
     async def open(self, sweeper: StraySweeper) -> None:
-        """Begin to knock. A server that is not there yet is no error: the device is unhealthy until it is."""
+        """Start checking the server. An unreachable server is no error: the device is unhealthy until it answers."""
         await super().open(sweeper)
         self._begin_to_look()
         with contextlib.suppress(TimeoutError):
@@ -171,7 +171,7 @@ class TvmRpcDriver(Driver):
                 self._trouble = ""
             except NotServed as error:
                 self._trouble = str(error)
-            except Exception as error:  # the outermost loop: if it ended, the device would be as it is now for ever
+            except Exception as error:  # outermost loop: if it ended, the device's health would never change again
                 logger.exception("knocking failed", extra={"device": self.name})
                 self._trouble = f"knocking at {self._config.address} failed: {error or type(error).__name__}"
             finally:
@@ -182,7 +182,7 @@ class TvmRpcDriver(Driver):
             await asyncio.sleep(self._retry_sec)
 
     async def _knock(self) -> None:
-        """Have one session. Raises NotServed."""
+        """Open and close one session. Raises NotServed."""
         await knock_patiently(self._host, self._port, self._config.key)
 
     def _probe(self) -> Health:

@@ -1,4 +1,4 @@
-"""Checks a fabric's description as a whole: the named parts exist and fit the window, and nothing overlaps."""
+"""Checks that a fabric's description is consistent: named parts exist, fit the window, and do not overlap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_description(description: Description, *, where: str) -> None:
-    """Raise the first thing that is wrong with it.
+    """Raise an error for the first inconsistency.
 
     Raises:
         ConfigError: something in it cannot work.
@@ -83,7 +83,7 @@ def _check_window(description: Description, where: str) -> None:
 
 
 def _check_layout(description: Description, where: str) -> None:
-    """Registers and buffers lie inside the window, on whole words, apart from each other."""
+    """Check that registers and buffers lie inside the window, on word boundaries, without overlaps."""
     size = description.window.size_bytes
     _check_memory(description, where)
     areas = [(register.offset, WORD_BYTES, f"registers: {name}") for name, register in description.registers.items()]
@@ -174,7 +174,7 @@ def _check_step(step: Step, description: Description, parameters: Mapping[str, P
 
 
 def _check_memory(description: Description, where: str) -> None:
-    """Buffers in memory start where bursts may start, and lie apart from each other."""
+    """Check that buffers in memory are aligned for bursts, and do not overlap."""
     pieces = sorted(
         (buffer.udmabuf, buffer.offset, buffer.size_bytes, f"buffers: {name}")
         for name, buffer in description.buffers.items()

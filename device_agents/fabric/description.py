@@ -1,4 +1,4 @@
-"""Parts of a fabric's description; device_agents.fabric.reader reads it and explains it by example."""
+"""Parts of a fabric's description; see device_agents.fabric.reader for the format, with an example."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Constant value of a register of this bitstream."""
+    """Register with a constant value that identifies the bitstream."""
 
     register: str
     value: int
@@ -47,7 +47,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Memory of the design inside the window; or a piece of memory that the design fetches from and stores to."""
+    """Memory of the design inside the window, or a region of main memory that the design accesses."""
 
     offset: int
     """From the start of the window, or of the memory."""
@@ -105,7 +105,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyIn:
-    """Copy a tile into a buffer, its rows without gaps."""
+    """Copy a tile into a buffer, with contiguous rows."""
 
     copy_in: str
     buffer: str
@@ -113,7 +113,7 @@ class CopyIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOut:
-    """Copy a buffer out into a tile."""
+    """Copy a buffer into a tile."""
 
     copy_out: str
     buffer: str
@@ -134,7 +134,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Configuration of the fabric by a bitstream."""
+    """Description of the fabric's content."""
 
     name: str
     clock_hz: float

@@ -1,4 +1,4 @@
-"""Runs the functions of a fabric's description: checked once, turned into a list of closures, then called by artifacts.
+"""Runs the functions of a fabric's description: checked once, compiled to closures, then called by artifacts.
 
 Nothing of a peer is executed: a description can only write and read registers and buffers of its own window, and
 the tiles that an artifact passes.
@@ -38,7 +38,7 @@ _Action = Callable[[Arguments], None]
 
 
 class FabricError(RuntimeError):
-    """The fabric cannot execute the request, or did not."""
+    """Error of the fabric that fails one candidate."""
 
 
 class FabricStuck(FabricError):
@@ -46,7 +46,7 @@ class FabricStuck(FabricError):
 
 
 class FabricDead(FabricError):
-    """The fabric cannot be reached, or does not come out of its reset: no candidate will run."""
+    """The fabric is unreachable, or does not recover after a reset: no candidate will run."""
 
 
 class Bus(Protocol):
@@ -61,25 +61,25 @@ class Bus(Protocol):
         ...
 
     def read_bytes(self, offset: int, size_bytes: int) -> bytes:
-        """Read whole words, one after the other."""
+        """Read consecutive words."""
         ...
 
     def write_bytes(self, offset: int, content: bytes) -> None:
-        """Write whole words, one after the other."""
+        """Write consecutive words."""
         ...
 
 
 class Memory(Protocol):
-    """Contiguous memory that the design can reach too."""
+    """Contiguous memory that the design can access, too."""
 
     @property
     def address(self) -> int:
-        """As the design sees it."""
+        """Address for the design."""
         ...
 
     @property
     def bus(self) -> Bus:
-        """As this process sees it."""
+        """Access for this process."""
         ...
 
 
@@ -96,7 +96,7 @@ class Places(Protocol):
 
 
 class FabricProgram:
-    """A description, ready to be called. Opens its resources on first use."""
+    """Executable form of a description. Opens its resources on first use."""
 
     def __init__(self, description: Description, places: Places) -> None:
         self._description = description

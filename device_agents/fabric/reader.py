@@ -107,7 +107,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
     try:
         _check_shape(text, where)
         content = yaml_text.load(text, where=where)
-    except (yaml.YAMLError, ValueError) as error:  # the latter from numbers and dates that there are not
+    except (yaml.YAMLError, ValueError) as error:  # ValueError comes from impossible numbers and dates
         raise ConfigError(f"{where} is not YAML: {error}") from error
     _check_size(content, where)
     document = parse(_Document, _mapping(content, where), where=where)
@@ -128,7 +128,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
 
 
 def check_registers(text: str, reachable: Sequence[range]) -> None:
-    """Refuse a description that came with a bitstream and cannot be used, before anything is programmed.
+    """Refuse a bitstream's description that cannot be used, before programming.
 
     Args:
         reachable: physical addresses that the fabric has for itself.
@@ -177,8 +177,8 @@ def _named(cls: type[T], entries: _Entries, where: str) -> dict[str, T]:
 
 
 def _check_shape(text: str, where: str) -> None:
-    """Refuse text that could exhaust this process while it is read. Uses its events, which take no more memory than the
-    text.
+    """Refuse text that could exhaust this process when it is parsed. Checks YAML events, which need no more memory than
+    the text.
 
     Merging a mapping of merged mappings multiplies, as aliases do, but before anybody can count.
     """
@@ -192,7 +192,7 @@ def _check_shape(text: str, where: str) -> None:
 
 
 def _check_size(content: object, where: str) -> None:
-    """Refuse the expansion of a few lines of aliases: they come from a peer."""
+    """Refuse a small text that expands to a large one through aliases: it comes from a peer."""
     waiting: list[object] = [content]
     count = chars = 0
     while waiting:

@@ -1,4 +1,4 @@
-"""Maps the register window of a fabric: /dev/uioN, or a piece of /dev/mem; and memory of u-dma-buf.
+"""Maps the register window of a fabric (/dev/uioN, or a range of /dev/mem) and memory of u-dma-buf.
 
 https://docs.kernel.org/driver-api/uio-howto.html describes the files of UIO devices.
 
@@ -56,20 +56,20 @@ class MappedWindow:
         self._words[offset // WORD_BYTES] = value
 
     def read_bytes(self, offset: int, size_bytes: int) -> bytes:
-        """Read whole words, one after the other."""
+        """Read consecutive words."""
         first = offset // WORD_BYTES
         words = self._words[first : first + size_bytes // WORD_BYTES]
         return struct.pack(f"<{len(words)}I", *words)
 
     def write_bytes(self, offset: int, content: bytes) -> None:
-        """Write whole words, one after the other."""
+        """Write consecutive words."""
         first, count = offset // WORD_BYTES, len(content) // WORD_BYTES
         self._words[first : first + count] = list(struct.unpack(f"<{count}I", content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedMemory:
-    """Contiguous memory that is mapped into this process, and where the design sees it."""
+    """Contiguous memory mapped into this process, and its address for the design."""
 
     address: int
     bus: MappedWindow
@@ -131,7 +131,7 @@ def list_windows(root: Path = Path("/")) -> str:
 
 
 def _uio_device(wanted: str | int | None, root: Path) -> str:
-    """Return "uioN" for a number, or for a name as the kernel shows it."""
+    """Return "uioN" for a number, or for a UIO device's name in the kernel."""
     if isinstance(wanted, int):
         if not (root / "dev" / f"uio{wanted}").exists():
             raise FabricDead(_missing(f"/dev/uio{wanted}"))

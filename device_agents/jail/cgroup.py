@@ -1,4 +1,4 @@
-"""Cgroups (v2), one for each worker: killed at once, and limited by the controllers that are there.
+"""Cgroups (v2), one per worker: killed at once, and limited by the available controllers.
 
 They lie beside the agent's own processes, in the cgroup that it was started in: with systemd, `Delegate=yes` in its
 unit makes that its own, with controllers for memory and processes. Without controllers a group still kills.
@@ -27,7 +27,7 @@ _MOST_TASKS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The place for the groups of one agent's workers."""
+    """Parent folder of the cgroups of one agent's workers."""
 
     path: Path
     controllers: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Groups:
         return group
 
     def close(self) -> None:
-        """Kill the rest of the groups' processes, and remove the groups."""
+        """Kill the remaining processes of the groups, and remove the groups."""
         for group in [entry for entry in self.path.iterdir() if entry.is_dir()] if self.path.is_dir() else []:
             kill(group)
             remove(group)
@@ -153,7 +153,7 @@ def kill(group: Path) -> None:
 
 
 def remove(group: Path) -> None:
-    """Remove an empty group. One that is not yet empty stays, until the agent ends."""
+    """Remove an empty group. A group that is not yet empty stays until the agent ends."""
     with contextlib.suppress(OSError):
         group.rmdir()
 
@@ -167,7 +167,7 @@ def ran_out_of_memory(group: Path) -> bool:
 
 
 def _make_way(own: Path) -> Path:
-    """Return the group that the groups of workers can lie in, without a process in it if that is possible.
+    """Return a parent for the groups of workers, emptied of processes if possible.
 
     Only a group without processes has controllers for those below it.
     """
@@ -181,7 +181,7 @@ def _make_way(own: Path) -> Path:
 
 
 def _usable_controllers(own: Path) -> tuple[str, ...]:
-    """Return the controllers that limit groups below this one, after turning on those that can be."""
+    """Return the controllers that limit groups below this one, after enabling the available ones."""
     with contextlib.suppress(OSError):
         there = (own / "cgroup.controllers").read_text().split()
         for controller in _CONTROLLERS:

@@ -1,4 +1,4 @@
-"""Puts a worker into its jail, in three steps: before its keeper is forked, in the keeper, and in the worker itself."""
+"""Jails a worker in three steps: before its keeper is forked, in the keeper, and in the worker itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fleet.confinement import landlock, privileges, seccomp
 
 
 def leave_the_agent(cell: JailSpec) -> None:
-    """First step: the cgroup and the namespaces. The next fork is the first process of its pid namespace.
+    """Take the first step: enter the cgroup and the namespaces. The next fork is the first process of its pid
+    namespace.
 
     Raises:
         OSError: a layer that worked when the agent started does not.
@@ -28,7 +29,7 @@ def leave_the_agent(cell: JailSpec) -> None:
 
 
 def furnish(cell: JailSpec) -> None:
-    """Second step: the worker's view of the file system.
+    """Take the second step: build the worker's view of the file system.
 
     Raises:
         OSError: see above.
@@ -38,7 +39,7 @@ def furnish(cell: JailSpec) -> None:
 
 
 def confine(cell: JailSpec) -> None:
-    """Third step, without a way back: user, capabilities, rules for files, filter of system calls.
+    """Take the third, irreversible step: user, capabilities, file access rules, system call filter.
 
     Raises:
         OSError: see above.
@@ -56,7 +57,7 @@ def confine(cell: JailSpec) -> None:
 
 
 def filter_calls(cell: JailSpec) -> None:
-    """Last step of all, after whatever the filter refuses.
+    """Install the system call filter. Must be last: other steps need calls that it refuses.
 
     Raises:
         OSError: see above.

@@ -20,7 +20,7 @@ _ADVICE = {
 
 
 def diagnose() -> list[Finding]:
-    """Try each layer in processes of their own."""
+    """Try each layer in child processes."""
     done = subprocess.run(
         [sys.executable, "-m", "device_agents.jail.probe"],
         capture_output=True,

@@ -61,11 +61,11 @@ class Jail:
     """Why the others are not used."""
 
     def has(self, layer: Layer) -> bool:
-        """Tell whether it has a layer."""
+        """Tell whether the jail has a layer."""
         return layer in self.layers
 
     def plus(self, layer: Layer) -> Self:
-        """Return the jail with one more layer."""
+        """Return the jail with an additional layer."""
         return type(self)(layers=tuple(one for one in Layer if one in (*self.layers, layer)), missing=self.missing)
 
     def without(self, layer: Layer, reason: str) -> Self:

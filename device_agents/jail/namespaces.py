@@ -1,4 +1,4 @@
-"""Takes a process into namespaces of its own, and makes the file system that it sees there.
+"""Moves a process into its own namespaces, and builds its view of the file system.
 
 As bubblewrap does it. In a namespace of users the process keeps its number, so that files belong to it as before.
 """
@@ -40,7 +40,7 @@ def enter(flags: int) -> None:
         OSError: this machine does not allow it.
     """
     uid, gid = os.geteuid(), os.getegid()
-    allow_inspection()  # or the files of the maps are root's
+    allow_inspection()  # otherwise root owns the map files
     system.unshare(flags)
     if flags & system.CLONE_NEWUSER:
         Path("/proc/self/setgroups").write_text("deny")
@@ -49,7 +49,7 @@ def enter(flags: int) -> None:
 
 
 def furnish(cell: JailSpec, *, has_pid_namespace: bool) -> None:
-    """Make the worker's own root, with its visible files at their usual paths, and change to it.
+    """Build the worker's root with the visible files at their usual paths, and change to it.
 
     Raises:
         OSError: this machine does not allow it.
@@ -72,7 +72,7 @@ def furnish(cell: JailSpec, *, has_pid_namespace: bool) -> None:
 
 
 def _make_temporary(root: str) -> None:
-    """Make /tmp first: directories that are shown may lie in it."""
+    """Mount /tmp first: visible directories may lie in it."""
     place = Path(root, "tmp")
     place.mkdir()
     system.mount("tmpfs", str(place), "tmpfs", _NO_SETUID | _NO_DEVICES, f"size={_TEMPORARY_BYTES},mode=1777")
@@ -118,7 +118,7 @@ def _make_read_only(place: str) -> None:
     except OSError as error:
         if not system.is_missing(error):
             raise
-        # Before Linux 5.12: mounts below stay as they are.
+        # Before Linux 5.12, mounts below this one cannot be changed.
         kept = os.statvfs(place).f_flag & (_NO_SETUID | _NO_DEVICES | _NO_EXEC)
         system.mount("none", place, "", _BIND | _REMOUNT | _READ_ONLY | kept)
 

@@ -1,4 +1,4 @@
-"""Finds out which layers this machine has, by trying each in a process that ends at once.
+"""Detects which layers this machine supports, by trying each in a short-lived process.
 
     python -m device_agents.jail.probe
 
@@ -28,14 +28,16 @@ _MESSAGE_BYTES = 1000
 
 
 def probe() -> Jail:
-    """Return the layers of this machine but the cgroup, which is the agent's. Forks: for processes without threads."""
+    """Return the supported layers except the cgroup, which the agent checks. Forks: call it in a process without
+    threads.
+    """
     missing = {layer: reason for layer, reason in _tried().items() if reason}
     layers = tuple(layer for layer in Layer if layer not in missing and layer is not Layer.CGROUP)
     return Jail(layers=layers, missing=missing)
 
 
 def _tried() -> dict[Layer, str]:
-    """Return why each layer cannot be used; empty where it can."""
+    """Return the reason why each layer cannot be used; empty if it can."""
     outside = {layer: _why_not(partial(namespaces.enter, namespaces.FLAGS[layer])) for layer in _NAMESPACES}
     if not any(outside.values()):
         reasons = {**outside, Layer.USER: "not needed: the agent may make the others without"}
@@ -53,7 +55,7 @@ def _tried() -> dict[Layer, str]:
             reasons[Layer.MOUNT] = _why_not(lambda: _furnish(folder, flags, has_pid_namespace=not reasons[Layer.PID]))
     reasons[Layer.NO_NEW_PRIVILEGES] = _why_not(privileges.forbid_new_privileges, privileges.drop_capabilities)
     if seccomp.is_known():
-        seccomp.make_filter(architecture())  # now, so that every worker has it
+        seccomp.make_filter(architecture())  # made now, before workers are forked
     reasons[Layer.SECCOMP] = (
         _why_not(privileges.forbid_new_privileges, seccomp.restrict)
         if seccomp.is_known()
@@ -78,7 +80,7 @@ def _why_no_user(reasons: dict[Layer, str]) -> str:
 
 
 def _keep_house(uid: int) -> None:
-    """Give a user a home and clear it away again, as for a worker: a container's root may lack the rights."""
+    """Change the owner of a folder and remove it, as for a worker's home: root in a container may lack the rights."""
     with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
         home = Path(folder, "home")
         home.mkdir(mode=0o700)
@@ -91,7 +93,7 @@ def _keep_house(uid: int) -> None:
 
 
 def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
-    """Make a root, as for a worker, and look around in it."""
+    """Build a root as for a worker, and check it."""
     places = {name: Path(folder, name) for name in ("root", "home")}
     for place in places.values():
         place.mkdir()
@@ -118,7 +120,7 @@ def _look_around(cell: JailSpec, *, has_pid_namespace: bool) -> None:
 
 
 def _why_not(*attempts: Callable[[], None]) -> str:
-    """Make attempts in a process of their own; return the error, or nothing."""
+    """Run attempts in a child process; return the error, or nothing."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -142,7 +144,7 @@ def _why_not(*attempts: Callable[[], None]) -> str:
 
 
 def main() -> int:
-    """Print the layers, the cgroup included."""
+    """Print the layers, including the cgroup."""
     jail = probe()
     try:
         cgroup.open_groups(f"probe-{os.getpid()}").close()

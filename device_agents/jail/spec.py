@@ -1,4 +1,4 @@
-"""Parameters of one worker's jail, set by the agent. JSON between the two."""
+"""Parameters of one worker's jail, sent by the agent as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the file system that a worker sees: the system's programs and libraries, Python's, and its inputs.
+"""Files visible to a worker: the programs and libraries of the system and of Python, and its inputs.
 
 Everything else is hidden: homes of users, state of the agent and the tracker, and other workers.
 """
@@ -36,7 +36,7 @@ IN_MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - of its own
 
 
 def readable_paths(environment: Mapping[str, str], named: Iterable[object], private: Iterable[Path]) -> list[str]:
-    """Return the paths that a worker may read: existing ones, none of them below another.
+    """Return the paths that a worker may read: existing ones, none of them inside another.
 
     Args:
         environment: of the agent; paths in its variables for libraries are readable.
@@ -64,7 +64,7 @@ def _exists(path: str) -> bool:
 
 
 def device_files(patterns: Iterable[str]) -> list[str]:
-    """Return the device files that patterns as "/dev/nvidia*" stand for, on this machine, now."""
+    """Return the existing device files that match patterns such as "/dev/nvidia*"."""
     return sorted({path for pattern in patterns for path in _glob(pattern) if not Path(path).is_dir()})
 
 
@@ -73,7 +73,7 @@ def _glob(pattern: str) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths, in order, without those below another."""
+    """Return the paths, in order, without those inside another."""
     kept: list[str] = []
     for path in sorted({os.path.normpath(path) for path in paths}, key=lambda path: path.split("/")):
         if not kept or not path.startswith(f"{kept[-1]}/"):

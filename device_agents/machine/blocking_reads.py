@@ -1,4 +1,4 @@
-"""Reads that may never return: whatever waits for a vendor's driver runs beside the event loop, with a time limit.
+"""Runs reads that may never return, such as those of a vendor's driver, outside the event loop with a time limit.
 
 A driver that hangs costs its own device, not the heartbeats and the data path of all devices of the agent. Each source
 has one thread, so a hanging source is asked once, and again only after it has answered. The thread is a daemon, not an
@@ -71,7 +71,7 @@ class BlockingReads:
         return asked.answer.result()
 
     async def close(self, last: Callable[[], object] = lambda: None) -> None:
-        """Call `last` in the thread and end it. Idempotent.
+        """Call `last` in the thread and end the thread. Idempotent.
 
         While a read hangs, `last` only waits in line: it runs if the source ever answers.
         """
@@ -106,7 +106,7 @@ class BlockingReads:
                 await asked.is_back.wait()
         except TimeoutError:
             if asked.answer.done():
-                return  # late or not, it is here: a busy loop saw the answer and the limit at the same time
+                return  # the answer has arrived: a busy loop saw it and the limit at the same time
             error = _unreachable(self._source, asked.asked_at)
             if not asked.is_missed:
                 asked.is_missed = True

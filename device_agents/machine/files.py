@@ -26,19 +26,19 @@ def read_head(path: Path, most_bytes: int = 4096) -> bytes | None:
     try:
         return os.read(descriptor, most_bytes)
     except OSError:
-        return None  # a sensor that sleeps answers EBUSY or ENODATA
+        return None  # a sleeping sensor fails with EBUSY or ENODATA
     finally:
         os.close(descriptor)
 
 
 def read_word(path: Path, most_bytes: int = 4096) -> str | None:
-    """Return a short text without its line end; None when it cannot be read."""
+    """Return a file's text without its line end; None if it cannot be read."""
     head = read_head(path, most_bytes)
     return None if head is None else head.decode(errors="replace").strip()
 
 
 def read_int(path: Path) -> int | None:
-    """Return the number in a file; None when it cannot be read, or is not a number."""
+    """Return the number in a file; None if it cannot be read or is not a number."""
     try:
         return int(read_head(path) or b"")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Messages between processes of one machine: a u32 little-endian length, then that many bytes."""
+"""Messages between processes of one machine: a u32 little-endian length, followed by that many bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 257 * 1024 * 1024
-"""Room for the largest request in pieces and a path. A longer frame means that a candidate wrote to the socket."""
+"""Limit for the largest chunked request and a path. A longer frame means that a candidate wrote to the socket."""
 
 
 class BrokenFrame(Exception):

@@ -1,4 +1,4 @@
-"""A Linux machine as the fleet sees it: labels, TVM target, device model, fingerprint."""
+"""Describes a Linux machine to the fleet: labels, TVM target, device model, fingerprint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LABELLED = (
 """Vector features worth selecting by."""
 
 kept_off: set[int] = set()
-"""Logical CPUs of this process that its agent leaves to kernels: later devices may be measured on them."""
+"""Logical CPUs that this process leaves to kernels. Devices found later may still be measured on them."""
 
 _TRIPLES = {
     "aarch64": "aarch64-linux-gnu",
@@ -115,7 +115,7 @@ class Host:
         }
 
     def facts(self) -> dict[str, str]:
-        """Return the rest, for people."""
+        """Return further facts as text."""
         facts = {f"cache {level}": size for level, size in self.caches.items()}
         facts["logical CPUs"] = str(self.cpu_count)
         if self.max_freq_hz:
@@ -153,7 +153,7 @@ def slug(text: str) -> str:
 
 
 def own_cpus() -> set[int]:
-    """Return the logical CPUs that this process may use, including those that it keeps off by choice."""
+    """Return the logical CPUs that this process may use, including those that it leaves to kernels."""
     if hasattr(os, "sched_getaffinity"):
         return kept_off | os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
@@ -174,7 +174,7 @@ def _mcpu(arch: str, features: frozenset[str], cpuinfo: str) -> str:
 
 
 def _arm_core(cpuinfo: str) -> str | None:
-    """Return the last kind of core listed: on big.LITTLE machines, Linux lists the big ones last."""
+    """Return the core listed last: on big.LITTLE machines, Linux lists the big cores last."""
     implementers = re.findall(r"^CPU implementer\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     parts = re.findall(r"^CPU part\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     known = [ARM_CORES[pair] for pair in zip(implementers, parts, strict=False) if pair in ARM_CORES]

@@ -47,7 +47,7 @@ def children_of(pid: int) -> list[int]:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             found.extend(map(int, (thread / "children").read_text().split()))
     except FileNotFoundError:
-        # Either the process is gone, or the kernel was built without CONFIG_PROC_CHILDREN.
+        # Either the process has ended, or the kernel was built without CONFIG_PROC_CHILDREN.
         return [child for child, parent in _parents() if parent == pid]
     except (ProcessLookupError, PermissionError):
         return []
@@ -55,7 +55,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int, *, at_most: int | None = None) -> list[int]:
-    """Return the children of `pid`, their children, and so on; stop soon after `at_most` of them."""
+    """Return all descendants of `pid`; stop soon after `at_most` of them."""
     found: list[int] = []
     waiting = [pid]
     while waiting and (at_most is None or len(found) <= at_most):
@@ -66,9 +66,9 @@ def descendants_of(pid: int, *, at_most: int | None = None) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process holds now; 0 when it is gone."""
+    """Return the resident memory of a process; 0 if it has ended."""
     try:
-        # Plain os calls: read after every candidate, and Path takes three times as long.
+        # Plain os calls because this is read after every candidate: Path takes three times as long.
         descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -92,7 +92,7 @@ class Process:
     parent: int
     session: int
     started_ticks: int
-    """Since boot: with `pid`, the name of a process that no other ever had."""
+    """Start time since boot: together with `pid` it identifies a process uniquely."""
 
 
 def look_at(pid: int) -> Process | None:
@@ -101,7 +101,7 @@ def look_at(pid: int) -> Process | None:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command in brackets is whatever its process likes: with spaces, brackets, and bytes that are no text.
+    # The process chooses the command in brackets: it may contain spaces, brackets and undecodable bytes.
     fields = stat[stat.rindex(")") + 2 :].split()
     return Process(
         pid=pid, state=fields[0], parent=int(fields[1]), session=int(fields[3]), started_ticks=int(fields[19])
@@ -115,7 +115,7 @@ def is_running(pid: int) -> bool:
 
 
 def waits_in(pid: int) -> str:
-    """Return the kernel's function that a process sleeps in; empty where the kernel does not say."""
+    """Return the kernel function in which a process sleeps; empty if the kernel does not report it."""
     try:
         return (_PROC / str(pid) / "wchan").read_text().strip("0")
     except OSError:
@@ -123,7 +123,7 @@ def waits_in(pid: int) -> str:
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL, unless the process is gone."""
+    """Send SIGKILL unless the process has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 

@@ -27,7 +27,7 @@ _WORDS = ("all", "big", "little")
 
 
 def check_setting(setting: Setting, *, where: str) -> None:
-    """Refuse a setting that can never name processors, before looking at any machine.
+    """Refuse a setting that is invalid on every machine.
 
     Raises:
         ConfigError: it is neither a list of numbers, nor ranges, nor one of the words.
@@ -41,7 +41,7 @@ def check_setting(setting: Setting, *, where: str) -> None:
 
 
 def choose_cpus(setting: Setting, usable: Iterable[int], root: Path = Path("/"), *, where: str) -> tuple[int, ...]:
-    """Return the processors that a setting names, in order; empty for "all", which pins nothing.
+    """Return the processors of a setting, in order; empty for "all", which pins nothing.
 
     Raises:
         ConfigError: the machine lacks some of them, or has only one kind of core.
@@ -69,14 +69,14 @@ def choose_cpus(setting: Setting, usable: Iterable[int], root: Path = Path("/"),
 
 
 class OwnCpus:
-    """Keeps this process and its later children off the processors that kernels are measured on."""
+    """Keeps this process and its later children off the processors where kernels are measured."""
 
     def __init__(self) -> None:
         self._before: set[int] | None = None
 
     @property
     def is_apart(self) -> bool:
-        """True while this process runs elsewhere than the kernels."""
+        """True while this process runs on other processors than the kernels."""
         return self._before is not None
 
     @property
@@ -85,7 +85,7 @@ class OwnCpus:
         return tuple(sorted(self._before)) if self._before else ()
 
     def keep_off(self, taken: Iterable[int]) -> None:
-        """Leave these processors, if there are others."""
+        """Leave these processors if there are others."""
         usable = os.sched_getaffinity(0)
         spare = usable - set(taken)
         if spare and spare != usable:
@@ -94,7 +94,7 @@ class OwnCpus:
             _move_threads(spare)
 
     def restore(self) -> None:
-        """Run anywhere again. Idempotent."""
+        """Return to all processors. Idempotent."""
         if self._before is not None:
             _move_threads(self._before)
             kept_off.difference_update(self._before)
@@ -102,7 +102,7 @@ class OwnCpus:
 
 
 def _move_threads(cpus: set[int]) -> None:
-    """Move every thread of this process: those of gRPC are there already."""
+    """Move every thread of this process: gRPC's threads run already."""
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cpus)

@@ -28,7 +28,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _empty(place: int, top: int) -> list[str]:
-    """Remove the files of a folder, and move its folders into `top`; return their names there."""
+    """Remove the files of a folder, and move its subfolders into `top`; return their names there."""
     moved = []
     for path in Path(f"/proc/self/fd/{place}").iterdir():
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ def _empty(place: int, top: int) -> list[str]:
 
 @contextlib.contextmanager
 def _entered(folder: Path | str, at: int | None = None) -> Iterator[int]:
-    """Open a folder, and take back the right to change it, which a kernel may have taken away."""
+    """Open a folder after restoring the write permission, which a kernel may have removed."""
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     try:
         Path(f"/proc/self/fd/{place}").chmod(0o700)

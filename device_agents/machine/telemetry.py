@@ -21,9 +21,7 @@ class HostTelemetry:
     """Reads one host. `root` is "/" except in tests, which bring recorded trees."""
 
     def __init__(self, root: Path = Path("/"), cpus: Sequence[int] = ()) -> None:
-        """Args:
-        cpus: processors with clocks that count; empty: all.
-        """
+        """Args: cpus: processors whose clocks are read; empty: all."""
         self._root = root
         self._stat = root / "proc/stat"
         self._meminfo = root / "proc/meminfo"
@@ -38,7 +36,7 @@ class HostTelemetry:
     def read(self) -> Telemetry:
         """Return the current readings."""
         temperatures = [milli / 1000 for path in self._sensors if (milli := read_int(path)) is not None]
-        # Sensors without a probe report 0 or nonsense.
+        # Sensors without a probe report 0 or invalid values.
         plausible = [temp for temp in temperatures if -40 < temp < 150 and temp != 0]
         freqs = [khz * 1000 for path in self._freqs if (khz := read_int(path)) is not None]
         governor, load = read_word(self._governor), read_word(self._loadavg)
@@ -71,7 +69,7 @@ class HostTelemetry:
 
 
 def _find_sensors(root: Path) -> list[Path]:
-    """Return the processors' sensors, or all sensors if none is recognisable as a processor's.
+    """Return the processors' sensors, or all sensors if none is recognised as a processor's.
 
     A disk or radio that is warmer than the processor must not keep measurements waiting until it cools down.
     """

@@ -1,4 +1,4 @@
-"""Ends a program that the agent started, even one that hangs in the kernel or blocks on unread output."""
+"""Terminates a program that the agent started, even if it hangs in the kernel or blocks on unread output."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PIECE_BYTES = 65536
 
 
 async def end(process: asyncio.subprocess.Process, limit_sec: float = _END_SEC) -> None:
-    """Kill a process unless it has ended, and reap it. Nobody else may still read its output.
+    """Kill a process unless it has ended, and reap it. No other reader of its output may remain.
 
     Returns after `limit_sec` in any case: no signal ends a process that waits for a driver inside the kernel.
     """
     signals.send(process, signal.SIGKILL)
     try:
         async with asyncio.timeout(limit_sec):
-            # To asyncio a process has ended only once its pipe is closed, so unread output would keep it for ever.
+            # asyncio considers a process ended only when its pipe is closed: unread output would keep it alive.
             while process.stdout is not None and await process.stdout.read(_PIECE_BYTES):
                 pass
             await process.wait()

@@ -1,4 +1,4 @@
-"""Did a worker have to wait for a processor? The kernel counts for every thread how long it was ready but not running.
+"""Detects contention: the kernel counts for every thread how long it was ready but not running.
 
 Linux reports it in /proc/<pid>/task/<tid>/schedstat (https://docs.kernel.org/scheduler/sched-stats.html, second number
 of three). Kernels built without it report nothing, and then no contention is found.
@@ -44,7 +44,7 @@ def waited_sec_by_thread(pid: int) -> dict[int, float]:
 
 
 def find_contention(before: Mapping[int, float], after: Mapping[int, float], run_sec: float) -> Disturbance | None:
-    """Say how long the most delayed thread of a run waited; None where that is not worth mentioning."""
+    """Return how long the most delayed thread of a run waited; None if that is negligible."""
     waited_sec = max((sec - before.get(thread, 0.0) for thread, sec in after.items()), default=0.0)
     if run_sec <= 0 or waited_sec < _NOTED_SEC or waited_sec < _NOTED_SHARE * run_sec:
         return None

@@ -14,11 +14,11 @@ _POLL_SEC = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """Result of a wait for a cool device."""
+    """Result of waiting for a cool device."""
 
     waited_sec: float = 0.0
     disturbance: Disturbance | None = None
-    """Set when the device did not become cool in time."""
+    """Set if the device did not become cool in time."""
 
 
 async def cool_down(
@@ -28,7 +28,7 @@ async def cool_down(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Rest:
-    """Wait as `cool_below_c` and `cool_timeout_ms` of the evaluator say.
+    """Wait as set by `cool_below_c` and `cool_timeout_ms` of the evaluator.
 
     Args:
         read_temp_c: reads the hottest sensor; where it returns None, `cooldown_interval_ms` is waited instead.

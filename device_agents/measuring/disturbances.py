@@ -37,7 +37,7 @@ def find_disturbances(before: Telemetry, after: Telemetry) -> list[Disturbance]:
 
 def _fall_of_clock(before: Telemetry, after: Telemetry) -> list[Disturbance]:
     if not _USUAL_REASONS.isdisjoint(after.throttle_reasons):
-        return []  # the kernel's own effect on the clock
+        return []  # the kernel itself causes this clock
     was_hz, is_hz = before.freq_hz or 0.0, after.freq_hz or 0.0
     if not 0 < is_hz < _CLOCK_FALL * was_hz:
         return []

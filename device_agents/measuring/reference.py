@@ -1,4 +1,4 @@
-"""Judges a device by its reference kernel: compares the time of the same work now with its usual time.
+"""Judges a device by its reference kernel: compares the current time of a fixed workload with its usual time.
 
 The mean of the pieces shows the slowdown that a kernel would see now. The fastest piece shows the speed of the cores
 without interruptions. The usual time is the median of the fastest pieces of calm runs, so even a first run beside a
@@ -78,7 +78,7 @@ class ReferenceTimes:
         return statistics.median(self._fastest) if self._fastest else None
 
     def current_sec(self, now_sec: float) -> float | None:
-        """Return the latest time while it says something about now; it runs only when something is measured."""
+        """Return the latest time while it is current; the kernel runs only around measurements."""
         return self.latest_sec if now_sec - self._taken_at_sec < _CURRENT_SEC else None
 
     @property
@@ -89,11 +89,13 @@ class ReferenceTimes:
 
     @property
     def has_drifted(self) -> bool:
-        """True when times taken now are not to be trusted."""
+        """True if current times are not trustworthy."""
         return self.ratio > self.limit
 
     def is_due(self, worker_pid: int, now_sec: float, *, is_wanted: bool = False) -> bool:
-        """Tell whether it has to run now: in a new worker, or after a while, which is shorter once it has drifted."""
+        """Tell whether the kernel has to run now: in a new worker, or after an interval, which is shorter during a
+        drift.
+        """
         if self._is_absent:
             return False
         if self._misses >= _MOST_MISSES and now_sec - self._missed_at_sec < _MISSED_PAUSE_SEC:
@@ -104,7 +106,7 @@ class ReferenceTimes:
         return is_wanted or worker_pid != self._worker_pid or now_sec - self._taken_at_sec > after_sec
 
     def take(self, secs: Sequence[float], worker_pid: int, now_sec: float) -> None:
-        """Learn how long the pieces of a run took; none: the device has no reference kernel.
+        """Record the times of a run's pieces; none: the device has no reference kernel.
 
         A run counts as missed if its answer is no possible time, or none on a device that has one: it failed, or
         a candidate has answered in its worker's place.
@@ -129,7 +131,7 @@ class ReferenceTimes:
         if self._drifting_since_sec is None:
             self._drifting_since_sec = now_sec
         if fastest < min(self._fastest):
-            # The first runs were no measure: the usual time was learnt while the device was slow.
+            # The usual time was learnt while the device was slow.
             self._fastest.append(fastest)
         elif now_sec - self._drifting_since_sec > _LASTING_SEC:
             self._fastest.clear()
@@ -154,13 +156,13 @@ class ReferenceTimes:
             self._remembered_at_sec = now_sec
 
     def miss(self, now_sec: float) -> None:
-        """Learn that a run failed, or its worker with it: a candidate's fault. After some in a row it rests."""
+        """Record a failed run or worker, for which a candidate is to blame. Pause after several in a row."""
         self._misses += 1
         self._missed_at_sec = now_sec
 
     @property
     def drift(self) -> Disturbance | None:
-        """Drift; None while there is none."""
+        """Current drift; None if there is none."""
         if not self.has_drifted:
             return None
         return Disturbance(DisturbanceKind.REFERENCE_DRIFT, f"reference kernel {self.ratio:.2f} times its usual time")

@@ -1,4 +1,4 @@
-"""Arguments of a call, common to the runtimes."""
+"""Arguments of a call, shared by the runtimes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def bad_argument(index: int, problem: str) -> CandidateFailed:
-    """Return the failure for an argument that does not fit."""
+    """Return the failure for an argument that does not match."""
     return CandidateFailed(ErrorKind.BAD_ARGUMENTS, f"argument {index} {problem}")
 
 
 def check_content(index: int, tensor: Tensor, size_bytes: int) -> None:
-    """Refuse a tensor with a content of another length than its type's.
+    """Refuse a tensor whose content has another length than its type's.
 
     Raises:
         CandidateFailed: it has more or fewer than `size_bytes`.
@@ -29,7 +29,7 @@ def check_content(index: int, tensor: Tensor, size_bytes: int) -> None:
 
 
 def wanted_back(args: Sequence[Argument], values: Sequence[T]) -> list[T]:
-    """Return those values that a caller wants back: of the outputs, or of all tensors when none is marked."""
+    """Return the values to send back to the caller: the outputs, or all tensors if none is marked."""
     outputs = [isinstance(argument, TensorSpec) and argument.is_output for argument in args]
     tensors = [isinstance(argument, TensorSpec | Tensor) for argument in args]
     return list(compress(values, outputs if any(outputs) else tensors))

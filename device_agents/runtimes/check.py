@@ -1,4 +1,4 @@
-"""Finds out whether a GPU's runtime library loads here, in a process of its own: the agent never loads it.
+"""Checks whether a GPU's runtime library loads, in a child process: the agent itself never loads it.
 
     python -m device_agents.runtimes.check LIBRARY ...
 
@@ -20,7 +20,7 @@ _TIMEOUT_SEC = 20.0
 
 
 def tvm_library_folder() -> Path | None:
-    """Return where the installed TVM keeps its libraries."""
+    """Return the folder of the installed TVM's libraries."""
     spec = find_spec("tvm")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -28,7 +28,7 @@ def tvm_library_folder() -> Path | None:
 
 
 async def why_not(libraries: Sequence[str], remedies: Mapping[str, str]) -> str:
-    """Return the reason why these libraries do not load, with a remedy; empty: they do.
+    """Return why these libraries do not load, with a remedy; empty if they do.
 
     Args:
         remedies: by a part of a missing library's name.
@@ -39,7 +39,7 @@ async def why_not(libraries: Sequence[str], remedies: Mapping[str, str]) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        # Not wait_for: up to Python 3.11 it forgets that it was cancelled when the answer comes in that moment.
+        # Not wait_for: up to Python 3.11 it loses a cancellation that arrives together with the answer.
         async with asyncio.timeout(_TIMEOUT_SEC):
             output, _ = await process.communicate()
     except TimeoutError:
@@ -52,14 +52,14 @@ async def why_not(libraries: Sequence[str], remedies: Mapping[str, str]) -> str:
 
 
 def explain(complaint: str, remedies: Mapping[str, str]) -> str:
-    """Return a loader's complaint with the remedy for it."""
+    """Return a loader's error message with the remedy."""
     last = complaint.splitlines()[-1] if complaint else "it ended without a word"
     advice = next((text for part, text in remedies.items() if part in last), "")
     return f"TVM's runtime for it does not load: {last}" + (f"; {advice}" if advice else "")
 
 
 def main(libraries: Sequence[str]) -> int:
-    """Load them as a worker does."""
+    """Load the libraries in the same way as a worker."""
     from device_agents.runtimes.tvm import preload
 
     try:

@@ -1,4 +1,4 @@
-"""Runs candidates inside a worker process: the seam between the worker's loop and TVM, or the simulation.
+"""Runs candidates inside a worker process: the interface between the worker's loop and TVM, or the simulation.
 
 Nothing here or in a runtime knows protobuf or gRPC: the worker's loop converts, and the worker is forked from a process
 that must not have threads.
@@ -30,7 +30,7 @@ MAX_MESSAGE_CHARS = 4000
 
 
 class Runtime(Protocol):
-    """Runs candidates of one device. It raises CandidateFailed for known errors; `classify` reads the rest."""
+    """Runs candidates of one device. It raises CandidateFailed for known errors; `classify` handles the others."""
 
     def measure(self, trial: Trial, path: str) -> Measurement:
         """Time the candidate at `path`."""
@@ -44,7 +44,7 @@ class Runtime(Protocol):
         ...
 
     def reference(self) -> list[float]:
-        """Repeat a small piece of work on the candidates' processor; return the time of each [s].
+        """Repeat a fixed small workload on the candidates' processor; return the time of each repeat [s].
 
         A few milliseconds in all, see device_agents.measuring.reference. Nothing where there is no such work.
         """
@@ -60,7 +60,7 @@ class Runtime(Protocol):
 
 
 class CandidateFailed(Exception):
-    """A candidate did not run to its end; `kind` says how."""
+    """A candidate did not complete; `kind` gives the reason."""
 
     def __init__(self, kind: ErrorKind, message: str, *, is_fatal: bool = False) -> None:
         """Args:
@@ -73,7 +73,7 @@ class CandidateFailed(Exception):
 
 
 class WorkerEnd(BaseException):
-    """A candidate destroyed a resource of its worker, such as the connection to a board: the worker ends, too.
+    """A candidate destroyed a resource of its worker, such as the connection to a board: the worker must end.
 
     No Exception, so that no result is made of it here: the agent makes one once the worker is gone, by its exit code.
     """
@@ -82,13 +82,13 @@ class WorkerEnd(BaseException):
 
 
 class DeviceLost(WorkerEnd):
-    """The device itself is gone, whatever the candidate."""
+    """The device itself is lost, regardless of the candidate."""
 
     exit_code = 69
 
 
 def classify(error: BaseException) -> CandidateFailed:
-    """Return the failure for an error in a worker, by its class and error number."""
+    """Return the failure for an error in a worker, by its class and errno."""
     if isinstance(error, CandidateFailed):
         return error
     message = str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The schedule of a candidate's repeats, apart from the code that times them.
+"""Schedules a candidate's repeats, independently of the code that times them.
 
 Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: a quick look first, if
 one is asked for; then one repeat; a candidate clearly slower than the best stops there; then the other repeats; then
@@ -37,7 +37,7 @@ _INTERRUPTION_SEC = 0.01
 
 
 class TimeRepeats(Protocol):
-    """Times some repeats, after one run that does not count."""
+    """Times a number of repeats, after one warm-up run that is not counted."""
 
     def __call__(self, *, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
         """Return seconds per run, one entry per repeat."""
@@ -61,7 +61,7 @@ def run_schedule(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Timing:
-    """Time as `evaluator` says."""
+    """Time a candidate as specified by `evaluator`."""
     if is_cold(evaluator):
         time_repeats = _ColdRepeats(evaluator, time_repeats, sleep)
     is_adaptive = evaluator.max_repeat > evaluator.repeat or evaluator.give_up_above_sec > 0
@@ -75,7 +75,7 @@ def run_schedule(
 
 
 def _look(evaluator: Evaluator, time_repeats: TimeRepeats) -> Timing:
-    """Decide by single runs whether a candidate can matter; return those runs that are repeats."""
+    """Decide by single runs whether a candidate can be competitive; return the runs that count as repeats."""
     near_sec, far_sec = evaluator.behind_above_sec, evaluator.hopeless_above_sec
     number = evaluator.number
     if 0 < near_sec < _LOOK_SEC:
@@ -100,14 +100,13 @@ def _look(evaluator: Evaluator, time_repeats: TimeRepeats) -> Timing:
 def _repeat(
     evaluator: Evaluator, time_repeats: TimeRepeats, secs: list[float], sleep: Callable[[float], None]
 ) -> Timing:
-    """Repeat until the spread is small, counting from the repeats that there are already."""
+    """Repeat until the spread is small, including the existing repeats."""
     if not secs:
         secs = time_repeats(number=evaluator.number, repeat=1, min_repeat_ms=evaluator.min_repeat_ms)
         if 0 < evaluator.give_up_above_sec < secs[0]:
             return Timing(secs, Stop.SLOW)
-    # The evaluator does not tell the number that it grew to: start from the number that suffices according to the first
-    # repeat, so
-    # that later calls do not search for it from `number` again.
+    # The evaluator does not report the number that it grew to. Start from the number that suffices according to the
+    # first repeat, so that later calls do not search for it again.
     found = _enough_runs(evaluator.number, secs[0], evaluator.min_repeat_ms)
 
     def more(count: int) -> None:
@@ -123,22 +122,22 @@ def _repeat(
 
 
 def is_cold(evaluator: Evaluator) -> bool:
-    """Tell whether something happens before each single run."""
+    """Tell whether caches are flushed or the cores idle before each single run."""
     return bool(evaluator.flush_cache or evaluator.flush_bytes or evaluator.f_preproc)
 
 
 def for_single_calls(evaluator: Evaluator) -> Evaluator:
-    """Return the evaluator of single runs: the rests between repeats are made here, not there."""
+    """Return the evaluator of single runs: pauses between repeats are made here, not there."""
     return replace(evaluator, cooldown_interval_ms=0) if is_cold(evaluator) else evaluator
 
 
 def push_out(evaluator: Evaluator, size_bytes: int) -> Evaluator:
-    """Return knobs that write through at least so much memory between runs instead of flushing the CPU's cache."""
+    """Return settings that write through at least this much memory between runs instead of flushing the CPU's cache."""
     return replace(evaluator, flush_cache=False, flush_bytes=max(evaluator.flush_bytes, size_bytes))
 
 
 class _ColdRepeats:
-    """Times repeats in which every run finds the caches cold."""
+    """Times repeats with cold caches before every run."""
 
     def __init__(self, evaluator: Evaluator, time_runs: TimeRepeats, sleep: Callable[[float], None]) -> None:
         self._rest_sec = evaluator.cooldown_interval_ms / 1000
@@ -162,5 +161,5 @@ class _ColdRepeats:
 def _enough_runs(number: int, run_sec: float, min_repeat_ms: int) -> int:
     if run_sec <= 0:
         return number
-    # A little more than needed: a repeat that ends short makes the evaluator grow the number by half once more.
+    # Slightly more than needed: after a short repeat, the evaluator multiplies the number by 1.5 again.
     return max(number, math.ceil(1.05 * min_repeat_ms / 1000 / run_sec))

@@ -30,7 +30,7 @@ class FabricRuntime(TvmRuntime):
     """Runs candidates on a board's CPU, beside its fabric."""
 
     def __init__(self, *, registers_yaml: str = "", root: str = "/") -> None:
-        """Register the functions. Arguments and errors as of FabricCalls."""
+        """Register the functions. Arguments and errors are those of FabricCalls."""
         super().__init__()
         self._calls = FabricCalls(registers_yaml, Path(root))
         for name in self._calls.names:

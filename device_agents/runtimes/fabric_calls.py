@@ -1,4 +1,4 @@
-"""Calls of the fabric by artifacts, counted in its clock cycles, for all runtimes beside a fabric.
+"""Calls of the fabric by artifacts, measured in its clock cycles, for all runtimes beside a fabric.
 
 Time is `cycles / clock_hz` of the fabric's calls alone: the same candidate gives the same number each time, on a busy
 board and on an emulated one. The CPU's work between the calls, including copies of tiles, does not count. A candidate
@@ -32,7 +32,7 @@ _NOTHING = (
 
 
 class FabricCalls:
-    """Calls of the fabric, and why they failed: an exception that crosses compiled code is text afterwards."""
+    """Calls of the fabric and their errors: an exception that crosses compiled code becomes text."""
 
     def __init__(self, registers_yaml: str, root: Path) -> None:
         """Args:
@@ -60,7 +60,7 @@ class FabricCalls:
         if self._program is None:
             raise FabricError(_NOTHING)
         try:
-            # A schedule may run its tiles on several threads; the fabric takes one call at a time.
+            # A schedule may run its tiles on several threads, but the fabric takes one call at a time.
             with self._lock:
                 self._program.call(name, [_number(value) for value in values])
         except FabricError as error:
@@ -68,7 +68,7 @@ class FabricCalls:
             raise
 
     def measure(self, trial: Trial, measure: Callable[[Trial], Measurement]) -> Measurement:
-        """Have a trial timed by a runtime that uses `count_repeats`: in cycles where it calls the fabric."""
+        """Measure a trial with a runtime that uses `count_repeats`: in cycles if it calls the fabric."""
         self._is_counted = False
         self._min_repeat_ms = trial.evaluator.min_repeat_ms
         plain = replace(trial, evaluator=_without_pointless_knobs(trial.evaluator))
@@ -79,10 +79,10 @@ class FabricCalls:
         return replace(measurement, run_cycles=cycles, time_source="cycles")
 
     def count_repeats(self, run: Callable[[], object], by_host: TimeRepeats) -> TimeRepeats:
-        """Return a timer of repeats of `run` in cycles, and by the host's clock where it never calls the fabric."""
+        """Return a timer of repeats of `run`: in cycles, or by the host's clock if the fabric is never called."""
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
-            # No run that does not count first, and no more runs than asked for: cycles need neither.
+            # No warm-up run and no additional runs: cycles need neither.
             cycles = []
             for _ in range(repeat):
                 before = self._cycles
@@ -97,7 +97,7 @@ class FabricCalls:
         return time_repeats
 
     def explain(self, run: Callable[[], T]) -> T:
-        """Run a candidate; where it failed for the fabric's sake, say that in the fabric's words."""
+        """Run a candidate; if it failed because of the fabric, raise the fabric's error message."""
         self._failure = None
         try:
             return run()
@@ -121,7 +121,7 @@ class FabricCalls:
 
 
 def _without_pointless_knobs(evaluator: Evaluator) -> Evaluator:
-    """Neither a warm cache, nor a warm core, nor a short run changes how many cycles there are."""
+    """Remove settings that do not change the number of cycles: a warm cache, a warm core, a minimum duration."""
     return replace(
         evaluator,
         min_repeat_ms=0,
@@ -138,7 +138,7 @@ def _kind_of(error: FabricError) -> ErrorKind:
 
 
 def _number(value: object) -> int:
-    """Return an integer, or the address that a void pointer holds."""
+    """Return an integer, or the address in a void pointer."""
     address = getattr(value, "value", value)
     if address is None:
         return 0

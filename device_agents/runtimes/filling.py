@@ -1,4 +1,5 @@
-"""Random numbers for arguments: floats from 1 to 10 as in TVM's random_fill_for_measure, and integers as small.
+"""Random numbers for arguments: floats from 1 to 10 as in TVM's random_fill_for_measure, and integers of the same
+range.
 
 Not by that function where it can be helped: it fills on TVM's thread pool, and the threads then spin for some 50 ms, a
 core lost to the candidates and to the agent with every trial. Here a tile of numbers is made once per type and copied.
@@ -43,7 +44,7 @@ def random_content(dtype: str, size_bytes: int, index: int) -> bytes | None:
 
 @functools.cache
 def make_tile(dtype: str) -> bytes:
-    """Return numbers of a type, always the same ones; empty for a type that is not known here."""
+    """Return the same numbers of a type on each call; empty for an unsupported type."""
     numbers = random.Random(0)
     values = [numbers.uniform(_LOWEST, _HIGHEST) for _ in range(_TILE_ELEMENTS)]
     if dtype in _FLOATS:

@@ -30,7 +30,7 @@ _L2_ATTRIBUTE = 13
 
 
 class GpuContext:
-    """The context that the vendor's driver keeps in this process, and the consequences of failures in it."""
+    """The GPU context of the vendor's driver in this process, and the consequences of failures in it."""
 
     def __init__(self) -> None:
         self.missing = ""
@@ -48,8 +48,8 @@ class GpuContext:
         except CandidateFailed as failure:
             explained = gpu_failure(failure)
             if explained.is_fatal:
-                # With its traceback, and so with the arrays of the failed call: to free them in a broken context is
-                # an error in a destructor, which ends the process before it has answered.
+                # Drop the traceback, and with it the arrays of the failed call: freeing them in a broken context raises
+                # in a destructor, which would end the process before it has answered.
                 self._broken_by = failure
             raise explained from failure
 
@@ -60,9 +60,8 @@ class GpuRuntime(TvmRuntime):
     time_source = "event"
 
     def __init__(self, device_type: str, libraries: Sequence[str] = (), l2_bytes: int = 0) -> None:
-        """Args:
-        libraries: paths of libraries to load before, in order.
-        l2_bytes: size of the L2 cache, for devices that do not tell it.
+        """Args: libraries: paths of libraries to load first, in order. l2_bytes: size of the L2 cache, for devices that
+        do not report it.
         """
         self._context = GpuContext()
         self._l2_bytes = l2_bytes
@@ -80,14 +79,15 @@ class GpuRuntime(TvmRuntime):
         try:
             super()._prepare(libraries)
         except OSError as error:
-            # Told with each candidate: a worker that ended here would look like a candidate that crashed.
+            # Reported with each candidate: a worker that ended here would look like a candidate's crash.
             self._context.missing = f"the GPU's runtime cannot be loaded: {error}"
 
     def _make_time_repeats(
         self, module: tvm_ffi.Module, function: str, arguments: list[PackedArgument], evaluator: Evaluator
     ) -> TimeRepeats:
         if evaluator.flush_bytes or evaluator.flush_cache:
-            # Arguments lie in the device's memory: TVM's flush of the CPU's cache would read them as its own.
+            # Arguments lie in the device's memory: TVM's flush of the CPU's cache would read their addresses as host
+            # memory.
             evaluator = push_out(evaluator, self._l2_size())
         return super()._make_time_repeats(module, function, arguments, evaluator)
 

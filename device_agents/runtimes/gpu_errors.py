@@ -1,4 +1,4 @@
-"""Classifies errors of GPU runtimes: the candidate's fault, a context broken for good, or a lost device. Pure.
+"""Classifies errors of GPU runtimes: a fault of the candidate, a broken context, or a lost device. Pure.
 
 After some errors CUDA fails every later call of the process with the same one, until it ends: the API's documents say
 that the process must be terminated and relaunched. HIP uses the same texts.
@@ -38,7 +38,7 @@ _LOSES_DEVICE = (
 
 
 def gpu_failure(failure: CandidateFailed) -> CandidateFailed:
-    """Return the failure with the state of the process and the device by its text."""
+    """Return the failure for an error's text, with the state of the process and the device."""
     text = str(failure)
     if any(words in text for words in _LOSES_DEVICE):
         return CandidateFailed(ErrorKind.DEVICE_FAULTED, text, is_fatal=True)

@@ -1,4 +1,4 @@
-"""Times every call that the Relax VM makes, in its place in the model: by the VM's instrument.
+"""Times every call of the Relax VM by its instrument hook.
 
 The VM calls an instrument right before and right after each of its calls, with the function's name and all that is
 passed. Ours only notes the time, half a microsecond in all. Where work goes on behind the host's back, as on GPUs, it
@@ -31,7 +31,7 @@ def profile_calls(
     synchronize: Callable[[], object] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> OperatorProfile:
-    """Run a function of a Relax VM some times and time its calls. The VM keeps the instrument.
+    """Run a function of a Relax VM repeatedly and time its calls. The VM keeps the instrument.
 
     Args:
         synchronize: waits for the device to finish its work; None if calls return when they are done.
@@ -74,7 +74,7 @@ def profile_calls(
 
 
 def own_secs(events: Sequence[Event]) -> list[tuple[str, float]]:
-    """Return each call's function and time, in the order in which they begin, less the time of calls within it."""
+    """Return each call's function and own time (without nested calls), in order of their starts."""
     calls: list[tuple[str, float]] = []
     under_way: list[_Call] = []
     for function, begins, at_sec in events:
@@ -92,7 +92,7 @@ def own_secs(events: Sequence[Event]) -> list[tuple[str, float]]:
 
 @dataclass(slots=True)
 class _Call:
-    """A call that has begun."""
+    """A call that is running."""
 
     index: int
     began_sec: float

@@ -1,4 +1,4 @@
-"""Keeps the artifacts that a worker loaded last: repeats of a candidate come close together."""
+"""Caches the artifacts that a worker loaded last: repeats of a candidate come close together."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ M = TypeVar("M")
 
 
 class KeptModules(Generic[M]):
-    """Loaded modules by their artifact's digest."""
+    """Loaded modules by artifact digest."""
 
     def __init__(self, most: int, close: Callable[[M], object] = lambda _: None) -> None:
-        """Args:
-        most: modules kept; the one that was used longest ago is closed before another is loaded.
-        """
+        """Args: most: maximum number of modules. The least recently used one is closed before another is loaded."""
         self._most = most
         self._close = close
         self._modules: OrderedDict[str, M] = OrderedDict()
 
     def get(self, digest: str, load: Callable[[], M]) -> M:
-        """Return a module, loaded now if it is not kept."""
+        """Return a module, loading it if it is not cached."""
         module = self._modules.get(digest)
         if module is None:
             while len(self._modules) >= self._most:
@@ -31,9 +29,9 @@ class KeptModules(Generic[M]):
         return module
 
     def forget(self, digest: str) -> None:
-        """Load this one anew the next time; it is not closed, since its caller still uses it."""
+        """Drop a module from the cache. It is not closed, since its caller still uses it."""
         self._modules.pop(digest, None)
 
     def clear(self) -> None:
-        """Forget all; they are not closed, because their owner is gone."""
+        """Drop all modules without closing them, because their owner is gone."""
         self._modules.clear()

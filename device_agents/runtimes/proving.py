@@ -1,4 +1,4 @@
-"""Makes rows of calls with varying inputs and commits to their outputs by digests: the worker's side of a proof.
+"""Runs rows of calls with varying inputs and commits to their outputs by digests: the worker's side of a proof.
 
 `fleet.domain.proving` defines proofs. A runtime provides `ProofParts`; the rest is the same for all runtimes.
 """
@@ -70,7 +70,7 @@ class ProofRows:
         return bytes(found)
 
     def again(self, seed: bytes, call: int) -> list[Tensor]:
-        """Repeat the call of that index in a row and return its outputs."""
+        """Repeat one call of a row, by its index, and return its outputs."""
         changes = vary(seed, self._inputs)
         for _ in range(call + 1):
             next(changes)

@@ -1,4 +1,4 @@
-"""The reference kernels that run in a worker: the same small piece of work, time after time.
+"""Reference kernels of workers: fixed small workloads, run repeatedly.
 
 They run for a few milliseconds, longer than a scheduler lets others wait, after a moment that does not count, in which
 clocks rise. device_agents.measuring.reference interprets their times.
@@ -28,7 +28,7 @@ _LEAST_COPY_SEC = 5e-5
 
 
 class CpuReferenceKernel:
-    """Hashes a fixed buffer where this process may run.
+    """Hashes a fixed buffer on the processor.
 
     That needs no artifact, no compiler and little memory, and its time follows the clock of the core and other
     processes there. In one thread: those of TVM's pool spin for some fifty milliseconds after a parallel loop, on cores
@@ -38,7 +38,7 @@ class CpuReferenceKernel:
     """
 
     def __call__(self) -> list[float]:
-        """Return how long each piece took [s]."""
+        """Return the time of each piece [s]."""
         settled_at = time.perf_counter() + _SETTLE_SEC
         while time.perf_counter() < settled_at:
             hashlib.sha256(_BUFFER)
@@ -53,7 +53,7 @@ class CpuReferenceKernel:
 
 
 class CopyReferenceKernel:
-    """Copies a buffer within the memory of a device that is no processor, as often as takes a millisecond.
+    """Copies a buffer within the memory of a device other than a processor, repeatedly for a millisecond.
 
     The buffer grows until a copy takes several times as long as its start: an H100 copies 8 MiB faster than a host
     starts copies, and the busier that host, the slower the GPU seemed, by up to five times.
@@ -65,7 +65,7 @@ class CopyReferenceKernel:
         synchronize: Callable[[], object],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Find a buffer that is large enough, and how many copies a piece needs.
+        """Find a large enough buffer, and the number of copies in a piece.
 
         Args:
             copier: allocates buffers of so many bytes, returns a function that starts a copy from one to the other. It
@@ -79,13 +79,13 @@ class CopyReferenceKernel:
         for size_bytes in _LARGER_COPIES_BYTES:
             if self._settled_sec() >= _LEAST_COPY_SEC:
                 break
-            with contextlib.suppress(Exception):  # no room: the one before has to do
+            with contextlib.suppress(Exception):  # out of memory: use the previous size
                 self._copy = copier(size_bytes)
         self._count = max(1, min(_MOST_COPIES, round(_COPY_PIECE_SEC / self._settled_sec())))
 
     def __call__(self) -> list[float]:
-        """Return how long a copy took in each piece [s]."""
-        self._copy_sec(self._count)  # clocks rise
+        """Return the time of a copy in each piece [s]."""
+        self._copy_sec(self._count)  # let the clocks rise
         return [self._copy_sec(self._count) for _ in range(_COPY_PIECES)]
 
     def _settled_sec(self) -> float:

@@ -1,4 +1,4 @@
-"""Runs pretend artifacts inside a real worker process: latency, noise, and faults that are as real as the process.
+"""Runs simulated artifacts inside a real worker process, with latency, noise and real faults.
 
 A candidate's behaviour follows from its content, so that it is the same everywhere and every time:
 
@@ -29,11 +29,11 @@ _ITEM_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "bflo
 
 
 def preload() -> None:
-    """Nothing more to load than this module."""
+    """Do nothing: this module is all that has to be loaded."""
 
 
 class SimulatedRuntime:
-    """Pretends to run candidates."""
+    """Simulates running candidates."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SimulatedRuntime:
         self._time_scale = time_scale
 
     def measure(self, trial: Trial, path: str) -> Measurement:
-        """Pretend to time a candidate."""
+        """Return simulated times of a candidate."""
         started = time.perf_counter()
         content = self._load(path)
         loaded = time.perf_counter()
@@ -65,7 +65,7 @@ class SimulatedRuntime:
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
             runs = max(number, round(min_repeat_ms / 1000 / kernel_sec))
-            time.sleep(self._time_scale * kernel_sec * (runs * repeat + 1))  # one run does not count
+            time.sleep(self._time_scale * kernel_sec * (runs * repeat + 1))  # one warm-up run
             return [kernel_sec * max(0.1, draw.gauss(1, self._noise)) for _ in range(repeat)]
 
         timing = run_schedule(trial.evaluator, time_repeats)
@@ -78,7 +78,7 @@ class SimulatedRuntime:
         )
 
     def call(self, call: Call, path: str) -> list[Tensor]:
-        """Pretend to run a function."""
+        """Return simulated outputs of a function."""
         content = self._load(path)
         self._perform_faults(content)
         time.sleep(self._time_scale * self._kernel_sec(content))
@@ -90,7 +90,7 @@ class SimulatedRuntime:
         ]
 
     def reference(self) -> list[float]:
-        """Nothing: pretended times say nothing about hardware."""
+        """Return no times: simulated times say nothing about hardware."""
         return []
 
     def prepare_proof(self, order: ProofOrder) -> ProofParts:
@@ -117,7 +117,7 @@ class SimulatedRuntime:
         return self._latency_us * (0.5 + 4 * self._fraction(content, "latency")) / 1e6
 
     def _fraction(self, content: bytes, what: str) -> float:
-        """Return a number in 0..1 that follows from content, seed and purpose."""
+        """Return a number in 0..1, derived from content, seed and purpose."""
         digest = hashlib.sha256(f"{self._seed}:{what}:".encode() + content).digest()
         return int.from_bytes(digest[:6], "big") / 2**48
 

@@ -1,4 +1,4 @@
-"""Faults of pretend artifacts in their worker, by their first word: crash, hang, eat memory, fill the disk.
+"""Faults of simulated artifacts in their worker, by their first word: crash, hang, exhaust memory, fill the disk.
 
 They are done and not pretended: the process is a real one.
 """
@@ -26,7 +26,7 @@ _BROKEN: list[str] = []
 
 
 def refuse_if_broken() -> None:
-    """Fail whatever runs after the fault "break"."""
+    """Fail every run after the fault "break"."""
     if _BROKEN:
         raise CandidateFailed(ErrorKind.RUN_FAILED, f"still broken: {_BROKEN[0]}")
 
@@ -58,7 +58,7 @@ _LEAKED: list[bytearray] = []
 
 
 def _leak(rest: str) -> None:
-    """Keep some MiB for as long as the process lives."""
+    """Allocate some MiB for the life of the process."""
     _LEAKED.append(bytearray(os.urandom(4096)) * (int(rest.split()[0]) * _MIB // 4096))
 
 
@@ -77,7 +77,7 @@ def _fill_file(_: str) -> None:
 
 
 def _dig(_: str) -> None:
-    """Make folders in one another, deeper than a path can say."""
+    """Nest folders deeper than the longest path."""
     for _depth in range(1200):
         Path("deep" * 50).mkdir()
         os.chdir("deep" * 50)
@@ -85,13 +85,13 @@ def _dig(_: str) -> None:
 
 
 def _rename_and_crash(_: str) -> None:
-    """Take a name that is no text, and die of it."""
+    """Rename the process to undecodable bytes, and crash."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b") \xff", 0, 0, 0)
     _crash("")
 
 
 def _scribble(_: str) -> None:
-    """Write a frame that is no message into whatever socket is open: the one to the agent."""
+    """Write an invalid frame to every open socket, including the agent's."""
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if path.is_socket():

@@ -80,13 +80,13 @@ exceptions into RuntimeError and InternalError, and their classes are lost."""
 
 
 def preload() -> None:
-    """Load tvm_ffi, the runtime libraries, and objects that every worker would have to make. Starts no thread.
+    """Load tvm_ffi, the runtime libraries, and objects that every worker needs. Starts no thread.
 
     Raises:
         RuntimeError: TVM is not installed here.
     """
-    # tvm_ffi imports these where it finds them, for conversions that nobody here asks for; they cost 13 MB and a
-    # thread, which a process that forks must not have.
+    # tvm_ffi would import these packages if installed, for conversions that are unused here. They cost 13 MB and a
+    # thread, and a process that forks must have none.
     for optional in ("numpy", "torch", "ml_dtypes"):
         sys.modules.setdefault(optional, None)  # type: ignore[arg-type]
     import tvm_ffi  # noqa: F401 - its library has to be there before TVM's
@@ -161,7 +161,7 @@ class TvmRuntime:
         return self._fetch(self._flatten(returned) if is_vm else wanted_back(call.args, arguments))
 
     def reference(self) -> list[float]:
-        """Hash on processors, copy within its own memory on other devices."""
+        """Hash on processors; copy within device memory on other devices."""
         if self._reference is None:
             self._reference = CpuReferenceKernel() if self._host_device() is None else self._copies()
         return self._reference()
@@ -189,21 +189,21 @@ class TvmRuntime:
         )
 
     def _prepare(self, libraries: Sequence[str]) -> None:
-        """Load the device's libraries besides TVM's runtime."""
+        """Load the device's libraries in addition to TVM's runtime."""
         for library in libraries:
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
 
     def _open_device(self, device_type: str, device_index: int) -> tvm_ffi.Device:
-        """Return the device that arguments are allocated on."""
+        """Return the device on which arguments are allocated."""
         return self._ffi.device(device_type, device_index)
 
     def _host_device(self) -> tvm_ffi.Device | None:
-        """Return the device for shapes and host parts that the Relax VM needs beside the other, if that is no CPU."""
+        """Return the host device that the Relax VM needs for shapes and host code, if the kernels' device is no CPU."""
         cpu = self._ffi.device("cpu", 0)
         return None if self._device.dlpack_device_type() == cpu.dlpack_device_type() else cpu
 
     def _load_library(self, path: str) -> tvm_ffi.Module:
-        """Load an artifact. `path` is a link by the name of a library: the loader goes by the suffix."""
+        """Load an artifact. `path` is a link named like a library: the loader goes by the suffix."""
         return self._ffi.load_module(path, keep_module_alive=False)
 
     def _copies(self) -> CopyReferenceKernel:
@@ -230,7 +230,7 @@ class TvmRuntime:
         )
 
     def _settle(self) -> None:
-        """Have the threads that kernels run on, which TVM makes at the first parallel loop, and leave their cores."""
+        """Start TVM's thread pool, which it creates at the first parallel loop, and leave its cores."""
         if self._host_device() is not None:
             return
         if self._own_cores is None:
@@ -240,7 +240,7 @@ class TvmRuntime:
 
     def _profile(self, machine: tvm_ffi.Module, trial: Trial) -> OperatorProfile:
         """Time the calls within the closure that `_time` saved."""
-        # A Relax VM never loses an instrument again, which would slow down whatever it runs later.
+        # A Relax VM never removes an instrument, which would slow down later runs.
         self._modules[trial.module_kind].forget(trial.artifact_digest)
         synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
         return profile_calls(
@@ -251,7 +251,7 @@ class TvmRuntime:
         )
 
     def _checked(self, trial: Trial) -> Evaluator:
-        """Return the knobs as they are turned here.
+        """Return the evaluator with the settings that this runtime supports.
 
         Raises:
             CandidateFailed: they contradict each other, or need features that this runtime lacks.
@@ -268,14 +268,14 @@ class TvmRuntime:
         elif evaluator.flush_bytes > _MOST_FLUSHED_BYTES:
             problem = f"flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.flush_bytes}"
         elif evaluator.flush_cache and (trial.module_kind is ModuleKind.RELAX_VM or self._host_device() is not None):
-            # Arguments are bound in a closure, or lie where no processor can flush them.
+            # Arguments are bound in a closure, or lie in memory that no processor can flush.
             return push_out(evaluator, _PUSHED_OUT_BYTES)
         else:
             return evaluator
         raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, problem)
 
     def _flushed(self, evaluator: Evaluator) -> str:
-        """Say which caches are cold before each run."""
+        """Return which caches are cold before each run."""
         is_host = self._host_device() is None
         names = {"cpu": evaluator.flush_cache or (evaluator.flush_bytes and is_host)}
         names["l2"] = bool(evaluator.flush_bytes) and not is_host
@@ -373,7 +373,7 @@ class TvmRuntime:
         return []
 
     def _fetch(self, tensors: Iterable[tvm_ffi.Tensor]) -> list[Tensor]:
-        """Return tensors of the device with their content."""
+        """Return the device's tensors with their content."""
         fetched = []
         for tensor in tensors:
             size = _size_bytes(tensor.shape, tensor.dtype)

@@ -1,4 +1,4 @@
-"""Admits callers to a device by the token alone, without the tracker.
+"""Admits callers to a device by their token alone, without asking the tracker.
 
 Epochs only grow, even across restarts of the agent: a small ledger remembers them. It belongs to one tracker,
 identified by its public key. The tracker is told of them, so that it counts on from there even if it lost all it knew.
@@ -28,23 +28,23 @@ class Fence:
 
     device_name: str
     epoch: int
-    """This epoch and all before it are over."""
+    """This epoch and all earlier ones have ended."""
 
     nonce: str = ""
-    """Nonce of later tokens; empty: as before."""
+    """Nonce of later tokens; empty: unchanged."""
 
     live_lease_name: str = ""
-    """With a nonce: the lease that goes on."""
+    """With a nonce: the lease that continues."""
 
     is_reset: bool = False
-    """Whether larger epochs that were seen do not count."""
+    """Whether larger epochs seen before are discarded."""
 
 
 class Admission:
     """Checks tokens for the devices of one agent."""
 
     def __init__(self, device_names: Iterable[str], clock: TrackerClock, ledger: EpochLedger | None = None) -> None:
-        """Make one that knows no epochs, unless `ledger` is open."""
+        """Start without known epochs, unless `ledger` is open."""
         self._device_names = set(device_names)
         self._clock = clock
         self._ledger = ledger
@@ -64,7 +64,7 @@ class Admission:
         self._device_names.discard(device_name)
 
     def trust(self, public_key: bytes) -> bool:
-        """Accept tokens signed by this tracker, and no others. Return True if it was another tracker until now."""
+        """Accept tokens signed by this tracker, and no others. Return True if another tracker was trusted before."""
         if public_key == self._public_key:
             return False
         is_other = bool(self._public_key)
@@ -101,12 +101,12 @@ class Admission:
         return max(self._epochs.admitted.get(device_name, 0), self._epochs.fenced.get(device_name, 0))
 
     def expects(self, claims: Claims) -> bool:
-        """Tell whether the tracker, as this agent met it last, could have said this."""
+        """Tell whether a fence is consistent with this agent's last contact with its tracker."""
         fence = self._expected.get(claims.device_name)
         return fence is None or claims.nonce == fence.nonce or claims.lease_name == fence.live_lease_name
 
     def read(self, token: bytes) -> Claims:
-        """Return the claims of a token of the tracker for a device of this agent. It may be over.
+        """Return the claims of the tracker's token for a device of this agent. The lease may have ended.
 
         Raises:
             TrackerUnavailable: this agent has not met its tracker since it started.
@@ -151,18 +151,18 @@ class Admission:
         return claims
 
     def admit(self, claims: Claims) -> None:
-        """Remember that a lease was admitted: from now on older ones are refused."""
+        """Record that a lease was admitted: older ones are refused from now on."""
         if claims.epoch > self._epochs.admitted.get(claims.device_name, 0):
             self._epochs.admitted[claims.device_name] = claims.epoch
             self._write_ledger()
 
     def remaining_sec(self, claims: Claims) -> float:
-        """Return how long a lease lasts unless renewed; zero or less when it is over."""
+        """Return the remaining time of a lease unless renewed; zero or less if it has ended."""
         now = self._clock.now_sec()
         return 0.0 if now is None else claims.expires_at_sec - now
 
     def _verified(self, verifier: TokenVerifier, token: bytes) -> Claims:
-        """Return the claims of a signed token. It is checked once: calls between two renewals carry the same."""
+        """Return the claims of a signed token. Cached: calls between two renewals carry the same token."""
         claims = self._signed.get(token)
         if claims is None:
             claims = verify_token(token, verifier)

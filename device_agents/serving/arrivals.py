@@ -53,7 +53,7 @@ class Arrivals:
                     yield Arrival(request=request, arrived_sec=time.monotonic(), size_bytes=request.ByteSize())
         except FleetError:
             raise
-        except Exception:  # the outermost loop: serve devices that came before the stream broke
+        except Exception:  # outermost loop: serve the requests that arrived before the stream broke
             logger.exception("request stream broke")
 
     def finish(self, arrival: Arrival) -> None:

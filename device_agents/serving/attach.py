@@ -1,4 +1,4 @@
-"""The agent's stream to its tracker: the agent dials, for ever; open sessions do not depend on it.
+"""The agent's stream to its tracker: the agent reconnects for ever; open sessions do not depend on it.
 
 The agent sends a hello, then reports: on every change of health, and at least every 5 s. The tracker sends its clock,
 its key, and fences. When devices are added, a new stream with a new hello replaces the old one, which ends only once
@@ -65,12 +65,12 @@ class Hello:
 
 
 def open_stream(channel: Channel) -> AttachCall:
-    """Begin to talk to the tracker behind a channel."""
+    """Open a stream to the tracker on a channel."""
     return agent_service_stub(channel).attach()  # type: ignore[call-arg] # its default is None, which the stubs omit
 
 
 class TrackerLink:
-    """Keeps an agent attached."""
+    """Keeps the agent attached to its tracker."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class TrackerLink:
         """Set while the tracker answers."""
 
         self.settled = asyncio.Event()
-        """Set once the tracker has answered or refused for the first time since it was away."""
+        """Set once the tracker has answered or refused after the latest disconnection."""
 
         self.refusal: FleetError | None = None
-        """Why the tracker will not have this agent; only somebody can change that."""
+        """Why the tracker refuses this agent; only a person can change that."""
 
         self._membership = membership
         self._address = address
@@ -107,7 +107,7 @@ class TrackerLink:
         self._renewals = 0
 
     def attach_anew(self) -> None:
-        """Tell the tracker again which devices are here, because one was added or turned out to be something else."""
+        """Report the devices to the tracker again, because one was added or turned out to be another."""
         self._renewals += 1
         self._renewed.set()
 
@@ -125,7 +125,7 @@ class TrackerLink:
                 text = await self._explained(error)
             except TimeoutError:
                 text = f"the tracker was silent for {_SILENCE_SEC:g} s"
-            except Exception as error:  # outermost loop of this task: the agent never stops dialling
+            except Exception as error:  # outermost loop of this task: the agent never stops reconnecting
                 logger.exception("attach failed")
                 text = str(error)
             if self.attached.is_set():
@@ -137,12 +137,12 @@ class TrackerLink:
                 level = logging.WARNING if self.refusal is None else logging.ERROR
                 logger.log(level, "not attached, dialling again", extra={"tracker": self._address, "reason": text})
                 last_text, said_sec = text, _now_sec()
-            # Spread, so that a thousand agents do not knock in step after a restart of their tracker.
+            # Jittered, so that a thousand agents do not reconnect at once after a restart of their tracker.
             await asyncio.sleep(retry_sec * self._rng.uniform(0.5, 1.0))
             retry_sec = min(_LAST_RETRY_SEC, retry_sec * 1.6)
 
     async def _explained(self, error: FleetError) -> str:
-        """Say why the tracker cannot be reached or refuses; note it when waiting will not help."""
+        """Return why the tracker is unreachable or refuses; record it if waiting will not help."""
         if isinstance(error, TrackerUnavailable):
             try:
                 return await self._membership.why_no_tracker() or str(error)
@@ -192,7 +192,7 @@ class TrackerLink:
         return stream
 
     async def _listen(self, stream: _Stream) -> bool:
-        """Handle messages; return False when the tracker ended the stream, True when it is time for a new one."""
+        """Handle messages; return False if the tracker ended the stream, True if a new one is due."""
         renewal = asyncio.create_task(self._renewed.wait(), name="await-renewal")
         try:
             while not stream.is_over:
@@ -256,7 +256,7 @@ class TrackerLink:
         return [_report_to_proto(report, self._sessions) for report in reports]
 
     async def _urgent(self) -> list[tuple[str, bool, str]]:
-        """Return the state that the tracker must know within a second, because it affects the granting of devices."""
+        """Return the state that the tracker must learn within a second, because grants depend on it."""
         devices = list(self._devices)
         found = await asyncio.gather(*(device.health() for device in devices))
         return [
@@ -282,7 +282,7 @@ class _Stream:
         return self.reading
 
     def take(self) -> pb.AttachResponse | None:
-        """Return the message that was read; None at the end of the stream.
+        """Return the next message; None at the end of the stream.
 
         Raises:
             AioRpcError: the stream broke.
@@ -299,7 +299,7 @@ class _Stream:
 
 
 def _say(notice: pb.AttachNotice) -> None:
-    """Log the tracker's notice for this agent's owner."""
+    """Log the tracker's notice to this agent's owner."""
     if notice.kind == pb.ATTACH_NOTICE_KIND_NAME_WANTED:
         logger.warning(
             "another agent wants a device name of this one, and was refused",

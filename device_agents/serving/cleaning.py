@@ -1,4 +1,4 @@
-"""Sanitizes responses of workers, which a candidate may have forged in whole or in an error message.
+"""Sanitizes workers' responses, which a candidate may have forged entirely or in an error message.
 
 Removes control characters from texts, and provenance fields that only the agent may set.
 """

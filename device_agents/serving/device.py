@@ -1,4 +1,4 @@
-"""One device while its agent serves it: the driver, the counters, and its user."""
+"""One device of an agent: its driver, its counters, and its current user."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ServedDevice:
 
         self.reference = ReferenceTimes(driver.reference_limit, is_costly=driver.serves_one_worker)
         self.is_agent_apart = False
-        """Whether the agent itself runs on other processors than the kernels."""
+        """Whether the agent runs on other processors than the kernels."""
 
         self._killed: list[WorkerHandle] = []
         """Recently killed workers. The device takes no lease until all of them are gone."""
@@ -79,29 +79,29 @@ class ServedDevice:
         return self._described
 
     def note_killed(self, worker: WorkerHandle) -> None:
-        """Record a killed worker, which blocks the device as long as it hangs in the kernel."""
+        """Record a killed worker, which blocks the device while it hangs in the kernel."""
         self._killed = [*(killed for killed in self._killed if killed.is_stuck), worker]
 
     @property
     def arch(self) -> str:
-        """Architecture that its artifacts are built for; "unknown" as long as its driver does not know."""
+        """Architecture of its artifacts; "unknown" until the driver knows it."""
         described = self._as_described()
         return described.labels["arch"] if described is not None else "unknown"
 
     @property
     def is_simulated(self) -> bool:
-        """Whether its times say nothing about hardware, so that nothing can disturb them."""
+        """Whether times are simulated, so that nothing can disturb them."""
         described = self._as_described()
         return described is not None and described.is_simulated
 
     @property
     def bitstream_digest(self) -> str:
-        """The bitstream its fabric was last programmed with; empty: none, or not known."""
+        """Digest of the bitstream loaded last; empty: none, or unknown."""
         return self.driver.fabric.digest if self.driver.fabric is not None else ""
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """Keep the agent's own heavier work away: see `own_work`. Held around a candidate's run."""
+        """Hold back the agent's own heavier work, see `own_work`, while a candidate runs."""
         async with self._quiet:
             yield
 
@@ -119,7 +119,7 @@ class ServedDevice:
         return (await self._telemetry()).temp_c
 
     def learn(self, error: ErrorKind | None, message: str) -> None:
-        """Take note of how a trial ended; `error` is None when it gave a time."""
+        """Record a trial's outcome; `error` is None if it was timed."""
         self._trials += 1
         self._trial_times.append(time.monotonic())
         if message:
@@ -153,7 +153,7 @@ class ServedDevice:
             return Health(is_healthy=False, reason=self._complaint(error))
 
     def _as_described(self) -> Inventory | None:
-        """Return the inventory sent last; making one takes a millisecond."""
+        """Return the inventory sent last. Cached: making one takes a millisecond."""
         return self._described or self.inventory()
 
     async def _telemetry(self) -> Telemetry:
@@ -166,7 +166,7 @@ class ServedDevice:
         return telemetry
 
     def _complaint(self, error: Exception) -> str:
-        """Say that the driver failed; with its traceback in the log, once for each kind of error."""
+        """Return the driver's failure as text; log its traceback once for each kind of error."""
         kind = type(error).__name__
         if kind not in self._told:
             self._told.add(kind)

@@ -1,4 +1,4 @@
-"""Epochs of an agent's devices, kept across its restarts in a small file that only its user can reach."""
+"""Persists the epochs of an agent's devices in a small file that only its user can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Epochs:
     """The largest epochs seen, by device."""
 
     public_key: bytes = b""
-    """Of the tracker that counted them; empty: none was met."""
+    """Public key of the tracker that issued them; empty: no tracker yet."""
 
     admitted: dict[str, int] = field(default_factory=dict)
     fenced: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class EpochLedger:
         self._path = directory / "epochs.json"
 
     def open(self) -> None:
-        """Make the directory, or close it to others; bring in the file of a version that kept it beside it."""
+        """Create the directory, or restrict its permissions; move in the file of a version that kept it beside it."""
         directory = self._path.parent
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.chmod(0o700)
@@ -45,7 +45,7 @@ class EpochLedger:
                 former.rename(self._path)
 
     def read(self) -> Epochs:
-        """Read the file. A damaged one says nothing: the tracker's fences come again."""
+        """Read the file. A damaged file counts as empty: the tracker sends its fences again."""
         try:
             if self._path.stat().st_size > _MAX_BYTES:
                 raise ValueError(f"more than {_MAX_BYTES} bytes")
@@ -64,7 +64,7 @@ class EpochLedger:
             return Epochs()
 
     def write(self, epochs: Epochs) -> None:
-        """Replace the file. Failing is no error: a full disk must keep nobody from using or ending a lease."""
+        """Replace the file. Never fails: a full disk must not prevent the use or end of a lease."""
         content = {"public_key": epochs.public_key.hex(), "admitted": epochs.admitted, "fenced": epochs.fenced}
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
@@ -76,7 +76,7 @@ class EpochLedger:
 
 
 def _epochs(content: dict[str, object]) -> dict[str, int]:
-    """Check a table of epochs by device.
+    """Validate a table of epochs by device.
 
     Raises:
         ValueError: an epoch is none that a tracker counts to.

@@ -1,4 +1,4 @@
-"""Serves devices that appear while the agent runs: asks the finders, and hands new drivers to the agent."""
+"""Serves devices that appear while the agent runs: polls the finders, and passes new drivers to the agent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ logger = logging.getLogger(__name__)
 
 
 class Hotplug:
-    """Follows all finders of an agent."""
+    """Polls all finders of an agent."""
 
     def __init__(
         self, finders: Sequence[DeviceFinder], take_in: Callable[[Driver], Awaitable[None]], *, retry_sec: float
     ) -> None:
-        """Args:
-        take_in: opens and serves one more device; ignores one with a name that is served already.
-        """
+        """Args: take_in: opens and serves an additional device; ignores one whose name is already served."""
         self._finders = finders
         self._take_in = take_in
         self._retry_sec = retry_sec
@@ -28,7 +26,7 @@ class Hotplug:
 
     @property
     def preloads(self) -> list[str]:
-        """Modules that workers of future devices need loaded."""
+        """Modules to preload for workers of later devices."""
         return [finder.preload for finder in self._finders if finder.preload]
 
     async def first(self) -> list[Driver]:
@@ -40,14 +38,14 @@ class Hotplug:
         return [driver for finder in self._finders for driver in await finder.look()]
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start polling."""
         self._tasks = [
             asyncio.create_task(self._follow(finder), name=f"find-devices-{index}")
             for index, finder in enumerate(self._finders)
         ]
 
     async def close(self) -> None:
-        """End following. Idempotent."""
+        """Stop polling. Idempotent."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -24,12 +24,12 @@ _MOST_WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Calls that share places."""
+    """Calls that share a limited number of slots."""
 
     name: str
     places: int
     waits: bool = True
-    """True if a call waits for a place. Streams that last for the whole session are refused instead."""
+    """True if a call waits for a slot. Streams that last for the whole session are refused instead."""
 
 
 _CALLS, _UPLOADS = Kind("calls", 4), Kind("uploads", 8)
@@ -65,7 +65,7 @@ class Intake:
 
     @contextlib.asynccontextmanager
     async def place(self, method: str) -> AsyncIterator[None]:
-        """Hold a place for a call. Enter before the call's request is read.
+        """Hold a slot for a call. Enter before the call's request is read.
 
         Raises:
             LimitReached: too many calls of this kind hold or await a place.
@@ -90,7 +90,7 @@ class Intake:
 
 
 def share_bytes(devices: int, worker_memory_bytes: int) -> int:
-    """Return the size limit of a request in pieces, per session of an agent with that number of devices [bytes]."""
+    """Return the size limit of a chunked request, per session of an agent with that number of devices [bytes]."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share = memory_bytes // _SHARE_OF_MEMORY // max(devices, 1)
     return max(min(share, worker_memory_bytes, MAX_MESSAGE_BYTES), _LEAST_SHARE_BYTES)

@@ -1,4 +1,4 @@
-"""The agent's place in a fleet: its key, its certificate, and how it comes to them.
+"""The agent's membership of a fleet: its key, its certificate, and how it obtains them.
 
     <state directory>/identity.pem
 
@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 _FILE = "identity.pem"
 _LOOK_SEC = 600.0
-"""Interval of checks for a certificate that expires soon. A board without a battery for its clock starts in 1970, and
-may be switched off again within the hour."""
+"""Interval of checks for a certificate that expires soon. Short, because a board without a battery for its clock starts
+in 1970, and may be switched off again within the hour.
+"""
 
 
 class Membership:
@@ -69,7 +70,7 @@ class Membership:
         self._own = found if isinstance(found, Credentials) else None
 
     def shown(self) -> Credentials:
-        """Return the server's credentials for callers of the data path. Called by gRPC's threads, too."""
+        """Return the server's credentials for callers of the data path. Also called by gRPC's threads."""
         if self._own is not None:
             return self._own
         if self._provisional is None:
@@ -88,7 +89,8 @@ class Membership:
         return self._path
 
     async def join(self) -> Identity:
-        """Use up the join token and return the member. Joins with the former key, or a new one if that was revoked.
+        """Redeem the join token and return the member. Joins with the former key, or with a new one if that was
+        revoked.
 
         Raises:
             FleetError: see `fleet.wire.joining.join`.
@@ -117,7 +119,7 @@ class Membership:
         return make_channel(self._tracker, await self._proof())
 
     async def renew(self) -> None:
-        """Get a newer certificate when it is time; best effort, as there are weeks left then."""
+        """Renew the certificate when it is due; best effort, as weeks remain."""
         if self._own is None:
             return
         try:
@@ -147,7 +149,7 @@ class Membership:
         return self._own
 
     async def _join_own_account(self) -> None:
-        """Join the fleet of a tracker that this account is an admin of, unless it is joined."""
+        """Join the fleet of a tracker that this account administers, unless the agent has joined it."""
         account = self._store.find(self._tracker)
         if account is None and self._own is None:
             account = await joining.find_proof(self._tracker, self._store)
@@ -170,11 +172,11 @@ class Membership:
             logger.warning("the agent's key is not kept", extra={"path": str(self._path), "error": str(error)})
 
     def may_come(self, error: FleetError) -> bool:
-        """Tell whether waiting helps: a tracker of this account writes its credentials when it starts."""
+        """Tell whether waiting helps: a tracker of this account writes its credentials at its start."""
         return isinstance(error, NotJoined) and is_loopback(host_of(self._tracker))
 
     async def why_no_tracker(self) -> str:
-        """Find out why the tracker cannot be reached, in a sentence; empty: it does not answer."""
+        """Return why the tracker cannot be reached, in a sentence; empty: it does not answer."""
         own = self._own
         return await asyncio.to_thread(joining.why_no_tracker, self._tracker, own) if own is not None else ""
 
@@ -189,6 +191,6 @@ async def renew_in_time(membership: Membership, look_sec: float = _LOOK_SEC) -> 
     while True:
         try:
             await membership.renew()
-        except Exception:  # outermost loop of this task: there are weeks left, and the next look may go well
+        except Exception:  # outermost loop of this task: weeks remain, and the next attempt may succeed
             logger.exception("looking after the certificate failed")
         await asyncio.sleep(look_sec)

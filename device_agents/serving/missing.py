@@ -1,4 +1,4 @@
-"""Devices that agent.yaml asks for but that are not here. They are shown as faulted, with the reason, until they come.
+"""Devices of agent.yaml that are absent. They are listed as faulted, with the reason, until they appear.
 
 A kernel module that loads after the agent started, or a vendor's driver that is being replaced, must not take down a
 machine's other devices, nor require a restart of the agent: once a device is here, it replaces its placeholder.
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class MissingDevice(Driver):
-    """Stands for one entry of agent.yaml, or for one device of it, until that is here.
+    """Placeholder for an entry of agent.yaml, or for one of its devices, while it is absent.
 
     Nothing is preloaded for an entry with unknown devices: a runtime that cannot be loaded would keep the
     other devices from being served. When they come, each of their workers loads its own.
@@ -41,11 +41,11 @@ class MissingDevice(Driver):
         super().__init__(device_id)
         self.kind = kind
         self.error = error
-        """Why it is not here, as of the last look."""
+        """Why the device is absent, as of the last search."""
 
         self.look = look
         self.driver: Driver | None = None
-        """The device that it stands for, which each look tries to open; None for an entry with unnamed devices."""
+        """Driver of the absent device, which each search tries to open; None for an entry with unnamed devices."""
 
         self._where = where
 
@@ -80,12 +80,12 @@ class MissingDevice(Driver):
 
     @classmethod
     def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
-        """Return an empty list: no configuration asks for a missing device."""
+        """Return an empty list: no configuration names a missing device."""
         return []
 
     @property
     def reason(self) -> str:
-        """Why it is not here."""
+        """Why the device is absent."""
         return f"{str(self.error).removeprefix(f'{self._where}: ')} (it is looked for again without a restart)"
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class MissingDevice(Driver):
 
 
 class Search:
-    """Looks for the missing devices of an agent, one after the other."""
+    """Searches for the missing devices of an agent, one after the other."""
 
     def __init__(
         self, drivers: Sequence[Driver], look_for: Callable[[MissingDevice], Awaitable[None]], timing: Timing
@@ -130,11 +130,11 @@ class Search:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start searching."""
         self._task = asyncio.create_task(self._run(), name="look-for-missing")
 
     async def close(self) -> None:
-        """End it. Idempotent."""
+        """Stop searching. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -149,6 +149,6 @@ class Search:
                     await self._look_for(missing)
                 except FleetError as error:
                     missing.error = error
-                except Exception:  # outermost loop of this task: it goes on looking
+                except Exception:  # outermost loop of this task: the search continues
                     logger.exception("looking for a missing device failed", extra={"device": missing.name})
             took_sec = time.monotonic() - began_sec

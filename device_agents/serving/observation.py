@@ -37,24 +37,25 @@ class Observation:
 
     @classmethod
     async def start(cls, device: ServedDevice, worker_pid: int) -> Self:
-        """Begin: the candidate is about to run."""
+        """Begin the observation before the candidate runs."""
         return cls(device, worker_pid, await device.readings())
 
     async def stop(self) -> None:
-        """End: the candidate ran, or died."""
+        """End the observation after the candidate ran or died."""
         run_sec = time.monotonic() - self._started_sec
         self._contention = find_contention(self._waited_before, waited_sec_by_thread(self._worker_pid), run_sec)
         self._after = await self._device.readings()
 
     def fill(self, measurement: measurement_pb2.Measurement, rest: Rest) -> None:
-        """Add readings, rest and disturbances to the worker's result."""
+        """Add readings, the cool-down and disturbances to the worker's result."""
         reference = self._device.reference
         provenance = measurement.provenance
         provenance.before.CopyFrom(telemetry_to_proto(self._before))
         provenance.after.CopyFrom(telemetry_to_proto(self._after))
         reference_sec = reference.current_sec(time.monotonic())
         if reference_sec is not None:
-            provenance.after.reference_sec = reference_sec  # newer than the reading if it ran right after
+            # newer than the reading if the reference kernel ran right after
+            provenance.after.reference_sec = reference_sec
         provenance.worker_pid = self._worker_pid
         provenance.bitstream_digest = self._device.bitstream_digest
         provenance.owner_facts_json = self._device.driver.given_facts_json

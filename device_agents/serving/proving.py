@@ -1,4 +1,4 @@
-"""Proves a time by the agent's own clock: orders rows of calls from a fresh worker and judges its responses.
+"""Proves a time by the agent's own clock: requests rows of calls from a fresh worker and judges its responses.
 
 `fleet.domain.proving` defines proofs. The agent trusts the worker's responses only for their time of arrival. It
 compares their digests with the outputs of repeated calls. The client compares these outputs with the reference.
@@ -59,7 +59,7 @@ _PAUSE_SEC = 0.01
 
 
 class _Refuted(Exception):
-    """The worker contradicts its claim; the message says in which way."""
+    """The worker contradicts its claim; the message explains the contradiction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ async def prove(
 
 
 class _Timer:
-    """One proof under way."""
+    """Proof in progress."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Timer:
         return replace(judged, answers=await self._answers(row, long))
 
     def _judged(self, times: RowTimes) -> Proof:
-        """Return the verdict by the times alone."""
+        """Return the verdict from the times alone."""
         if times.least_sec <= self._order.claimed_sec:
             return replace(self.proof, verdict=ProofVerdict.PROVEN)
         longer = f"{times.long} calls took longer by the agent's clock than the claim allows"
@@ -202,7 +202,7 @@ class _Timer:
         return best, times
 
     async def _answers(self, row: _Row, calls: int) -> tuple[ProofAnswer, ...]:
-        """Repeat some calls of a row. Excludes the first: a kernel that computes only once is right in that one."""
+        """Repeat some calls of a row, except the first: a kernel that computes only once is correct in that one."""
         count = min(max(1, self._order.answers), MOST_ANSWERS, calls - 1)
         found = []
         for call in sorted(self._rng.sample(range(1, calls), count)):

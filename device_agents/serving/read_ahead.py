@@ -1,4 +1,4 @@
-"""Reads messages from a stream as they come, for later processing."""
+"""Prefetches messages from a stream."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ReadAhead(Generic[T]):
 
     @property
     def are_there(self) -> bool:
-        """Whether the next one, or the end, has come."""
+        """Whether the next message, or the end, has arrived."""
         return not self._queue.empty()
 
     async def next(self) -> T | None:
-        """Return the next one, None at the end of the stream. Raises the error of the stream."""
+        """Return the next message, None at the end of the stream. Raises the stream's error."""
         self.in_hand = await self._queue.get()
         if self.in_hand is not None:
             self._ahead_bytes -= self._size_of(self.in_hand)
@@ -47,14 +47,14 @@ class ReadAhead(Generic[T]):
         return self.in_hand
 
     def rest(self) -> list[T]:
-        """Return the messages that have arrived and are not processed. No more is to be asked for after that."""
+        """Return the unprocessed messages that have arrived. Call nothing else afterwards."""
         waiting = [self.in_hand]
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         return [message for message in waiting if message is not None]
 
     async def aclose(self) -> None:
-        """Take no more."""
+        """Stop reading."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""Receives the artifacts of an upload: arrived parts are inflated, hashed and written between two candidates.
+"""Receives the artifacts of an upload: arrived pieces are decompressed, hashed and written between two candidates.
 
 A candidate that runs on the agent's own processors must not be disturbed by that. So pieces are taken from the stream
 as they come, and worked on together when no candidate runs: one at a time, a batch of eight small artifacts would be
@@ -24,11 +24,11 @@ _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 _PIECES_AHEAD = 32
 
 _WORK_SEC = 0.01
-"""So long candidates wait for an upload at once, and for the piece that is worked on then."""
+"""Longest time that candidates wait for an upload at once, in addition to the piece in progress."""
 
 
 async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
-    """Take artifacts in, one after the other, and return their digests.
+    """Receive artifacts, one after the other, and return their digests.
 
     Raises:
         ArtifactRefused, InvalidRequest, NotProgrammable: it cannot be taken.
@@ -60,7 +60,7 @@ async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sessi
 
 
 class _OwnWork:
-    """The agent's own work on one upload: a moment at a time, between candidates."""
+    """Schedules the agent's work on one upload in short slices between candidates."""
 
     def __init__(self, session: Session) -> None:
         self._device = session.device
@@ -74,7 +74,7 @@ class _OwnWork:
         await self.end()
 
     async def begin(self) -> None:
-        """Wait until no candidate runs, unless there is time left since then."""
+        """Wait until no candidate runs, unless the current slice has time left."""
         if self._ends_at is not None and time.monotonic() < self._ends_at:
             return
         await self.end()
@@ -97,15 +97,13 @@ def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
 
 
 class _Header:
-    """Checks the first bytes of an incoming artifact, to refuse it early if it cannot be loaded.
+    """Checks the first bytes of an incoming artifact, to refuse early an artifact that cannot be loaded.
 
     A bitstream is checked when it is programmed: its board's chip and its kind, full or partial, are known only then.
     """
 
     def __init__(self, session: Session, size_bytes: int, *, is_bitstream: bool) -> None:
-        """Raises:
-        NotProgrammable: a bitstream, and this device has no fabric.
-        """
+        """Raises: NotProgrammable: the artifact is a bitstream, and this device has no fabric."""
         driver = session.device.driver
         if is_bitstream and driver.fabric is None:
             raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program; it takes no bitstreams")

@@ -41,7 +41,7 @@ class Referee:
             await self._slot.worker(self._accepts)
 
     async def run(self, *, is_wanted: bool = False) -> None:
-        """Time the reference kernel if it is due or wanted. Ignore a drift that ends within milliseconds."""
+        """Time the reference kernel if it is due or requested. Ignore a drift that ends within milliseconds."""
         reference = self._device.reference
         current = self._slot.current
         is_wanted = is_wanted and not self._device.driver.serves_one_worker

@@ -44,7 +44,7 @@ class SessionService:
         self._store = store
 
     def check_call(self, context: CallContext) -> None:
-        """Refuse a caller without a token of the tracker, before its request is taken in.
+        """Refuse a caller without a token of the tracker, before its request is received.
 
         Raises:
             Unauthenticated: there is none, or it was forged.
@@ -63,7 +63,7 @@ class SessionService:
 
     @contextlib.asynccontextmanager
     async def place(self, method: str, context: CallContext) -> AsyncIterator[None]:
-        """Hold a place in the caller's session. Enter before the request is read.
+        """Hold a slot in the caller's session. Enter before the request is read.
 
         Raises:
             LimitReached: too many calls of the session are under way.
@@ -181,7 +181,7 @@ class SessionService:
     async def _enter(self, context: CallContext) -> Session:
         content = _token(context)
         if read_claims(content).holder_key_id != caller_of(context).key_id:
-            # Before anything else: a stolen token must not even end its owner's session. Its signer is checked next.
+            # First of all: a stolen token must not even end its owner's session. Its signer is checked next.
             raise Unauthenticated("this token is of another holder's key; acquire a lease with this one")
         return await self._sessions.enter(content)
 
@@ -199,7 +199,7 @@ def _header(context: CallContext, name: str) -> str | bytes | None:
 
 @contextlib.asynccontextmanager
 async def _carrying(session: Session) -> AsyncIterator[None]:
-    """Hold the session's lock for a large message in memory."""
+    """Hold the session's lock for a large message."""
     async with contextlib.AsyncExitStack() as stack:
         await session.until_ended(stack.enter_async_context(session.intake.carrying))
         yield

@@ -1,4 +1,4 @@
-"""A lease as the agent sees it: its workers, many candidates, and an end that leaves nothing running."""
+"""The agent's side of a lease: its workers, its candidates, and an end that leaves nothing running."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Session:
         self._pool = pool
         self._store = store
         self._workers = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
-        """Slot of the worker that runs candidates."""
+        """Ticket that allows uploads of artifacts for this session."""
 
         self._reference_workers = WorkerSlot(self._start_reference_worker, self._check_live, device.note_killed)
         self._referee = Referee(device, self._workers, self._reference_workers)
@@ -91,7 +91,7 @@ class Session:
         return not self._ended.done()
 
     def holds(self, claims: Claims) -> bool:
-        """Tell whether the claims are of this session's lease."""
+        """Tell whether the claims belong to this session's lease."""
         return (self.claims.lease_name, self.claims.epoch) == (claims.lease_name, claims.epoch)
 
     def extend(self, claims: Claims) -> bool:
@@ -102,14 +102,14 @@ class Session:
         return True
 
     def arm(self, after_sec: float, expire: Callable[[], None]) -> None:
-        """Call `expire` after this time, instead of any time set before."""
+        """Call `expire` after this time. Replaces any earlier deadline."""
         if self._expiry is not None:
             self._expiry.cancel()
         if self.is_live:
             self._expiry = asyncio.get_running_loop().call_later(max(0.0, after_sec), expire)
 
     async def open(self) -> int:
-        """Make the device and a worker ready; return the worker's process id."""
+        """Prepare the device and a worker; return the worker's process id."""
         return (await self._usable_worker()).pid
 
     def warm_up(self) -> None:
@@ -117,11 +117,11 @@ class Session:
         self._warming = asyncio.create_task(self._warm_up(), name=f"warm-up-{self.claims.lease_name}")
 
     async def reset(self) -> None:
-        """Make the device ready, before the first worker."""
+        """Reset the device before the first worker starts."""
         await self.device.driver.reset()
 
     async def end(self, error: FleetError) -> None:
-        """End the session: all waiting calls get `error`. Return once nothing of it is running. Idempotent."""
+        """End the session: all waiting calls raise `error`. Return once nothing of it is running. Idempotent."""
         if not self._ended.done():
             self._ended.set_result(error)
             for task in self._under_way:
@@ -132,7 +132,7 @@ class Session:
         await asyncio.shield(self._gone)
 
     async def until_ended(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something, but no longer than the session lives: its end cancels the work under way.
+        """Await work, but no longer than the session lives: its end cancels the work in progress.
 
         Raises:
             FleetError: the session ended before `work` did; the error says why.
@@ -143,7 +143,7 @@ class Session:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a session is used from asyncio tasks only")
-        # Run in the caller's own task, as asyncio.timeout does: a task for each step would cost more than the step.
+        # Run in the caller's own task, as asyncio.timeout does: a task per step would cost more than the step.
         self._under_way.add(task)
         try:
             result = await work
@@ -151,11 +151,11 @@ class Session:
             if not self._ended.done():
                 raise
             if task.uncancel() > 0 and isinstance(error, asyncio.CancelledError):
-                raise  # somebody else cancelled the task, too
+                raise  # the task was cancelled for another reason, too
             raise self._ended.result() from None
         finally:
             self._under_way.discard(task)
-        # Work that ends at the same moment as the session counts as cut off: its worker was killed.
+        # Work that ends together with the session counts as interrupted: its worker was killed.
         if self._ended.done():
             task.uncancel()
             raise self._ended.result()
@@ -179,11 +179,11 @@ class Session:
             self._under_way.discard(task)
 
     async def find_missing(self, digests: list[str]) -> list[str]:
-        """Return the digests that have to be uploaded; the other artifacts are kept for this session."""
+        """Return the digests to upload; the other artifacts are kept for this session."""
         return [digest for digest in digests if await self._store.find(digest, self) is None]
 
     def keep(self, incoming: Incoming) -> None:
-        """Store a received artifact for this session, unless the session is over and could never release it."""
+        """Store a received artifact for this session, unless the session has ended and could never release it."""
         if self._ended.done():
             raise self._ended.result()
         incoming.finish(self)
@@ -229,8 +229,9 @@ class Session:
                 self.device.learn(error_kind_from_proto(measurement.error), measurement.error_message)
                 await observation.stop()
                 if worker.is_usable:
-                    # Now rather than before the next one: by then, a client on this machine is busy with this result.
-                    with contextlib.suppress(DeviceError):  # this one ran; the next candidate will report it
+                    # Now rather than before the next candidate: by then, a client on this machine is busy with this
+                    # result.
+                    with contextlib.suppress(DeviceError):  # this candidate ran; the next one will report the error
                         await self._referee.run(is_wanted=request.ends_batch)
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
@@ -265,7 +266,7 @@ class Session:
                 return await self._call_in(worker, request, content, path)
 
     async def prove(self, request: session_service_pb2.ProveRequest) -> session_service_pb2.ProveResponse:
-        """Prove a time in a worker of its own, see `device_agents.serving.proving`.
+        """Prove a time in a separate worker, see `device_agents.serving.proving`.
 
         Raises:
             InvalidRequest: the claimed time is not a finite number above 0, or the artifact is not on this agent.
@@ -342,7 +343,7 @@ class Session:
 
     @asynccontextmanager
     async def _worker_apart(self) -> AsyncIterator[WorkerHandle]:
-        """Provide a fresh worker beside the session's own, and kill it afterwards."""
+        """Provide a fresh, separate worker, and kill it afterwards."""
         try:
             yield await self._apart.worker(lambda _: False)
         finally:
@@ -371,12 +372,12 @@ class Session:
             await self._usable_worker()
             await self._referee.warm_up()
         except (FleetError, OSError) as error:
-            # The next caller that needs the worker tries again, and tells the holder.
+            # The next call that needs the worker retries, and reports the error to the holder.
             logger.info("worker not warmed up", extra={"lease": self.claims.lease_name, "error": str(error)})
 
     @contextlib.asynccontextmanager
     async def _no_workers(self) -> AsyncIterator[None]:
-        """Kill all workers of the session, and keep others from starting inside the block."""
+        """Kill all workers of the session, and prevent new ones inside the block."""
         async with self._workers.vacant(), self._reference_workers.vacant(), self._apart.vacant():
             yield
 
@@ -391,7 +392,7 @@ class Session:
 
 
 def superseded(claims: Claims) -> LeaseRevoked:
-    """Return the error for the holder of a lease that a newer one replaced."""
+    """Return the error for the holder of a lease that a newer one superseded."""
     return LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
 
 

@@ -39,21 +39,21 @@ class SessionTable:
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._meeting = asyncio.Event()
-        """Set, and replaced, by the tracker's message with key and nonces."""
+        """Set, and replaced, when the tracker's message with key and nonces arrives."""
 
     def add(self, device: ServedDevice) -> None:
-        """Take leases of one more device."""
+        """Accept leases of an additional device."""
         self._devices[device.name] = device
         self._locks.setdefault(device.name, asyncio.Lock())
         self._admission.add(device.name)
 
     def remove(self, device_name: str) -> None:
-        """Take no more leases of a device, which must have no session."""
+        """Stop accepting leases of a device, which must have no session."""
         del self._devices[device_name]
         self._admission.remove(device_name)
 
     async def enter(self, token: bytes) -> Session:
-        """Return the session of a token: open it, or extend it. An older lease's session is ended first.
+        """Return the session of a token, opening or extending it. An older lease's session is ended first.
 
         Raises:
             FleetError: see Admission.check.
@@ -69,16 +69,17 @@ class SessionTable:
             return await self._enter_alone(token)
 
     def check_signature(self, token: bytes) -> None:
-        """Refuse tokens that are not by the tracker for a device of this agent. Whether it is good now, `enter` tells.
+        """Refuse tokens that the tracker did not sign for a device of this agent. `enter` checks whether they are still
+        valid.
 
         Raises:
             Unauthenticated: it is none.
         """
-        with contextlib.suppress(TrackerUnavailable):  # not met yet: calls wait for it
+        with contextlib.suppress(TrackerUnavailable):  # no tracker yet: calls wait for it
             self._admission.read(token)
 
     def enter_to_upload(self, ticket: bytes) -> Session:
-        """Return the live session that made a ticket.
+        """Return the live session that issued an upload ticket.
 
         Raises:
             Unauthenticated: none did, or it is over.
@@ -89,7 +90,7 @@ class SessionTable:
         raise Unauthenticated("no live session of this agent made this upload ticket; ask for another one")
 
     def trust(self, public_key: bytes) -> None:
-        """Accept tokens signed by this tracker. If it is a different one than before, its predecessor's leases end."""
+        """Accept tokens signed by this tracker. If it is a new one, leases of the former tracker end."""
         is_other = self._admission.trust(public_key)
         self._meet()
         if not is_other:
@@ -101,7 +102,7 @@ class SessionTable:
                 self._soon(session.end(error), f"disown-{name}")
 
     def fence(self, fence: Fence) -> None:
-        """End every session of a device that the tracker says is over, or does not know."""
+        """End every session of a device that the tracker reports as ended, or does not know."""
         if fence.device_name not in self._devices:
             return
         self._admission.fence(fence)
@@ -124,7 +125,7 @@ class SessionTable:
         return self._admission.highest_epoch(device_name)
 
     async def leave(self, session: Session) -> None:
-        """End a session because its holder says so."""
+        """End a session at its holder's request."""
         await session.end(LeaseRevoked(f"the session of {session.claims.lease_name} was closed by its holder"))
 
     async def close(self) -> None:
@@ -135,7 +136,7 @@ class SessionTable:
         await asyncio.gather(*self._endings, return_exceptions=True)
 
     async def _await_tracker(self, token: bytes) -> None:
-        """Wait a moment for the first message of a tracker that has just granted one of our devices."""
+        """Wait briefly for the first message of a tracker that has just granted one of our devices."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_CONTACT_SEC):
                 while not self._could_be_good(token):
@@ -152,7 +153,7 @@ class SessionTable:
         self._meeting = asyncio.Event()
 
     async def _enter_alone(self, token: bytes) -> Session:
-        # Check again: while an older session was ending, another lease may have come, or this one ended.
+        # Check again: while an older session was ending, another lease may have started, or this one ended.
         claims = self._admission.check(token)
         if self._is_closed:
             raise DeviceClosed("the agent is shutting down; acquire another device")
@@ -169,7 +170,7 @@ class SessionTable:
         self._sessions[claims.device_name] = session
         self._arm(session)
         logger.info("session opened", extra={"lease": claims.lease_name, "device": claims.device_name})
-        # A fence may have come during the waits above, when there was no session for it to end.
+        # A fence may have arrived during the waits above, when there was no session for it to end.
         try:
             self._admission.check(token)
         except FleetError as error:

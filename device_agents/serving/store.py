@@ -52,7 +52,7 @@ def usual_bytes(disk_bytes: int) -> int:
 
 
 def disk_bytes(size_bytes: int) -> int:
-    """Return the disk space that a file of this size takes [bytes]."""
+    """Return the disk space that a file of this size occupies [bytes]."""
     return (-(-size_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES
 
 
@@ -88,7 +88,7 @@ class ArtifactStore:
         self._numbers = itertools.count()
 
     def open(self) -> None:
-        """Find the artifacts of an earlier agent, oldest first, and remove unfinished ones."""
+        """Register the artifacts of an earlier agent, oldest first, and remove unfinished ones."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.chmod(0o700)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
@@ -192,7 +192,7 @@ class ArtifactStore:
         self._users.setdefault(digest, set()).add(user)
         used = self._used_by.setdefault(user, {})
         used.pop(digest, None)
-        used[digest] = None  # the latest use is the last
+        used[digest] = None  # move it to the end: most recently used
         self._unused.pop(digest, None)
 
     def _make_room(self, more_bytes: int, *, files: int) -> None:
@@ -244,7 +244,7 @@ class Incoming:
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        # Closing writes the buffer: on a full disk it fails once more, and the space has to be given back first.
+        # Closing flushes the buffer: on a full disk it fails again, and the reservation has to be released first.
         with contextlib.suppress(OSError):
             self._file.close()
         self._path.unlink(missing_ok=True)
@@ -265,7 +265,7 @@ class Incoming:
         self._file.write(chunk)
 
     def finish(self, user: Hashable) -> None:
-        """Check the whole artifact and store it, kept for `user`.
+        """Verify the whole artifact and store it, kept for `user`.
 
         Raises:
             ArtifactRefused: its size or hash is wrong.
@@ -290,7 +290,7 @@ class Incoming:
 
 
 def check_digest(digest: str) -> None:
-    """Refuse anything but a digest, which could name another file.
+    """Refuse everything except a digest: other texts could name another file.
 
     Raises:
         InvalidRequest: it is not a digest.

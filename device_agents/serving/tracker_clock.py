@@ -1,4 +1,4 @@
-"""The tracker's time as the agent knows it: the last reported time, plus the time since. Wall clocks play no part.
+"""The agent's estimate of the tracker's time: the last reported time plus the time since. Independent of wall clocks.
 
 Every message of the tracker carries its time. Subtracting this machine's time since boot at arrival gives the offset
 between the two clocks, minus the delay of the message. So the largest of the recent offsets had the least delay, and
@@ -24,7 +24,7 @@ _LATEST_SEC = 20.0
 
 
 def boottime_sec() -> float:
-    """Return the clock that never goes back and goes on while the machine sleeps [s]."""
+    """Return a monotonic clock that includes suspended time [s]."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -43,12 +43,12 @@ class TrackerClock:
         under it leases end too early, never too late."""
 
     def restart(self) -> None:
-        """Start over with the next message, known to be of now; the old estimate serves until then."""
+        """Start over with the next message, known to be recent; the old estimate serves until then."""
         self._is_restarted = True
         self.is_doubtful = False
 
     def learn(self, tracker_sec: float) -> None:
-        """Take the time of a message that just arrived."""
+        """Record the time in a message that just arrived."""
         now = self._local_sec()
         offset = tracker_sec - now
         if self._is_restarted:

@@ -52,13 +52,13 @@ class WorkerSlot:
             return self._worker
 
     async def empty(self) -> None:
-        """Kill the worker."""
+        """Kill the worker, if there is one."""
         async with self._lock:
             await self._empty()
 
     @contextlib.asynccontextmanager
     async def vacant(self) -> AsyncIterator[None]:
-        """Kill the worker, and keep another from starting inside the block."""
+        """Kill the worker, and prevent a new one inside the block."""
         async with self._lock:
             await self._empty()
             yield

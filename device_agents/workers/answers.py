@@ -1,4 +1,4 @@
-"""Limits of a worker's answer by its request, checked before the answer is parsed.
+"""Limits on a worker's answer, derived from its request and checked before the answer is parsed.
 
 Two bytes of an answer can become a hundred in memory once they are parsed, except where they are a tensor's content. So
 the structure, everything but content, is counted first, by a walk over the fields that parses nothing, and ends as soon
@@ -43,7 +43,7 @@ _LARGEST_BITS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerBound:
-    """The largest answer to one request."""
+    """Limits on the answer to one request."""
 
     structure_bytes: int = _STRUCTURE_BYTES
     """All of it but the tensors' content."""
@@ -56,7 +56,7 @@ class AnswerBound:
 
     @property
     def frame_bytes(self) -> int:
-        """The longest frame that can hold it."""
+        """Length of the longest frame within the limits."""
         return min(self.structure_bytes + self.content_bytes, MAX_FRAME_BYTES)
 
     @property
@@ -65,11 +65,11 @@ class AnswerBound:
         return self.structure_bytes // LEAST_FIELD_BYTES
 
     def within(self, content_bytes: int) -> AnswerBound:
-        """Return this bound with its content limited to a size."""
+        """Return these limits with the content limited to a size."""
         return replace(self, content_bytes=min(self.content_bytes, content_bytes))
 
     def check(self, frame: bytes | bytearray) -> None:
-        """Refuse a frame that could not be an answer.
+        """Refuse a frame that exceeds the limits.
 
         Raises:
             BrokenFrame: it is too large, or no message.
@@ -90,7 +90,7 @@ LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
 
 
 def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
-    """Return how large a measurement can be."""
+    """Return the limits of a measurement."""
     knobs = request.evaluator
     repeats = max(knobs.repeat, knobs.max_repeat, knobs.look_runs, 0) + max(request.operator_runs, 0)
     repeats = min(repeats, MOST_RUNS)
@@ -99,7 +99,7 @@ def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
 
 
 def bound_of_call(request: session_service_pb2.CallRequest) -> AnswerBound:
-    """Return how large the outputs of a call can be."""
+    """Return the limits of a call's outputs."""
     if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
         return LARGEST
     specs = list(_specs(request.args))
@@ -111,12 +111,12 @@ def bound_of_call(request: session_service_pb2.CallRequest) -> AnswerBound:
 
 
 def bound_of_row(size_bytes: int) -> AnswerBound:
-    """Return the bound of a response to a row of a proof, given the size of its digests."""
+    """Return the limits of the response to a row of a proof, given the size of its digests."""
     return AnswerBound(structure_bytes=_STRUCTURE_BYTES + size_bytes)
 
 
 def bound_of_answer_again(request: session_service_pb2.ProveRequest) -> AnswerBound:
-    """Return the bound of a response to a repeated call of a proof."""
+    """Return the limits of the response to a repeated call of a proof."""
     outputs = [arg.spec for arg in request.args if not arg.bank]
     return AnswerBound(
         structure_bytes=_STRUCTURE_BYTES + _SPEC_BYTES * len(outputs),
@@ -143,7 +143,7 @@ def _size_bytes(spec: tensor_pb2.TensorSpec) -> int:
     lanes = int(found["lanes"] or 1) if found else 1
     size = max(bits, 8) * lanes // 8
     for extent in spec.shape:
-        size = min(size * max(extent, 0), MAX_FRAME_BYTES)  # a holder's numbers, and any count of them
+        size = min(size * max(extent, 0), MAX_FRAME_BYTES)  # the holder chooses these numbers
     return size
 
 

@@ -56,7 +56,7 @@ def check_structure(request: Buffer, *paths: Sequence[int]) -> None:
 
 
 def without_contents(request: Buffer, path: Sequence[int]) -> bytes:
-    """Return a request with its arrays empty.
+    """Return a request without the contents of its arrays.
 
     Raises:
         InvalidRequest: the request has too much structure, or is not a valid message.
@@ -69,7 +69,7 @@ def without_contents(request: Buffer, path: Sequence[int]) -> bytes:
 
 
 def order_of(kind_field: int, request: Buffer, artifact_path: str) -> list[Buffer]:
-    """Return a serialised WorkerRequest in parts. One part is the given serialised request, unchanged.
+    """Return a serialised WorkerRequest in parts, of which one is the given serialised request.
 
     Args:
         kind_field: number of the WorkerRequest field that takes the request.
@@ -80,7 +80,7 @@ def order_of(kind_field: int, request: Buffer, artifact_path: str) -> list[Buffe
 
 @dataclass(frozen=True, slots=True)
 class CallAnswer:
-    """Outcome of a call."""
+    """Outcome of a call, with serialised outputs."""
 
     head: session_service_pb2.CallResponse
     """The response without its outputs."""
@@ -90,7 +90,7 @@ class CallAnswer:
 
     @property
     def parts(self) -> list[Buffer]:
-        """Consecutive parts of the serialised CallResponse."""
+        """Return the consecutive parts of the serialised CallResponse."""
         return [self.head.SerializeToString(), *self.outputs]
 
     @property

@@ -1,4 +1,4 @@
-"""The directories of one worker: its home, which it may fill, and the artifacts given to it, which it may read."""
+"""Directories of one worker: its writable home, and its readable artifacts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WorkerDirectory:
 
     @property
     def home(self) -> Path:
-        """Working directory, home and place for temporary files."""
+        """Working directory, home directory, and folder of temporary files."""
         return self.path / "home"
 
     @property
@@ -45,11 +45,11 @@ class WorkerDirectory:
 
     @property
     def root(self) -> Path:
-        """Empty; over it the worker's own root is made, in its own mount namespace."""
+        """Empty; mount point of the worker's own root."""
         return self.path / "root"
 
     def give(self, artifact: Path) -> Path:
-        """Let the worker read a file, and return where it finds it."""
+        """Let the worker read a file, and return its path for the worker."""
         place = self.artifacts / artifact.name
         if artifact.name not in self._given:
             try:
@@ -60,12 +60,12 @@ class WorkerDirectory:
         return place
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove all directories."""
         remove_tree(self.path)
 
 
 def check_directories(directory: Path) -> None:
-    """Refuse to empty a folder that holds files of others.
+    """Refuse a folder that holds other files, because it will be emptied.
 
     Only before an agent's first start there: later a kernel without a jail may have left anything in it, and must
     not keep the agent from starting.

@@ -1,4 +1,4 @@
-"""A worker, its keeper, and whatever they started, as the agent sees them: its children, which it kills and buries.
+"""The processes of one worker as the agent sees them: its keeper, the worker, and their descendants.
 
 Nothing here asks the warm process for anything.
 """
@@ -35,7 +35,7 @@ class Exit:
     code: int = 0
     signal: int = 0
     is_keeper_lost: bool = False
-    """Its keeper was killed first, so nobody knows."""
+    """The keeper was killed first, so the status is unknown."""
 
     is_out_of_memory: bool = False
     """The kernel killed a process of it at the memory limit."""
@@ -58,10 +58,10 @@ class Family:
         """
         loop = asyncio.get_running_loop()
         self.born: asyncio.Future[int] = loop.create_future()
-        """The worker's process id once it is there; 0 when it will never be."""
+        """The worker's process id; 0 if it could not be started."""
 
         self.exited: asyncio.Future[Exit] = loop.create_future()
-        """Done when the worker and its keeper are gone."""
+        """Done when the worker and its keeper have ended."""
 
         self.keeper: linux.Process | None = None
         self.worker: linux.Process | None = None
@@ -81,16 +81,16 @@ class Family:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the keeper lives, so that nothing of this worker has come to the agent."""
+        """Whether the keeper lives, so that no orphan of this worker was reparented to the agent."""
         return self._burial is None and (self.keeper is None or linux.is_running(self.keeper.pid))
 
     @property
     def is_worker_gone(self) -> bool:
-        """Whether the worker has ended, known or not how."""
+        """Whether the worker has ended, even with an unknown status."""
         return _is_gone(self.worker)
 
     def members(self, at_most: int | None = None) -> list[int]:
-        """Return the processes below the keeper, the worker among them; stop soon after `at_most`."""
+        """Return the processes below the keeper, including the worker; stop soon after `at_most`."""
         return linux.descendants_of(self.keeper.pid, at_most=at_most) if self.keeper is not None else []
 
     def kill_orphans(self) -> None:
@@ -102,7 +102,7 @@ class Family:
                 self._send_kill(pid)
 
     async def kill(self, patience_sec: float = _PATIENCE_SEC) -> None:
-        """Kill all of them, and return when `exited`. Cancel it to wait no longer."""
+        """Kill all processes, and return when `exited`. Can be cancelled."""
         ends_at = self._loop.time() + patience_sec
         while not self.exited.done():
             if self.group is not None:
@@ -114,7 +114,7 @@ class Family:
             await asyncio.wait((self.exited,), timeout=_POLL_SEC * 5)
 
     def abandon(self) -> None:
-        """Stop looking; processes that hang in the kernel are left to it."""
+        """Stop watching; processes that hang in the kernel are left to it."""
         self._let_go()
         if self._burial is not None:
             self._burial.cancel()
@@ -122,7 +122,7 @@ class Family:
             self.exited.set_result(self._exit or Exit(is_keeper_lost=True))
 
     def why_alive(self) -> str:
-        """Return the wait state of a killed process of this family; empty: unknown."""
+        """Return the wait state of a process that survived SIGKILL; empty: unknown."""
         for process in (self.worker, self.keeper):
             seen = linux.look_at(process.pid) if process is not None else None
             if seen is not None and seen.state not in "ZX":
@@ -172,7 +172,7 @@ class Family:
         while not _is_gone(self.keeper):  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(_POLL_SEC)
         if self._exit is None:
-            # The worker's children were not ended: they are this process's now.
+            # The worker's children did not end: they are now children of this process.
             while not _is_gone(self.worker):
                 if self.worker is not None:
                     self._send_kill(self.worker.pid)
@@ -200,7 +200,7 @@ def _is_gone(process: linux.Process | None) -> bool:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return the sender's process id as this process sees it; 0 where the system does not say."""
+    """Return the sender's process id in this process's namespace; 0 if the system does not report it."""
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])

@@ -1,4 +1,4 @@
-"""A worker process as the agent holds it: one exchange at a time, watched, and dead for certain after a failure."""
+"""The agent's handle of a worker process: one exchange at a time, with limits, and terminated after a failure."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Patience:
     """Wait for killed processes."""
 
     reported_sec: float = 1.0
-    """A worker that is still there is reported, and its device takes no lease until it is gone."""
+    """A surviving worker is reported, and its device takes no lease until it is gone."""
 
     given_up_sec: float = 10.0
-    """Its session ends without it."""
+    """The worker's session ends without it."""
 
     at_end_sec: float = 5.0
-    """At its own end, the agent leaves it to the kernel."""
+    """At the agent's own end, the worker is left to the kernel."""
 
 
 class WorkerLost(Exception):
-    """A candidate ended its worker, or had to be ended with it. The message has no control characters."""
+    """A candidate ended its worker, or the worker had to be killed. The message has no control characters."""
 
     def __init__(self, kind: ErrorKind, message: str, signal_number: int = 0) -> None:
         super().__init__(sanitize_lines(message))
@@ -103,7 +103,7 @@ class WorkerHandle:
 
     @property
     def is_bloated(self) -> bool:
-        """True when it holds so much between candidates that the next one would not get its share."""
+        """True if it holds so much memory between candidates that the next one would not get its share."""
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
     def processes(self) -> list[int]:
@@ -112,14 +112,14 @@ class WorkerHandle:
         return [*([keeper.pid] if keeper is not None else []), *self._family.members(MAX_PROCESSES)]
 
     def give(self, artifact: Path) -> str:
-        """Let the worker read an artifact; return the path by which it finds it."""
+        """Let the worker read an artifact; return its path for the worker."""
         self.has_run_candidates = True
         return str(self._room.give(artifact))
 
     async def exchange(
         self, request: bytes | Sequence[Buffer], timeout_sec: float, bound: AnswerBound = LARGEST
     ) -> worker_pb2.WorkerResponse:
-        """Send a request and return the response. A worker that announced it as its last has ended by then.
+        """Send a request and return the response. If the worker announced it as its last, it has ended on return.
 
         The worker is dead and gone whenever this raises, also when it is cancelled.
 
@@ -164,7 +164,7 @@ class WorkerHandle:
 
     @property
     def is_stuck(self) -> bool:
-        """True when it was killed a while ago and is still there: it hangs in the kernel, which no signal ends."""
+        """True if it was killed a while ago and still exists: it hangs in the kernel, which no signal ends."""
         if self._killed_sec is None or self._exited.done():
             return False
         return asyncio.get_running_loop().time() - self._killed_sec >= self._patience.reported_sec
@@ -175,7 +175,7 @@ class WorkerHandle:
         return self._family.why_alive()
 
     async def kill(self) -> None:
-        """Return when the process, all that descends from it, and its directory are gone. Idempotent.
+        """Kill the worker. Return when the process, its descendants and its directory are gone. Idempotent.
 
         One that no signal ends `is_stuck` afterwards.
         """
@@ -206,7 +206,7 @@ class WorkerHandle:
             raise WorkerLost(ErrorKind.CRASHED, message) from None
 
     async def _look_after(self) -> None:
-        """Hold the worker to its limits for as long as it lives, also between candidates."""
+        """Enforce the worker's limits for as long as it lives, also between candidates."""
         has_own_root = Layer.MOUNT in self.jail.split()
         in_memory = [f"/proc/{self.pid}/root{path}" for path in IN_MEMORY] if has_own_root else []
         while not self._exited.done():
@@ -221,10 +221,10 @@ class WorkerHandle:
             await asyncio.sleep(SAMPLE_SEC)
 
     async def _explain(self) -> WorkerLost:
-        """Say why the socket closed."""
+        """Return why the socket closed."""
         await asyncio.wait((self._exited,), timeout=_EXIT_GRACE_SEC)
         if self._family.is_worker_gone:
-            # Its keeper reports the end, and may wait for its turn on a busy board.
+            # The keeper reports the end, and may have to wait for a processor on a busy board.
             await asyncio.wait((self._exited,), timeout=self._patience.given_up_sec)
         if self._exited.done():
             return self._explain_exit(self._exited.result())

@@ -1,4 +1,4 @@
-"""The keeper: a small process between the agent and one worker, which tells how the worker ended.
+"""The keeper: a small process between the agent and one worker, which reports the worker's exit status.
 
 The warm process forks a first process, which prepares a jail before its first inhabitant and forks the keeper;
 then it ends, so that the keeper becomes a child of the agent. The keeper forks the worker. From then on nobody needs
@@ -34,7 +34,7 @@ _POLL_SEC = 0.001
 
 
 def start_keeper(order: WorkerOrder, descriptors: list[int], parents_end: int, *, is_adopted: bool) -> NoReturn:
-    """Turn a freshly forked process into the keeper's parent, or into the keeper where nobody adopts orphans.
+    """Turn a freshly forked process into the keeper's parent, or into the keeper itself if orphans are not adopted.
 
     Args:
         descriptors: the worker's socket and log, and the socket for reports.
@@ -83,11 +83,11 @@ def _keep(order: WorkerOrder, descriptors: list[int], *, is_adopted: bool) -> in
 
 
 def _await_end(worker: int, agent: socket.socket, alarm: socket.socket) -> int | None:
-    """Return the worker's wait status; None when the agent ended before."""
+    """Return the worker's wait status; None if the agent ended first."""
     while True:
         readable, _, _ = select.select([agent, alarm], [], [])
         if agent in readable:
-            return None  # the agent never writes: this is its end
+            return None  # readable means closed, since the agent never writes
         with contextlib.suppress(BlockingIOError):
             alarm.recv(4096)
         while (ended := _reaped()) is not None:
@@ -104,7 +104,7 @@ def _reaped() -> tuple[int, int] | None:
 
 
 def _kill_children() -> None:
-    """Kill the rest of the worker's processes; orphans arrive here and are killed too."""
+    """Kill the worker's remaining processes; orphans are reparented here and killed, too."""
     ends_at = time.monotonic() + _KILL_SEC
     while (children := linux.children_of(os.getpid())) and time.monotonic() < ends_at:
         for pid in children:

@@ -1,4 +1,4 @@
-"""The processes of workers, on disk: a killed agent finds and kills the survivors in its next life.
+"""Records the workers' processes on disk: after a kill of the agent, the next one kills the survivors.
 
 A process is named by its number, the moment it was started, and the boot: no other ever has the same.
 """
@@ -23,18 +23,18 @@ _POLL_SEC = 0.002
 
 
 class Ledger:
-    """The list of the processes that have to be killed when the agent is gone."""
+    """Persistent list of the processes to kill after the agent's death."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written: list[tuple[int, int]] = []
 
     def exists(self) -> bool:
-        """Whether an agent has been here before."""
+        """Whether an earlier agent used this folder."""
         return self._path.exists()
 
     def keep(self, processes: Iterable[linux.Process]) -> None:
-        """Write the list, if it has changed."""
+        """Write the list if it has changed."""
         listed = sorted({(process.pid, process.started_ticks) for process in processes})
         if listed == self._written:
             return
@@ -43,7 +43,7 @@ class Ledger:
             fresh.write_text(json.dumps({"boot_id": read_text(_BOOT_ID).strip(), "processes": listed}))
             fresh.replace(self._path)
         except OSError as error:
-            # A full disk must keep nobody from using or ending a lease.
+            # A full disk must not prevent the use or end of a lease.
             logger.warning("cannot write the list of processes", extra={"path": str(self._path), "error": str(error)})
         else:
             self._written = listed
@@ -62,7 +62,7 @@ class Ledger:
 
 
 def _family_of(listed: dict[int, int], processes: Sequence[linux.Process]) -> set[int]:
-    """Return the listed processes that live, all below them, and the rest of the sessions of dead ones.
+    """Return the listed processes that live, their descendants, and the remaining members of dead ones' sessions.
 
     While a session has members, its leader's number is given to no other process.
     """
@@ -79,7 +79,7 @@ def _family_of(listed: dict[int, int], processes: Sequence[linux.Process]) -> se
 
 
 def _read(path: Path) -> dict[int, int]:
-    """Return the start of each listed process of this boot, by its number; nothing where the list is damaged."""
+    """Return the start time of each listed process of this boot, by process id; empty if the list is damaged."""
     try:
         content = json.loads(path.read_text())
         if content["boot_id"] != read_text(_BOOT_ID).strip():

@@ -26,7 +26,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """Limits of one worker, including its children."""
+    """Limits of one worker including its children."""
 
     memory_bytes: int
     disk_bytes: int
@@ -34,7 +34,7 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """More than a worker may use."""
+    """Exceeded limit of a worker."""
 
     kind: ErrorKind
     message: str
@@ -51,7 +51,8 @@ def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memor
     try:
         files, disk = count_files(home, at_most=_MAX_FILES)
     except OSError as error:
-        # Otherwise its content would count as nothing: a folder that is too deep to have a path, or that it shut.
+        # Otherwise its content would count as empty: a folder that is too deep for a path, or that the worker made
+        # unreadable.
         return Excess(kind=ErrorKind.OUT_OF_DISK, message=f"made folders that nobody can look into ({error.strerror})")
     unlinked = _unlinked_files(family)
     home_device = _device_of(home)
@@ -105,7 +106,7 @@ def _unlinked_files(family: Iterable[int]) -> dict[tuple[int, int], int]:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    status = Path(entry.path).stat()  # of its target
+                    status = Path(entry.path).stat()  # status of the link's target
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
                         found[status.st_dev, status.st_ino] = status.st_blocks * 512
     return found

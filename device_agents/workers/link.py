@@ -1,4 +1,4 @@
-"""The agent's end of a worker's socket: one request out, one response in, without a task or a stream in between."""
+"""The agent's end of a worker's socket: one request and one response at a time, without a task or stream between."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkerLink(asyncio.Protocol):
     def ask(
         self, request: bytes | Sequence[bytes | bytearray | memoryview], most_bytes: int = MAX_FRAME_BYTES
     ) -> asyncio.Future[bytearray]:
-        """Send a request and return a future of the response. Send the next one only after that response.
+        """Send a request and return a future of the response. One request at a time.
 
         The future fails with ConnectionError if the worker closes its connection, and with BrokenFrame if the response
         is invalid or larger than `most_bytes`.
@@ -103,7 +103,7 @@ class WorkerLink(asyncio.Protocol):
                 return
             self._wanted_bytes = parse_header(self._received[: HEADER.size])
             if self._wanted_bytes > self._most_bytes:
-                # Before any of it is taken in.
+                # Before its content is received.
                 raise BrokenFrame(f"an answer of {self._wanted_bytes} bytes, where {self._most_bytes} are possible")
         end = HEADER.size + self._wanted_bytes
         if len(self._received) < end:

@@ -94,7 +94,7 @@ class OutputBroadcast:
         self._is_closed = False
 
     def write(self, content: bytes) -> None:
-        """Pass a piece on."""
+        """Send a chunk to all readers."""
         for reader in self._readers:
             reader.put(content)
 

@@ -1,4 +1,4 @@
-"""Starts the warm process, has it fork workers, and starts another when it is gone or does not answer."""
+"""Starts the warm process, has it fork workers, and replaces it if it ends or hangs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class WorkerPool:
         """
         self._directory = directory
         self._is_ours = False
-        """Whether the directory is known to hold nothing of anybody else."""
+        """Whether the directory is known to hold only our files."""
         self._preloads = sorted(set(preloads))
         self.limits = limits
         self._restarts = restarts
@@ -103,7 +103,7 @@ class WorkerPool:
         self._families: set[Family] = set()
         self._strays = Strays()
         self._dying: list[int] = []
-        """Strays that were killed and are still there."""
+        """Killed strays that still exist."""
 
         self._ledger = Ledger(directory.parent / "processes.json")
         self._noting: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class WorkerPool:
         """Why no worker can be started, or empty."""
 
         self.default_cpus: tuple[int, ...] = ()
-        """For workers of devices that name none; empty: those of this process."""
+        """CPUs for workers of devices that name none; empty: those of this process."""
 
     @property
     def warm_pid(self) -> int | None:
@@ -167,7 +167,7 @@ class WorkerPool:
         raise DeviceFaulted(f"no worker could be forked in {_FORK_ATTEMPTS} attempts; the agent's log says more")
 
     async def sweep(self) -> None:
-        """Return when no process that an ended worker left behind is alive."""
+        """Wait until all remains of ended workers are gone."""
         ends_at = asyncio.get_running_loop().time() + self._patience.at_end_sec
         while self._dying and asyncio.get_running_loop().time() < ends_at:
             await asyncio.sleep(0.005)
@@ -190,7 +190,7 @@ class WorkerPool:
             await asyncio.to_thread(remove_tree, self._directory)
 
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
-        """Have a worker forked; None when the warm process did not do it."""
+        """Have a worker forked; None if the warm process did not do it."""
         worker_id = next(self._ids)
         room = WorkerDirectory.make(self._directory / f"worker-{worker_id}")
         group = self._groups.make(f"worker-{worker_id}", self.limits.memory_bytes) if self._groups else None
@@ -242,7 +242,7 @@ class WorkerPool:
         )
 
     def _cell(self, spec: WorkerSpec, room: WorkerDirectory, group: Path | None) -> JailSpec:
-        """Make a jail for one worker, and its home its own."""
+        """Make a jail for one worker, and give the worker ownership of its home."""
         devices = device_files(spec.devices)
         groups = groups_for(devices)
         jail = self.jail
@@ -278,7 +278,7 @@ class WorkerPool:
         )
 
     def _open_groups(self) -> None:
-        """Make cgroups possible, where they are to be had."""
+        """Open cgroups, if the machine has them."""
         name = hashlib.sha256(str(self._directory).encode()).hexdigest()[:12]
         try:
             self._groups = cgroup.open_groups(name)
@@ -289,7 +289,7 @@ class WorkerPool:
         logger.info("workers get cgroups", extra={"path": str(self._groups.path), "controllers": limits})
 
     async def _await_birth(self, family: Family) -> bool:
-        """Wait for a worker. A warm process that was stopped, or takes too long, is killed, and another is started."""
+        """Wait for a worker to start. A warm process that is stopped or takes too long is killed and replaced."""
         process, loop = self._process, asyncio.get_running_loop()
         ends_at = loop.time() + _FORK_SEC
         while not family.born.done():
@@ -309,7 +309,7 @@ class WorkerPool:
         return is_born
 
     async def _drop(self, family: Family, room: WorkerDirectory, link: socket.socket, log_reader: int) -> None:
-        """Let go of a worker that did not come about."""
+        """Clean up after a worker that was not started."""
         link.close()
         os.close(log_reader)
         try:
@@ -335,7 +335,7 @@ class WorkerPool:
             )
         for family in stuck:
             family.abandon()
-        await asyncio.sleep(0)  # the callbacks of their ends
+        await asyncio.sleep(0)  # let the callbacks of their ends run
         self._families.clear()
 
     def _forget(self, family: Family) -> None:
@@ -343,7 +343,7 @@ class WorkerPool:
         self._note()
 
     def _sweep_strays(self) -> list[int]:
-        """Kill orphans of killed keepers that this process adopted; return those left."""
+        """Kill orphans of killed keepers that this process adopted; return the survivors."""
         self._dying = self._strays.kill()
         return self._dying
 
@@ -352,7 +352,7 @@ class WorkerPool:
             self._strays.note_own()
 
     def _note(self) -> None:
-        """Write down the processes to kill if this one is killed."""
+        """Record the processes to kill if the agent is killed."""
         members = (linux.look_at(pid) for pid in self.family_pids())
         keepers = [family.keeper for family in self._families]
         self._ledger.keep(process for process in (*keepers, *members) if process is not None)
@@ -434,7 +434,7 @@ class WorkerPool:
             self._ready.set_exception(ConfigError(f"the runtime cannot be loaded: {packet['message']}"))
 
     def _on_lost(self) -> None:
-        """The warm process ended; its workers live on. Start another."""
+        """Start another warm process after the former ended; its workers live on."""
         self._detach()
         if self._is_closed:
             return
@@ -442,7 +442,7 @@ class WorkerPool:
             self._ready.set_exception(ConfigError("the process that loads the runtime ended while it started"))
             return
         if self._revival is not None and not self._revival.done():
-            return  # it sees for itself that there is none again
+            return  # the new process's reader notices its end itself
         logger.warning("warm process lost, starting another")
         self._settled.clear()
         self._revival = asyncio.create_task(self._revive(), name="revive-warm-process")
@@ -466,7 +466,7 @@ class WorkerPool:
         self._settled.set()
 
     async def _bury_warm(self) -> None:
-        """End the warm process, which has nothing to put in order."""
+        """Kill the warm process, which has nothing to clean up."""
         self._detach()
         process, self._process = self._process, None
         if process is not None:

@@ -1,4 +1,4 @@
-"""Children of the agent that it never started: left by a worker whose keeper was killed, and given to the agent.
+"""Orphans that the agent adopted: left by a worker whose keeper was killed.
 
 A stray is recognised by facts that its kernel could not change: it is in another session than the agent, which no
 process can enter
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Strays:
-    """Tells the agent's own children from others."""
+    """Distinguishes the agent's own children from adopted ones."""
 
     def __init__(self) -> None:
         self._own: set[tuple[int, int]] = set()
@@ -26,11 +26,11 @@ class Strays:
         """Processes that had ended at the last reaping."""
 
     def note_own(self) -> None:
-        """Take all children that are here for the agent's own. Call it only while every keeper lives."""
+        """Register all current children as the agent's own. Call it only while every keeper lives."""
         self._own = {(process.pid, process.started_ticks) for process in _foreign_children()}
 
     def kill(self) -> list[int]:
-        """Kill all other children, with all below them; return the dying ones."""
+        """Kill all other children with their descendants; return those that are still dying."""
         strays = [process for process in _foreign_children() if (process.pid, process.started_ticks) not in self._own]
         for process in strays:
             for pid in (*linux.descendants_of(process.pid), process.pid):
@@ -42,7 +42,7 @@ class Strays:
         return [process.pid for process in strays if linux.is_running(process.pid)]
 
     def bury(self) -> None:
-        """Reap processes that had ended the last time already: their starters have waited for them by now."""
+        """Reap adopted processes that had ended at the previous call: by now their starters have waited for them."""
         ended = {(process.pid, process.started_ticks) for process in _foreign_children() if process.state == "Z"}
         for pid, _ in ended & self._ended:
             with contextlib.suppress(ChildProcessError):

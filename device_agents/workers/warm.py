@@ -32,14 +32,14 @@ _DESCRIPTORS = 3
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve the agent until it is gone."""
+    """Serve the agent until it ends."""
     parser = argparse.ArgumentParser(prog="python -m device_agents.workers.warm")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--adopted", action="store_true", help="the agent adopts what loses its parent")
     parser.add_argument("--jailed", action="store_true", help="put workers into a jail of all that this machine has")
     parser.add_argument("--preload", action="append", default=[])
     arguments = parser.parse_args(argv)
-    # The agent's Ctrl-C is the agent's to handle: it ends this process by closing the socket.
+    # Ctrl-C is for the agent, which ends this process by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forbid_inspection()
     agent = socket.socket(fileno=arguments.socket)
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         agent.send(json.dumps({"event": "failed", "message": f"{type(error).__name__}: {error}"}).encode())
         return 1
     gc.collect()
-    # Pages that no collection touches stay shared with the workers.
+    # Pages that the garbage collector does not touch stay shared with the workers.
     gc.freeze()
     agent.send(json.dumps({"event": "ready", "jail": jail.to_json()}).encode())
     while True:
@@ -79,7 +79,7 @@ def _fork(agent: socket.socket, order: WorkerOrder, descriptors: list[int], *, i
 
 
 def _reap() -> None:
-    """Bury earlier keepers that ended, where they are children of this process."""
+    """Reap keepers that have ended and are children of this process."""
     while any(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) or ()):
         pass
 

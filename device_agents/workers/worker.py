@@ -1,4 +1,4 @@
-"""The process that runs candidates: forked by its keeper from a copy of the warm process, one per session, expendable.
+"""The process that runs candidates: forked by its keeper from the warm process, one per session, disposable.
 
 It answers each WorkerRequest on its socket with one WorkerResponse, and ends when the socket does. Before it touches
 anything it gives itself a session and process group of its own, limits, a directory, and a log; and it asks the
@@ -58,7 +58,7 @@ _OPEN_FILES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """Order of the agent to fork a worker. JSON between the two."""
+    """Order of the agent to fork a worker, sent as JSON."""
 
     runtime: str
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -77,13 +77,13 @@ class WorkerOrder:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """Return the agent's message."""
+        """Parse the agent's message."""
         content = json.loads(text)
         return cls(**{**content, "cell": JailSpec(**content["cell"])})
 
 
 def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
-    """Turn a freshly forked process into a worker, serve, and never return. `parent_pid`: of its keeper."""
+    """Turn a freshly forked process into a worker, serve, and never return. `parent_pid`: the keeper's."""
     code = 0
     try:
         _settle(order, socket_fd, log_fd, parent_pid)
@@ -108,7 +108,7 @@ def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: i
 
 
 def make_runtime(name: str, settings: Mapping[str, object]) -> Runtime:
-    """Make the runtime called "module:Class"."""
+    """Make the runtime named "module:Class"."""
     module_name, _, class_name = name.partition(":")
     runtime: Runtime = getattr(importlib.import_module(module_name), class_name)(**settings)
     return runtime
@@ -133,7 +133,7 @@ def serve(connection: socket.socket, runtime: Runtime) -> None:
 
 
 def answer(request: worker_pb2.WorkerRequest, runtime: Runtime) -> worker_pb2.WorkerResponse:
-    """Run one request; a candidate's failure becomes part of the response."""
+    """Run one request; a candidate's failure is part of the response."""
     match request.WhichOneof("kind"):
         case "reference":
             return worker_pb2.WorkerResponse(reference=worker_pb2.ReferenceResponse(secs=_reference_secs(runtime)))
@@ -219,8 +219,8 @@ def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) ->
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     confine(order.cell)
-    # After the change of user, which would take these back.
-    allow_inspection()  # the agent has to see its open files
+    # After the change of user, which would reset these settings.
+    allow_inspection()  # the agent has to inspect its open files
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise RuntimeError("the keeper ended while its worker started")
@@ -230,7 +230,7 @@ def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) ->
 
 def _arrange_descriptors(socket_fd: int, log_fd: int) -> None:
     """Leave /dev/null as stdin, the log as stdout and stderr, the socket as 3, and nothing else."""
-    # Out of the way first, so that no dup2 below overwrites one that is still needed.
+    # Move them to high numbers first, so that no dup2 below overwrites one that is still needed.
     high_socket, high_log = os.dup(socket_fd), os.dup(log_fd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -34,7 +34,7 @@ class Artifact:
     """ "sha256:<hex>" of the file."""
 
     function: str = "main"
-    """Function to run unless told otherwise."""
+    """Default function to run."""
 
     args: tuple[TensorSpec, ...] = ()
     """Arguments of `function`, outputs marked; empty when unknown."""
@@ -52,7 +52,7 @@ class Artifact:
 
     @classmethod
     def of_file(cls, path: Path | str, **facts: Unpack[ArtifactFacts]) -> Artifact:
-        """Name a file by its digest. Facts come from its side file (see `save_facts`), then from `facts`."""
+        """Make an artifact of a file. Facts come from its side file (see `save_facts`), then from `facts`."""
         path = Path(path)
         known = _read_facts(side_file_of(path)) if side_file_of(path).exists() else ArtifactFacts()
         known.update(facts)
@@ -75,7 +75,7 @@ def elf_machine(header: bytes) -> str | None:
 
 
 def check_architecture(content: bytes, arch: str, *, device_name: str, instead: str = "the device's target") -> None:
-    """Refuse a library that the device cannot load, or that would answer with garbage there.
+    """Refuse a library that the device cannot load, or that would compute garbage there.
 
     Args:
         content: the file, or its first `elf.HEADER_BYTES`; 20 bytes tell the machine, but not ARM's float ABI.
@@ -115,7 +115,7 @@ def check_complete(start: bytes, size_bytes: int) -> None:
 
 
 def side_file_of(path: Path) -> Path:
-    """Return where the facts of an artifact are kept."""
+    """Return the path of an artifact's facts."""
     return path.with_name(path.name + ".json")
 
 

@@ -1,4 +1,4 @@
-"""Reads as much of ELF files as tells where they run: machine, float ABI, symbols. Standard library only.
+"""Reads the parts of ELF files that tell where they run: machine, float ABI, symbols. Standard library only.
 
 https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html ; for ARM: e_flags in "ELF for the Arm Architecture" and
 build attributes in "Addenda to, and Errata in, the ABI for the Arm Architecture", https://github.com/ARM-software/abi-aa
@@ -49,7 +49,7 @@ class _Section:
 
 
 def read_header(content: bytes) -> ElfHeader | None:
-    """Read the header from a file's first 20 to 64 bytes; None: it is no ELF file."""
+    """Read the header from a file's first 20 to 64 bytes; None if it is not an ELF file."""
     if len(content) < 20 or content[:4] != b"\x7fELF" or content[4] not in (1, 2):
         return None
     order = "<" if content[5] == 1 else ">"
@@ -80,7 +80,7 @@ def least_size(content: bytes) -> int:
 
 
 def arm_float_abi(content: bytes) -> str:
-    """Return how a 32-bit ARM file passes floats: "hard", "soft", or "" where the bytes given do not tell.
+    """Return how a 32-bit ARM file passes floats: "hard", "soft", or "" if the given bytes do not tell.
 
     Linkers write it into e_flags, but not all do; then the build attributes tell, which stand near the file's end.
     """
@@ -102,7 +102,7 @@ def arm_float_abi(content: bytes) -> str:
 
 
 def undefined_symbols(content: bytes) -> frozenset[str]:
-    """Return the names that a shared library expects others to define.
+    """Return the undefined symbols of a shared library.
 
     Raises:
         ValueError: it is no complete ELF file.
@@ -146,7 +146,7 @@ def _sections(content: bytes) -> list[_Section]:
 
 
 def _attribute(content: bytes, wanted: int) -> int:
-    """Return a number of the file's attributes in .ARM.attributes; 0, the default of all of them, when not there."""
+    """Return a number of the file's attributes in .ARM.attributes; 0, the default of all of them, if absent."""
     if content[:1] != b"A":
         raise ValueError("unknown version")
     position = 1

@@ -1,4 +1,4 @@
-"""Compatibility of an artifact with a device, from the facts of both: checked before an upload.
+"""Checks whether an artifact fits a device, from the facts of both, before an upload.
 
 Three questions: is the file's code for the device's CPU (ELF machine, and the float ABI of 32-bit ARM); does the CPU
 have the features that the artifact's target lets code use; is GPU code for this GPU. Facts that a device does not
@@ -97,7 +97,7 @@ def check_fit(artifact: Artifact, head: bytes, inventory: Inventory, *, device_n
 
 
 def check_target(target_json: str, inventory: Inventory, *, device_name: str) -> None:
-    """Refuse code built for a target that asks more of CPU or GPU than the device has.
+    """Refuse code built for a target that requires more of the CPU or GPU than the device has.
 
     Raises:
         ArtifactRefused: it does.
@@ -176,7 +176,9 @@ def _check_gpu(target: Mapping[str, object], own: Mapping[str, object], device_n
 
 
 def _runs_on(kind: object, built: str, gpu: str) -> bool:
-    """A cubin runs on GPUs of its own major version that are not older; with an "a" and on AMD only on its own."""
+    """Tell whether a cubin or code object runs on a GPU. Cubins run on newer GPUs of their major version, unless they
+    end in "a"; AMD code runs only on its own architecture.
+    """
     if kind != "cuda" or built.endswith(("a", "f")):
         return built.rstrip("af") == gpu.rstrip("af") if kind == "cuda" else built == gpu
     built_number, gpu_number = (int(re.sub(r"\D", "", arch) or 0) for arch in (built, gpu))
@@ -188,7 +190,7 @@ def _gpu_architecture(target: Mapping[str, object]) -> str:
 
 
 def _cpu_part(target: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the part of a target that its CPU code is built for."""
+    """Return the part of a target that describes its CPU code."""
     if target.get("kind") == "llvm":
         return target
     host = target.get("host")
@@ -204,7 +206,7 @@ def _parsed(target_json: str) -> Mapping[str, object]:
 
 
 def _enough_of(artifact: Artifact, head: bytes) -> bytes:
-    """Return as much of the file as tells its float ABI: all of it where a linker left e_flags empty."""
+    """Return the bytes of a file that tell its float ABI: the whole file if a linker left e_flags empty."""
     header = read_header(head)
     if header is None or header.machine != "armv7l" or arm_float_abi(head[:HEADER_BYTES]):
         return head

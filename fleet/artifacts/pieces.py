@@ -1,4 +1,5 @@
-"""Pieces of artifacts on the wire, compressed against the piece before: candidates of one workload have much in common.
+"""Splits artifacts into chunks for upload, each compressed against the previous one: candidates of one workload are
+similar.
 
 Measured with schedules of one matmul: 20 kB alone, 6 kB compressed, 2 to 3 kB after another one; 0.15 ms each.
 """
@@ -22,7 +23,7 @@ class DamagedPiece(Exception):
 
 
 class Deflater:
-    """The sending end of one upload."""
+    """Compressor of one upload."""
 
     def __init__(self) -> None:
         self._previous = b""
@@ -33,25 +34,25 @@ class Deflater:
         self._is_worth_it = True
 
     def deflate(self, piece: bytes) -> bytes | None:
-        """Return a piece compressed; None when it is to be sent as it is."""
+        """Return a compressed piece; None if it is to be sent uncompressed."""
         previous, self._previous = self._previous, piece[-_WINDOW_BYTES:]
         if not self._is_worth_it:
             return None
         compressor = zlib.compressobj(_LEVEL, zdict=previous)
         deflated = compressor.compress(piece) + compressor.flush()
-        # Weights hardly compress: where one piece has not, the rest of the artifact is not tried.
+        # Weights hardly compress: after one incompressible piece, the rest of the artifact is not tried.
         self._is_worth_it = len(deflated) < len(piece) * 7 // 8
         return deflated if self._is_worth_it else None
 
 
 class Inflater:
-    """The receiving end. Takes every piece of the upload, compressed or not, in order."""
+    """Decompressor of one upload. Takes every piece, compressed or not, in order."""
 
     def __init__(self) -> None:
         self._previous = b""
 
     def inflate(self, content: bytes, *, is_deflated: bool) -> bytes:
-        """Return the piece.
+        """Return the decompressed piece.
 
         Raises:
             DamagedPiece: not from a Deflater, or larger than a piece may be.

@@ -1,4 +1,4 @@
-"""The time, as everything in the fleet reads it.
+"""Source of time for the whole fleet.
 
 There are two readings, never mixed: `now_sec` (wall clock, seconds since 1970, used in leases and journals) and
 `monotonic_sec` (only differences mean something). The wall reading of a `SystemClock` is taken once and advanced by
@@ -19,12 +19,12 @@ class Clock(Protocol):
         ...
 
     def monotonic_sec(self) -> float:
-        """A clock that never goes back [s]."""
+        """Monotonic clock [s]."""
         ...
 
 
 class SystemClock:
-    """The machine's clock, free of steps while the process lives."""
+    """The machine's clock, without steps while the process lives."""
 
     def __init__(self) -> None:
         self._offset_sec = time.time() - time.monotonic()

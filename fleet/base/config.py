@@ -41,7 +41,7 @@ class Key:
 
     name: str
     expects: str
-    """Its type in words: "text or a list"."""
+    """Type in words: "text or a list"."""
 
     default: object = None
     """None, too, if the default is an empty list or mapping."""
@@ -121,7 +121,7 @@ def read_yaml(path: Path) -> dict[str, object]:
         content = yaml_text.load(text, where=str(path))
     except ConfigError:
         raise
-    except Exception as error:  # PyYAML's errors, and others that leave it for "!!float x" or a hundred brackets
+    except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
@@ -148,7 +148,7 @@ def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str | None:
-    """Return the known word that is closest; None when none is close."""
+    """Return the closest known word; None if none is close."""
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1)), None)
 
 

@@ -1,4 +1,4 @@
-"""The name of a content: "sha256:<hex>"."""
+"""Content digests: "sha256:<hex>"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extras of this package that install the dependencies of some of its parts."""
+"""Optional extras of this package, with the dependencies that they install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings of a check of this machine, as `fleet doctor` collects them from the rooms."""
+"""Findings of a check of this machine, as `fleet doctor` collects them from all packages."""
 
 from __future__ import annotations
 

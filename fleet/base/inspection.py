@@ -1,4 +1,4 @@
-"""Keeps a process that holds keys from being looked into by others of the same user."""
+"""Protects a process that holds keys from inspection by others of the same user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PR_SET_DUMPABLE = 4
 
 
 def forbid_inspection() -> None:
-    """Let no process of the same user read this one's memory, attach to it, or have it dumped; children inherit it.
+    """Forbid processes of the same user to read this one's memory, attach to it, or dump it; children inherit this.
 
     On Linux; elsewhere it does nothing.
     """
@@ -17,7 +17,7 @@ def forbid_inspection() -> None:
 
 
 def allow_inspection() -> None:
-    """Take `forbid_inspection` back."""
+    """Undo `forbid_inspection`."""
     _set_dumpable(1)
 
 

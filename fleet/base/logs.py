@@ -41,7 +41,7 @@ def setup(level: str = "INFO", *, is_json: bool | None = None) -> None:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Keep log lines from a terminal in full-screen use; write the newest at the end."""
+    """Buffer log lines while the terminal is in full-screen use; write the newest at the end."""
     root = logging.getLogger()
     former, keeping = root.handlers[:], _Keeping()
     root.handlers[:] = [keeping]
@@ -68,7 +68,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 class Throttle(logging.Filter):
-    """Lets a warning through a few times; the one after a pause says how many were left out.
+    """Rate limit for repeated warnings; the first one after a pause gives the number of suppressed ones.
 
     A peer can repeat an error a thousand times a second.
     """
@@ -77,7 +77,7 @@ class Throttle(logging.Filter):
         super().__init__()
         self._clock_sec = clock_sec
         self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
-        """Of each text: since when it is counted, and how often it came."""
+        """By text: the start of the window, and the number of warnings in it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:

@@ -19,7 +19,7 @@ def machine_fingerprint(root: Path = Path("/")) -> str:
 
 
 def process_age_sec() -> float:
-    """Return how long this process has been there [s], to a hundredth.
+    """Return the age of this process [s], in steps of 0.01 s.
 
     By the clock that the kernel notes a start in. psutil's time of a start is only right to a second or so: it adds
     that to the time of the boot, which the kernel tells in whole seconds.

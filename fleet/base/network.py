@@ -1,5 +1,4 @@
-"""Tells whether an address can be reached from this machine alone or from others, too. The latter has to be asked
-for."""
+"""Tells whether an address is reachable from this machine only or from others, too, which is opt-in."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def is_answered(address: str, timeout_sec: float = 2.0) -> bool:
 
 
 def is_any_host(host: str) -> bool:
-    """Tell whether listening there means listening on all addresses of the machine."""
+    """Tell whether listening on this host means listening on all addresses of the machine."""
     return host.strip("[]") in ("", "0.0.0.0", "::")
 
 
@@ -64,7 +63,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listening_host(host: str | None, *, is_network_allowed: bool) -> str:
-    """Return the address to listen on: the one that was named, else all of this machine's where others may connect."""
+    """Return the address to listen on: the named one, else all addresses if others may connect."""
     return host or ("0.0.0.0" if is_network_allowed else "127.0.0.1")
 
 

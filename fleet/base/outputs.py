@@ -1,4 +1,4 @@
-"""Files that commands write: an unwritable path is refused before the work for it is done."""
+"""Output files of commands: an unwritable path is refused before the work starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.errors import ConfigError
 
 
 def check_output(path: Path) -> None:
-    """Refuse a place where no file can be written.
+    """Refuse a path where no file can be written.
 
     Raises:
         ConfigError: it is a folder, a device or a pipe, or lies in a folder that is not there or cannot be written.
@@ -20,7 +20,7 @@ def check_output(path: Path) -> None:
     folder = path.absolute().parent
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name a file in it")
-    if path.exists() and not path.is_file():  # a new file takes the place of an old one: not of /dev/null
+    if path.exists() and not path.is_file():  # a new file replaces an old one, but not /dev/null
         raise ConfigError(f"{path} is a device or a pipe, not a file; name a file")
     if not folder.is_dir():
         raise ConfigError(f"{path}: there is no folder {folder}; make it, or name a file elsewhere")

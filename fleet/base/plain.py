@@ -1,4 +1,4 @@
-"""Values as plain data and back: frozen dataclasses to JSON values, and the same dataclasses from that.
+"""Converts frozen dataclasses to JSON values and back.
 
 A reader ignores keys that it does not know and gives a field that is not there its default, so that either side may be
 the newer one.
@@ -95,7 +95,7 @@ def _read_fields(cls: type, plain: object, where: str) -> object:
     names = [field.name for field in dataclasses.fields(cls) if field.init and field.name in plain]
     try:
         return cls(**{name: _read(hints[name], plain[name], f"{where}.{name}") for name in names})
-    except TypeError as error:  # a field without a default is not there
+    except TypeError as error:  # a field without a default is missing
         raise InvalidRequest(f"{where}: {error}") from error
 
 

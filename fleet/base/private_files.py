@@ -17,7 +17,7 @@ _OTHERS = 0o077
 
 
 def make_private_dir(folder: Path) -> None:
-    """Make a folder, and those above it, and take the last one's rights from everybody else. Idempotent.
+    """Create a folder with its parents, and restrict it to its owner. Idempotent.
 
     Raises:
         ConfigError: it is there already, for everybody, as /tmp is: others would be locked out of it.
@@ -31,7 +31,7 @@ def make_private_dir(folder: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600 in one step, and make it durable.
+    """Write a file of mode 0600 atomically and durably.
 
     Raises:
         OSError: there is no room, or the folder cannot be written.
@@ -52,7 +52,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """Read a file that nobody else may read.
+    """Read a file that must not be readable by other accounts.
 
     Raises:
         FileNotFoundError: there is none.

@@ -1,4 +1,4 @@
-"""Quantities in the units that people read: measured times, elapsed times, sizes, counts."""
+"""Formats quantities in readable units: measured times, elapsed times, sizes, counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message by which a server process reports that it serves: one line of JSON on its stdout."""
+"""Readiness message of a server process: one line of JSON on its stdout."""
 
 from __future__ import annotations
 

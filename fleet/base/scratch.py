@@ -1,4 +1,4 @@
-"""Temporary folders that go away even after kill -9: the next process that makes one removes abandoned ones.
+"""Temporary folders that are removed even after kill -9: the next process that makes one removes abandoned ones.
 
 Each holds a file that its maker keeps locked. The kernel releases the lock when the maker ends, however it ends.
 """
@@ -50,7 +50,7 @@ def remove_abandoned(root: Path) -> None:
 
 
 def own(folder: Path) -> int:
-    """Mark a folder as this process's for as long as the returned descriptor is open; also one of multiprocessing's.
+    """Lock a folder as this process's while the returned descriptor is open. Also works for multiprocessing's folders.
 
     Raises:
         OSError: there is no room for the mark, or it has one.

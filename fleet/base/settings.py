@@ -39,7 +39,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One value, and where it came from."""
+    """One value and its source."""
 
     key: str
     value: str
@@ -49,7 +49,7 @@ class Setting:
 
     @property
     def asked(self) -> str | None:
-        """The value that somebody gave; None for the default."""
+        """The value that the user gave; None for the default."""
         return None if self.source is Source.DEFAULT else self.value
 
 
@@ -79,7 +79,7 @@ KEYS = tuple(_VARIABLES)
 
 
 def config_file() -> Path:
-    """Return where the file is, or would be: $FLEET_CONFIG, else config.yaml of tvm-fleet in the XDG config folder."""
+    """Return the path of config.yaml: $FLEET_CONFIG, else in tvm-fleet of the XDG config folder. It need not exist."""
     named = os.environ.get("FLEET_CONFIG")
     if named:
         return Path(named)

@@ -1,4 +1,4 @@
-"""Coroutines that run side by side."""
+"""Runs coroutines concurrently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 async def together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
-    """Run parts side by side, by the names of their tasks; if one fails, stop the others and raise its error alone."""
+    """Run coroutines concurrently, by the names of their tasks; if one fails, cancel the others and raise its error
+    alone.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part, name=name) for name, part in parts.items()]
@@ -20,6 +22,6 @@ async def together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
 
 
 async def stopped(task: asyncio.Task[T]) -> None:
-    """Cancel a task and wait for its end, however it ends."""
+    """Cancel a task and wait for its end, ignoring its outcome."""
     task.cancel()
     await asyncio.wait([task])

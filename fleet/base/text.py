@@ -1,4 +1,4 @@
-"""Texts of strangers, made fit to be shown: nothing in them moves a cursor, hides, or turns the way of writing.
+"""Sanitizes untrusted text: removes control characters, invisible characters, and changes of the writing direction.
 
 And texts of one's own, made fit to be sent: names of files may hold bytes that are no text.
 """
@@ -11,7 +11,7 @@ _SPACES = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _HIDDEN = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: control characters of terminals
-    "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"  # invisible, or turning left to right
+    "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"  # invisible, or changing the writing direction
     "\ud800-\udfff\ufff9-\uffff\U000e0000-\U000e0fff"  # no characters, or tags
     "]"
 )
@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile(rf"(?![\t\n\ud800-\udfff]){_HIDDEN.pattern}")
 
 
 def sanitize(text: str, limit: int | None = None) -> str:
-    """Return a text as it may be shown to anybody: one line, without control characters, at most `limit` long."""
+    """Sanitize a text for display: one line, without control characters, at most `limit` characters long."""
     if not (text.isascii() and text.isprintable()):
         text = _HIDDEN.sub("", _SPACES.sub(" ", text))
     return text if limit is None else text[:limit]
@@ -41,5 +41,5 @@ def printable(text: str) -> str:
 
 
 def sendable(text: str) -> str:
-    """Return a text as UTF-8 can say it: a question mark for each byte of a file's name that is no text."""
+    """Return a text that UTF-8 can encode: undecodable bytes of file names become question marks."""
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Builds candidates in worker processes, here or on builders of a cluster, and takes turns on the machine's cores."""
+"""Builds candidates in worker processes, locally or on builders of a cluster, and schedules the machine's cores."""
 
 MODULES = (
     "xgboost",

@@ -75,7 +75,7 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
     import tvm_ffi
 
     out_dir = Path(task.out_dir)
-    checks_arguments = task.trace_json is None  # candidates run on the arguments that the artifact names
+    checks_arguments = task.trace_json is None  # candidates are run with the arguments that the artifact describes
     key = None
     if task.cache is not None:
         key = cache_key(
@@ -104,7 +104,7 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
 
 
 def program_hash(schedule: Schedule) -> int:
-    """Return a hash of the scheduled program, of 64 bits without a sign; the same in every process."""
+    """Return an unsigned 64-bit hash of the scheduled program, equal in every process."""
     import tvm_ffi
 
     return int(tvm_ffi.structural_hash(schedule.mod)) & 0xFFFF_FFFF_FFFF_FFFF

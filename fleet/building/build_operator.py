@@ -1,4 +1,4 @@
-"""Builds one operator alone as a model has it: a stateless task for a worker of the build pool."""
+"""Builds one operator alone, in its form in a model: a stateless task for a worker of the build pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A built candidate: the result of a build task."""
+"""Result of a build task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BuiltCandidate:
     """A built candidate."""
 
     artifact: Artifact
-    """With the arguments as the candidate takes them: packed, where it wants that."""
+    """Its arguments are in the candidate's layout: packed if it expects that."""
 
     features: Features | None = field(compare=False)
     """None for the unscheduled program, or if the search had them already."""

@@ -1,4 +1,4 @@
-"""Turns on the cores between processes: two optimizers on one machine, or an optimizer and somebody's `fleet tune`.
+"""Locks the cores between processes: two optimizers on one machine, or an optimizer and a `fleet tune`.
 
 Three files are locked by flock(2), which the kernel releases at any end of a process. `gate` is held while a process
 enters, which keeps the order of arrival; `building` and `measuring` are held during that work. A process enters once
@@ -38,7 +38,7 @@ _MODE = 0o600
 
 
 class Side(enum.Enum):
-    """Use of the cores. Processes of one side share them, except for exclusive measurements."""
+    """Use of the cores: building or measuring. Processes on one side share them, except for exclusive measurements."""
 
     BUILDING = "building"
     MEASURING = "measuring"
@@ -46,7 +46,7 @@ class Side(enum.Enum):
 
 
 class MachineTurns:
-    """The turns of one machine, as one process takes them."""
+    """One process's handle of the machine-wide locks."""
 
     def __init__(self, folder: Path, *, most_wait_sec: float = _MOST_WAIT_SEC) -> None:
         """Use `of_this_machine`, or a folder of this account."""
@@ -67,7 +67,7 @@ class MachineTurns:
 
     @asynccontextmanager
     async def turn(self, side: Side) -> AsyncIterator[None]:
-        """Have the cores for one side. Nobody waits for ever: after some minutes it goes on, and says so in the log."""
+        """Hold the cores for one side. The wait is bounded: after some minutes it continues anyway, and logs that."""
         with contextlib.ExitStack() as kept:
             try:
                 await self._enter(side, kept, time.monotonic() + self._most_wait_sec)

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Metered(Generic[T]):
-    """A result, and its cost."""
+    """A task's result and its cost."""
 
     value: T
     builder_sec: float
@@ -22,7 +22,7 @@ class Metered(Generic[T]):
 
 
 def metered(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Metered[T]:
-    """Run a task. Passes its exceptions on."""
+    """Run a task and measure its processor time. Passes its exceptions on."""
     before = _spent_sec()
     value = fn(*args, **kwargs)
     return Metered(value, _spent_sec() - before)

@@ -1,4 +1,4 @@
-"""The executor of searches and builds, as the optimizer sees it."""
+"""Interface of the executor of searches and builds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Pool(Protocol):
     def submit_near(
         self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
-        """Rather run in the worker that had tasks of this key before."""
+        """Run a task, preferably in the worker that ran earlier tasks of this key."""
         ...
 
 
 class Builders(Pool, Protocol):
-    """A pool that may be on other machines."""
+    """A pool whose workers may be on other machines."""
 
     @property
     def hosts(self) -> AbstractSet[str]:

@@ -1,4 +1,4 @@
-"""Assigns the cores to builds or measurements, never to both on one machine.
+"""Assigns the cores to builds or measurements, never to both at once on one machine.
 
 A timing taken beside a busy compiler is worthless. On a machine that both builds and measures, the two sides take
 turns, in the order of their requests; measurements on another machine do not wait. Two processors of
@@ -25,7 +25,7 @@ from fleet.domain.devices import Inventory
 
 
 class Cores:
-    """Of this machine, as one process shares them: a lock for one side at a time.
+    """The cores of this machine: a lock that one side at a time holds, shared by the tasks of this process.
 
     Members of a side share it, unless they measure alone; once another side asks, it goes next.
     """
@@ -86,7 +86,7 @@ class Cores:
 
 
 class _Turn:
-    """The turn of one task, which it may leave for a while."""
+    """The turn of one task, which can be suspended."""
 
     def __init__(self, cores: Cores, side: Side) -> None:
         self.task = asyncio.current_task()
@@ -106,7 +106,7 @@ _turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
 
 @asynccontextmanager
 async def stepped_aside() -> AsyncIterator[None]:
-    """Leave this task's turn, if it has one, while it waits: the awaited task may need the cores.
+    """Suspend this task's turn, if it has one, while it waits: the awaited task may need the cores.
 
     Prevents a deadlock: one task holds a lease and waits for the cores while another holds the cores and waits for that
     lease.
@@ -150,12 +150,12 @@ class Turns:
             yield
 
     def are_ours(self, inventory: Inventory) -> bool:
-        """Tell whether a device's cores are those of a machine that builds for the job."""
+        """Tell whether a device runs on the cores of a machine that builds for the job."""
         return inventory.host_fingerprint in {_here(), *self._hosts}
 
     @asynccontextmanager
     async def measuring(self, inventory: Inventory | None = None) -> AsyncIterator[None]:
-        """Hold the cores for measuring, if the device is where we build.
+        """Hold the cores for measuring, if the device is on a building machine.
 
         Args:
             inventory: of the very device, since boards of one model may be on several machines; None: the processors
@@ -173,7 +173,7 @@ _here = functools.cache(machine_fingerprint)
 
 
 def _is_processor(inventory: Inventory) -> bool:
-    """Tell whether kernels run on the very cores; an emulator is slow enough not to be disturbed."""
+    """Tell whether kernels run on the machine's own cores. An emulator is too slow to be disturbed."""
     return not inventory.is_simulated and parse_target(inventory.target_json).is_processor
 
 

@@ -48,7 +48,7 @@ def inputs_of(
 
 
 def _all_at(model: Model, largest: int) -> list[Array]:
-    """Return inputs of which every index is the largest one."""
+    """Return inputs in which every index is the largest one."""
     drawn = [np.asarray(given) for given in make_inputs(model.inputs, 0)]
     return [
         np.full_like(array, largest) if is_index(spec) else array

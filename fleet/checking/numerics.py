@@ -62,7 +62,7 @@ _LOST_BY_ROUNDING = 9 / 256 / math.sqrt(12) * math.sqrt(2) * _SAFETY
 _MOST_LOST_BY_ROUNDING = 0.5
 _CLOSE_TO_MIDDLE = 2.0**-11 * _SAFETY
 _FEW = 4
-"""Elements that may be so close whatever the share: outputs can be small."""
+"""Number of elements that may be this close regardless of the share: outputs can be small."""
 
 _SPREAD_FACTOR = 8.0
 """Factor from the reference's largest error against float64 to the largest difference of two right answers. Both
@@ -133,7 +133,7 @@ def make_inputs(
 
 
 def is_index(spec: TensorSpec) -> bool:
-    """Tell whether a tensor is of integers of 32 or 64 bits: of inputs, most of these are indices."""
+    """Tell whether a tensor has integers of 32 or 64 bits, which inputs mostly use as indices."""
     return "int" in spec.dtype and numpy_dtype(spec.dtype).itemsize >= _INDEX_BYTES
 
 
@@ -145,7 +145,7 @@ def compare(
     roundings: int = 0,
     are_codes: bool = False,
 ) -> Mismatch | None:
-    """Compare outputs with the reference; return the first that is wrong, or None if all agree.
+    """Compare outputs with the reference; return the first mismatch, or None if all agree.
 
     Args:
         reduction_size: terms in the longest sum behind an element.
@@ -251,7 +251,7 @@ def _differences(output: Array, expected: Array) -> NDArray[np.float64]:
 
 
 def _tolerances(expected: Array, terms: int, roundings: int) -> NDArray[np.float64]:
-    """Return how far each element may be off."""
+    """Return the tolerance of each element."""
     magnitude = np.abs(expected.astype(np.float64))
     finite = magnitude[np.isfinite(magnitude)]
     scale = math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0

@@ -66,7 +66,7 @@ def _weakness_of(output: NDArray[np.generic]) -> Weakness | None:
         return Weakness.NOT_FINITE
     if np.max(np.abs(finite)) < _TINY and output.dtype.kind not in "biu":
         return Weakness.VANISHING
-    # A single number may be the whole answer; then only a different input can show that it means something.
+    # A single number may be the whole answer; then only a different input can show whether it depends on the input.
     return Weakness.CONSTANT if finite.size > 1 and np.ptp(finite) <= _FLAT * np.max(np.abs(finite)) else None
 
 

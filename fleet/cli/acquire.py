@@ -1,4 +1,4 @@
-"""`fleet acquire SELECTOR -- COMMAND`: any command, with a device to itself."""
+"""`fleet acquire SELECTOR -- COMMAND`: run a command while holding a device."""
 
 from __future__ import annotations
 

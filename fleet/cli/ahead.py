@@ -1,4 +1,4 @@
-"""Starts pools before the rest of a command is imported, so that both take their half second at the same time."""
+"""Starts worker pools while the rest of a command is imported, since each takes half a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ELSEWHERE = ("--tracker", "--dask")
 """With these options nothing may be built here."""
 
 _SLOW = ("cuda", "rocm")
-"""Their tensor intrinsics take seconds: the pool, which knows the target, has them loaded once for all workers."""
+"""Targets whose tensor intrinsics take seconds to load: the pool loads them once for all workers."""
 
 _NAMED = "--target"
 _ARCHITECTURE = '{"kind": "llvm"}'
@@ -22,7 +22,7 @@ _ARCHITECTURE = '{"kind": "llvm"}'
 
 
 def start_ahead(arguments: Sequence[str]) -> None:
-    """Start the pools that the command line is sure to need; others are left to the command."""
+    """Start the pools that the command line is certain to need; the command starts the others."""
     if list(arguments[:1]) != ["tune"]:
         return
     from fleet.base.settings import look_up

@@ -1,4 +1,4 @@
-"""Verdict about a program's answers, in the same words after tuning, exporting and serving."""
+"""Renders the verdict about a program's answers, in the same form after tuning, exporting and serving."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def audit(
 
 
 def deed_text(deed: AuditEntry) -> str:
-    """Return an audit entry in words. The entry of a lease has its device and duration."""
+    """Return an audit entry as text. The entry of a lease has its device and duration."""
     if deed.action != LEASE_ENDED:
         return f"{_WORDS.get(deed.action, deed.action)} {_plain(deed.subject)}".rstrip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -75,7 +75,7 @@ def deed_text(deed: AuditEntry) -> str:
 
 
 def _plain(subject: str) -> str:
-    """Return an action's object without JSON's brackets; as it is if the log has truncated it."""
+    """Return an action's object without JSON's brackets; unchanged if the log has truncated it."""
     try:
         return " ".join(f"{name}={value}" for name, value in json.loads(subject or "{}").items())
     except ValueError:

@@ -128,7 +128,7 @@ def build(
 
 
 def run_build(order: BuildOrder, say: Say = lambda _: None) -> BuiltArtifact:
-    """Build a workload and put it, with its facts beside it, where the order says.
+    """Build a workload, and write it with its facts beside it to the path in the order.
 
     Args:
         say: called with the name of each step.

@@ -1,4 +1,4 @@
-"""`fleet builder certs|scheduler|serve|list`: machines that search and build for optimizers elsewhere."""
+"""`fleet builder certs|scheduler|serve|list`: remote machines that search and build for optimizers."""
 
 from __future__ import annotations
 

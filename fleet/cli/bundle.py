@@ -1,4 +1,4 @@
-"""`fleet agent bundle`: one archive with all that a board needs to run the agent."""
+"""`fleet agent bundle`: one archive with everything that a board needs to run the agent."""
 
 from __future__ import annotations
 

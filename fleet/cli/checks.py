@@ -1,4 +1,4 @@
-"""Checks of `fleet doctor`. Each check returns findings, whatever goes wrong in it."""
+"""Checks of `fleet doctor`. Each check returns findings, even if it fails unexpectedly."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def python() -> list[Finding]:
 
 
 def tvm_runtime() -> list[Finding]:
-    """Load TVM's runtime in a process of its own, which may crash."""
+    """Load TVM's runtime in a child process, because it may crash."""
     if tvm_versions.tvm_version() is None:
         return []
     done = _run([sys.executable, "-c", _LOAD_RUNTIME])
@@ -118,7 +118,7 @@ def building() -> list[Finding]:
 
 
 def opencl() -> list[Finding]:
-    """Check which OpenCL devices there are, and that a runtime for them is installed or can be compiled."""
+    """Check for OpenCL devices, and for a runtime that is installed or can be compiled."""
     from device_agents.registry import diagnose_driver
 
     return diagnose_driver("opencl")
@@ -160,12 +160,12 @@ def tracker(address: str | None, *, timeout_sec: float = 1.0) -> list[Finding]:
 
 
 def directories() -> list[Finding]:
-    """Check that files can be written and that there is room for them."""
+    """Check that files can be written and that there is space for them."""
     return [_directory("data directory", data_dir()), _directory("cache directory", cache_dir())]
 
 
 def multicast() -> list[Finding]:
-    """Check that trackers can be found without an address."""
+    """Check that trackers can be discovered by mDNS."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         membership = socket.inet_aton(_MULTICAST_GROUP) + socket.inet_aton("0.0.0.0")
         try:

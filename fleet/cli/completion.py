@@ -1,4 +1,4 @@
-"""`fleet completion SHELL`: prints a script that makes a shell complete our commands.
+"""`fleet completion SHELL`: prints a shell's completion script.
 
 The shell asks this program: flags and commands are those of the installed version, names those of the fleet that is
 configured. See `fleet.cli.completion_values`.
@@ -19,8 +19,8 @@ from fleet.cli import completion_values
 VARIABLE = "_FLEET_COMPLETE"
 """Variable that a shell sets for completion; made of the program's name, by typer."""
 
-# typer's own breaks at the = of a selector, as bash does with words. Ours hands over the line, and returns the part of
-# each answer after the last break.
+# typer's own script breaks at the = of a selector, as bash splits words there. Ours passes the whole line, and returns
+# the part of each answer after the last break.
 _BASH = f"""\
 _fleet_completion() {{
     local line=${{COMP_LINE:0:COMP_POINT}} current=${{COMP_WORDS[COMP_CWORD]}} IFS=$'\\n' word before answer
@@ -47,7 +47,7 @@ OF_JOBS = frozenset({"jobs show", "jobs watch", "jobs cancel", "jobs resume", "j
 
 
 class Shell(StrEnum):
-    """A shell that we know how to talk to."""
+    """A shell that completion supports."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -92,17 +92,17 @@ def answer_shell() -> NoReturn:
 
 
 def wants_job(line: str) -> bool:
-    """Tell whether a line ends where a job is named and nothing else can be: its commands take long to import."""
+    """Tell whether a line ends where only a job name fits: answering without importing the commands is faster."""
     *words, last = f"{line}|".split()
     return " ".join(words[1:]) in OF_JOBS and not last.startswith("-")
 
 
 def offer_jobs() -> None:
-    """Answer with the jobs alone, as the commands would."""
+    """Complete job names only, as the commands would."""
     only = typer.Typer(add_completion=False)
 
     @only.command()
     def _words(words: Annotated[list[str], typer.Argument(autocompletion=completion_values.jobs)]) -> None:
-        """Stand for the commands."""
+        """Placeholder for the commands."""
 
     only(prog_name="fleet")

@@ -54,7 +54,7 @@ def requests(ctx: typer.Context, incomplete: str) -> Offers:
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> Offers:
-    """Offer the keys of the fleet's devices, and behind a key and = its values."""
+    """Offer the label keys of the fleet's devices, and after "key=" its values."""
 
     def found(fleet: Snapshot) -> Offers:
         return [(text, "") for text in parts_of_selectors(incomplete, map(labels_of, fleet.devices))]
@@ -63,14 +63,14 @@ def selectors(ctx: typer.Context, incomplete: str) -> Offers:
 
 
 def boards(incomplete: str) -> Offers:
-    """Offer the boards that can be built for."""
+    """Offer the supported boards."""
     from cross.targets.boards import load_boards
 
     return _beginning(incomplete, [(name, board.title) for name, board in load_boards().items()])
 
 
 def jobs(ctx: typer.Context, incomplete: str) -> Offers:
-    """Offer the newest jobs of the library, which stays as it is."""
+    """Offer the newest jobs of the library. Opens it read-only."""
 
     def ask() -> Offers:
         found = newest_jobs(look_up("library", ctx.params.get("library")).value, _MOST_JOBS)
@@ -80,7 +80,7 @@ def jobs(ctx: typer.Context, incomplete: str) -> Offers:
 
 
 def parts_of_selectors(incomplete: str, labels_by_device: Iterable[dict[str, str]]) -> list[str]:
-    """Return how a selector that is being typed can go on: with a key, or with a value of the key that it ends with.
+    """Return completions of a partial selector: keys, or values of its last key.
 
     Values that a selector cannot hold as they are (with spaces or commas) are left out.
     """
@@ -96,7 +96,7 @@ def parts_of_selectors(incomplete: str, labels_by_device: Iterable[dict[str, str
 
 
 def _of_fleet(ctx: typer.Context, found: Callable[[Snapshot], Offers]) -> Offers:
-    from fleet.client.tracker_calls import TrackerCalls  # imported here, its time does not count
+    from fleet.client.tracker_calls import TrackerCalls  # imported here, so that its time does not count
 
     named = ctx.params.get("tracker") or ctx.find_root().params.get("tracker")
 
@@ -111,7 +111,7 @@ def _of_fleet(ctx: typer.Context, found: Callable[[Snapshot], Offers]) -> Offers
 
 
 def _quickly(ask: Callable[[], Offers]) -> Offers:
-    """Ask on a thread that nobody waits for once time is up."""
+    """Query on a thread that is abandoned after the time limit."""
     answers: queue.SimpleQueue[Offers] = queue.SimpleQueue()
 
     def work() -> None:

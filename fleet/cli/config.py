@@ -1,4 +1,4 @@
-"""`fleet config show`: which settings count, and where each was made."""
+"""`fleet config show`: effective settings and their sources."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _join_token(tracker: str | None, host: str) -> str:
 
 
 def _wait_shown(deployed: Deployed, tracker: str | None) -> None:
-    """Wait until the tracker shows the devices. Without a tracker address only the agent knows where its tracker is."""
+    """Wait until the tracker lists the devices. Without a tracker address only the agent knows where its tracker is."""
     if tracker is None:
         return
     import fleet
@@ -167,7 +167,7 @@ def _wait_shown(deployed: Deployed, tracker: str | None) -> None:
     ends_at_sec = time.monotonic() + _SHOWN_SEC
     with fleet.connect(tracker) as client:
         while missing:
-            # Compare ports: at first the tracker may still show the agent that ran there before.
+            # Compare ports: at first the tracker may still list the agent that ran there before.
             shown = [device for device in client.snapshot().devices if device.address.rpartition(":")[2] == port]
             missing -= {device.name for device in shown}
             if missing and time.monotonic() > ends_at_sec:

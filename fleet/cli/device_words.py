@@ -1,4 +1,4 @@
-"""Interpretation of the word after `fleet devices`: a selector, a device's name, or a mistyped command. Pure."""
+"""Interprets the word after `fleet devices`: a selector, a device's name, or a mistyped command. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def matching(
 
 
 def own_labels(device: DeviceStatus) -> str:
-    """Return the labels without a column in the table, in selector syntax.
+    """Return the labels that have no column in the table, in selector syntax.
 
     Processor features ("avx2=true") are left out: there are dozens.
     """
@@ -55,5 +55,5 @@ def own_labels(device: DeviceStatus) -> str:
 
 
 def _is_bare(text: str, selector: Selector) -> bool:
-    """Tell whether a selector is only a kind, which any single word can be."""
+    """Tell whether a selector is only a kind, as any single word can be."""
     return selector.kind == text.strip()

@@ -1,4 +1,4 @@
-"""`fleet doctor`: working parts of this machine, and remedies for the rest."""
+"""`fleet doctor`: checks of this machine, with remedies for failed ones."""
 
 from __future__ import annotations
 

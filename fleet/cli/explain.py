@@ -173,13 +173,13 @@ def _roofline(name: str, target: Target, peak_gflops: float | None, bandwidth_gb
 
 
 def _clock_ghz() -> float | None:
-    """Return the clock that this machine tells, the highest one where it knows; None where it tells none."""
+    """Return the clock that this machine reports, the highest one if known; None if it reports none."""
     found = psutil.cpu_freq()
     return (found.max or found.current) / 1e3 if found else None
 
 
 def _copying_gbs() -> float:
-    """Return how fast one core here copies memory that no cache holds, reads and writes counted."""
+    """Return the rate at which one core copies memory outside all caches, counting reads and writes."""
     import numpy as np
 
     source = np.ones(_COPIED_BYTES, np.uint8)

@@ -58,14 +58,14 @@ def estimated_sec(program: Program, roofline: Roofline) -> float | None:
 
 
 def loop_nests_line(names: Sequence[str]) -> str:
-    """Name the programs that nothing can schedule."""
+    """List the programs that nothing can schedule."""
     shown = ", ".join(names[:_MOST_LOOP_NESTS])
     rest = f" and {len(names) - _MOST_LOOP_NESTS} more (--json names all)" if len(names) > _MOST_LOOP_NESTS else ""
     return f"not scheduled, so plain loops: {shown}{rest}"
 
 
 def concat_lines(scheduled: Scheduled) -> list[str]:
-    """Say how many concats copy nothing, and why the others do; nothing of a model without any."""
+    """Return the number of concats without copies, and the reasons of the others; empty for a model without any."""
     reasons = Counter(scheduled.concats_copied).most_common()
     total = scheduled.concats_in_place + len(scheduled.concats_copied)
     if not total:

@@ -14,7 +14,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class ListingGroup(TyperGroup):
-    """`fleet devices kind=cpu`: a word that is no command goes to the hidden command `list`."""
+    """Group whose unknown subcommand becomes an argument of the hidden command `list`: `fleet devices kind=cpu`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -23,7 +23,7 @@ class ListingGroup(TyperGroup):
 
 
 class ShowingGroup(TyperGroup):
-    """`fleet jobs tune-3` is refused as any word that is no command, and told how one of them is shown."""
+    """Group that refuses an unknown subcommand and names the command that shows an item: `fleet jobs tune-3`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Run a command for as long as a lease lives, and never longer.
+"""Runs a command for as long as a lease lives.
 
 The command shares our terminal and process group, so a Ctrl-C reaches it by itself; other signals to us are passed on.
 If we are killed, the kernel kills the command too, since nobody would renew its lease. If the lease is lost, the
@@ -31,7 +31,7 @@ _STDERR = 2
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Refuse a command that can never run, before anybody waits for a device.
+    """Refuse a command that cannot be executed, before waiting for a device.
 
     Raises:
         ConfigError: its name is empty, as that of an unset variable.
@@ -81,13 +81,13 @@ async def _watch(process: asyncio.subprocess.Process, device: Device, lost: asyn
         return code if code >= 0 else 128 - code
     finally:
         losing.cancel()
-        if process.returncode is None:  # we were interrupted: so was the command, give it time to end by itself
+        if process.returncode is None:  # the interrupt reached the command, too: give it time to end by itself
             await end_tree(process)
         await asyncio.gather(waiting, losing, return_exceptions=True)
 
 
 async def end_tree(process: asyncio.subprocess.Process) -> None:
-    """Ask a process and all its descendants to end, and kill the rest."""
+    """Terminate a process and all its descendants, and kill the rest."""
     try:
         root = psutil.Process(process.pid)
         family = [root, *root.children(recursive=True)]
@@ -97,7 +97,7 @@ async def end_tree(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.terminate()
     deadline_sec = asyncio.get_running_loop().time() + _KILL_AFTER_SEC
-    # The event loop reaps the direct child; the others can only be watched from outside.
+    # The event loop reaps the direct child; the others can only be polled.
     while any(map(_is_alive, family)) and asyncio.get_running_loop().time() < deadline_sec:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_SEC)
     for member in family:
@@ -114,7 +114,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @contextlib.contextmanager
 def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
-    """Pass signals on to the command, which decides their meaning."""
+    """Forward signals to the command, which decides their meaning."""
     loop = asyncio.get_running_loop()
 
     def forward(number: signal.Signals) -> None:
@@ -122,7 +122,7 @@ def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
 
     for number in _FORWARDED:
         loop.add_signal_handler(number, forward, number)
-    # At a terminal the command gets Ctrl-C from the kernel, as we do; anywhere else it has to be passed on.
+    # On a terminal the kernel sends Ctrl-C to the command, too; elsewhere it has to be forwarded.
     pass_on = not _is_foreground()
     loop.add_signal_handler(signal.SIGINT, lambda: forward(signal.SIGINT) if pass_on else None)
     try:
@@ -140,7 +140,7 @@ def _is_foreground() -> bool:
 
 
 def _write_token(path: Path, device: Device) -> None:
-    """Replace the token's file atomically, readable by nobody else."""
+    """Replace the token's file atomically, readable by its owner only."""
     fresh = path.with_name("token.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Facts about jobs for `fleet status` beyond the tracker's: those of their library, if it is at hand.
+"""Facts about jobs for `fleet status` that the tracker lacks: those of their library, if it is accessible.
 
 SQLAlchemy and the optimizer are loaded with the first look, when the fleet has long been on the screen.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class LibraryJobs:
-    """The jobs of one library, which is opened anew for each call: any thread may call."""
+    """Access to a library's jobs. Opens the library anew for each call, so that any thread may call."""
 
     def __init__(self, url_or_path: str | None) -> None:
-        """Open nothing yet. `url_or_path`: None means the one that is set up, else the user's own."""
+        """Open nothing yet. `url_or_path`: None for the configured library, else the user's own."""
         self._url_or_path = url_or_path
 
     def look(self, job_name: str, width: int) -> RenderableType:
@@ -55,7 +55,7 @@ class LibraryJobs:
     def _library(self, job_name: str) -> Iterator[Library]:
         elsewhere = f"{job_name} is not in this library; name its own with: fleet status --library URL"
         setting = look_up("library", self._url_or_path)
-        if setting.asked is None and not Path(setting.value).exists():  # looking makes none
+        if setting.asked is None and not Path(setting.value).exists():  # reading must not create a library
             raise NotFound(elsewhere)
         try:
             from fleet.cli.stored import existing_library

@@ -1,4 +1,4 @@
-"""The newest jobs of a library, for a shell that completes a name: read as they are, and at once.
+"""The newest jobs of a library for shell completion: read directly and quickly.
 
 Opening a library makes one of an older version today's, ends jobs whose process is gone, and its imports take half a
 second. Nothing of that may happen because somebody pressed a key. The columns are those that every version has.
@@ -16,7 +16,7 @@ _BUSY_SEC = 0.2
 
 
 def newest_jobs(url_or_path: str, limit: int) -> list[tuple[str, str]]:
-    """Return names and titles, newest first; none where there is no library.
+    """Return names and titles, newest first; empty without a library.
 
     Raises:
         Exception: whatever the database says.
@@ -26,7 +26,7 @@ def newest_jobs(url_or_path: str, limit: int) -> list[tuple[str, str]]:
     path = Path(url_or_path.removeprefix("sqlite:///")).expanduser().absolute()
     if not path.is_file():
         return []
-    # If no process has it open, not even SQLite's own files appear beside it; else they exist already.
+    # If no process has it open, this creates not even SQLite's own files; otherwise they exist already.
     how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     with closing(sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_BUSY_SEC)) as connection:
         return _pairs(connection.execute(_QUERY.format(limit)).fetchall())

@@ -41,14 +41,14 @@ ForceOption = Annotated[
 
 @app.callback()
 def jobs() -> None:
-    """Submit tuning runs, and see what became of them.
+    """Submit tuning runs, and follow their progress.
 
     Example: fleet jobs submit model.onnx --on kind=cpu,arch=aarch64
     """
 
 
 def _submit(wanted: TuneOptions, asked: Asked) -> None:
-    """Have a model tuned by whichever optimizer is free: the options are those of 'fleet tune'.
+    """Submit a model for tuning by any free optimizer: the options are those of 'fleet tune'.
 
     The model's files go into the library, so they may change or vanish here. Prints the job's name and returns at once.
 
@@ -75,7 +75,7 @@ def _submit(wanted: TuneOptions, asked: Asked) -> None:
 
 
 class _SubmitCommand(TyperCommand):
-    """Takes the options of `fleet tune`, and shows those that mean something for a job that somebody else runs."""
+    """Has the options of `fleet tune`, and shows those that apply to a submitted job."""
 
     def get_params(self, ctx: Any) -> Any:
         params: list[Any] = list(super().get_params(ctx))
@@ -190,7 +190,7 @@ def revert(
     library: LibraryOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Use a job's records for nothing any more: no model is built with them, no search learns from them.
+    """Exclude a job's records from builds of models and from learning.
 
     They stay in the library.
 
@@ -201,7 +201,7 @@ def revert(
 
 
 def _say(ctx: typer.Context, job: Job, json_output: bool) -> None:
-    """Print a job after a change."""
+    """Print a job after a change of its state."""
     if options.wants_json(ctx, json_output):
         options.print_json(job_data(job))
         return

@@ -56,7 +56,7 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
     columns = ["job", "model", "state", "trials", "failed", "lasted"]
     columns += ["started", "holder"] if has_room else []
     table = make_table(*columns, left=frozenset({"model", "holder"}))
-    for column in ("job", "state"):  # never cut: people copy them and search for them
+    for column in ("job", "state"):  # never truncated: people copy and search them
         table.columns[columns.index(column)].justify = "left"
     for job in jobs:
         table.add_row(
@@ -101,7 +101,7 @@ def print_summary(summary: JobSummary, console: Console) -> None:
 
 
 def summary_view(summary: JobSummary, width: int) -> Iterator[RenderableType]:
-    """Return a tuning run's results, from above, for a terminal of a width."""
+    """Return a tuning run's results, from top to bottom, for a terminal of a width."""
     job = summary.job
     why = f": {job.message}" if job.message else ""
     yield Text(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials")
@@ -147,7 +147,7 @@ def _row(entry: WorkloadSummary) -> WorkloadRow:
 
 
 def lasted(job: Job) -> str:
-    """Return how long a job has been there."""
+    """Return the age of a job."""
     return str((job.ended_at or job.touched_at) - job.started_at).split(".")[0]
 
 

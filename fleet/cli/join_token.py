@@ -1,4 +1,4 @@
-"""`fleet tracker token`: lets agents, people and optimizers into a fleet, once each."""
+"""`fleet tracker token`: single-use tokens that let agents, people and optimizers join a fleet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JoinRole(StrEnum):
 
 
 def life(text: str | float) -> float:
-    """Read "90", "90s", "10m", "2h" or "1d"; a usage error says so."""
+    """Parse a duration: "90", "90s", "10m", "2h" or "1d". Invalid text is a usage error."""
     match = _LIFE.fullmatch(str(text).strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a length of time; write it like 10m, 2h or 1d")
@@ -98,7 +98,7 @@ def create(
 def list_tokens(
     ctx: typer.Context, tracker: options.TrackerOption = None, json_output: options.JsonOption = False
 ) -> None:
-    """List the tokens that are not used or expired. The tokens themselves are kept nowhere.
+    """List the tokens that are neither used nor expired. The tokens themselves are not stored.
 
     Example: fleet tracker token list
     """
@@ -126,7 +126,7 @@ def revoke(
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Make a token useless. Who has joined with it already stays a member.
+    """Invalidate a token. Members that have joined with it stay.
 
     Example: fleet tracker token revoke 3f9a0c12b7de
     """

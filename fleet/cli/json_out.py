@@ -41,7 +41,7 @@ def print_document(value: Mapping[str, object], *, indent: int | None = 2) -> No
 
 
 def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
-    """Return an object JSON-ready, with all lengths of time in seconds."""
+    """Return an object JSON-ready, with all durations in seconds."""
     found: dict[str, object] = {}
     for key, item in value.items():
         per_sec = _PER_SEC.get(key[-3:])
@@ -63,7 +63,7 @@ def moment(when: datetime) -> str:
 
 
 def _moment_at(at_sec: float) -> str | None:
-    """Return a moment as text; None for one that no calendar has: an agent may send anything."""
+    """Return a moment as text; None outside the calendar's range: an agent may send anything."""
     try:
         return moment(datetime.fromtimestamp(at_sec, UTC))
     except (OverflowError, OSError, ValueError):
@@ -80,5 +80,5 @@ def _plain(value: object, *, keeps_units: bool = False) -> object:
     if isinstance(value, enum.Enum):
         return str(value.value).lower()
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no word for it, and an agent may send anything
+        return None  # not representable in JSON, and an agent may send anything
     return moment(value) if isinstance(value, datetime) else value

@@ -35,14 +35,16 @@ _ALL, _UNKNOWN = "all", "unknown"
 
 @app.callback()
 def library_group() -> None:
-    """Look into the records of all tuning runs.
+    """Inspect the records of all tuning runs.
 
     Example: fleet library best 'conv2d 3x3*'
     """
 
 
 def _target_of_board(text: str | None) -> str | None:
-    """Return the target of a named board; anything else as it is, since imported records have targets of any form."""
+    """Return the target of a named board. Other texts are returned unchanged, since imported records have targets
+    of any form.
+    """
     boards = load_boards()
     return boards[text].target_json if text is not None and text in boards else text
 
@@ -276,7 +278,7 @@ def _in_use(library: Library, feature_version: str) -> StoredSnapshot | None:
 
 
 def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[RecordScope]:
-    """Return the scopes of one TVM version; of all where none was asked for and TVM is not installed.
+    """Return the scopes of one TVM version; all scopes if none was requested and TVM is not installed.
 
     Raises:
         NotFound: there are records, but none with that TVM.
@@ -292,7 +294,7 @@ def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[Record
 
 
 def _nothing_of(pattern: str, within: ScopeFilter, known: Sequence[RecordScope], url: str) -> str:
-    """Print that nothing was found, and the existing alternatives."""
+    """Print that nothing was found, and list the existing alternatives."""
     asked = {"target": within.target_json, "device model": within.device_model}
     of = "".join(f", {name} {value!r}" for name, value in asked.items() if value is not None)
     models = sorted({scope.device_model for scope in known if scope.device_model})
@@ -311,7 +313,7 @@ def _best_rows(library: Library, workload: StoredWorkload, scope: RecordScope, t
 
 
 def _best(library: Library, workload: StoredWorkload, scope: RecordScope, k: int) -> list[Record]:
-    """Return the records in order of use: the fastest proven ones, then other checked ones.
+    """Return the records in order of preference: the fastest proven ones, then other checked ones.
 
     Unchecked records, which may be wrong, are returned only if none was checked.
     """

@@ -1,4 +1,4 @@
-"""The command `fleet`. Commands are imported when first used, so that those that need little start fast."""
+"""The command `fleet`. Commands are imported when first used, so that small ones start fast."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class LazyGroup(TyperGroup):
         json_out.begin()
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # here a full disk can be said in a sentence; at exit it cannot
+            sys.stdout.flush()  # a full disk gives a readable error here, but not at exit
             return result
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
         except BrokenPipeError:
-            # The reader of our output has left, as `head` does. Python would complain once more when it flushes at
+            # The reader of our output has closed it, as `head` does. Python would report that again when it flushes at
             # exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
@@ -217,7 +217,7 @@ def load_command(name: str) -> Any:
 
 
 def _polish(command: Any) -> None:
-    """Have a command and all below it show their help as it reads best."""
+    """Improve the help of a command and its subcommands."""
     command.help = _flowing(command.help or "")
     _with_plain_values(command.get_params(typer.Context(command, help_option_names=_HELP_NAMES)))
     for below in getattr(command, "commands", {}).values():
@@ -225,7 +225,7 @@ def _polish(command: Any) -> None:
 
 
 def _with_plain_values(params: Any) -> Any:
-    """Name values in a word: "<int range>" tells nobody anything, nor "<bool>" beside a flag, which takes none."""
+    """Replace placeholders by a word: "<int range>" is unclear, and so is "<bool>" beside a flag without a value."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -236,7 +236,7 @@ def _with_plain_values(params: Any) -> Any:
 
 
 def _flowing(text: str) -> str:
-    """Join the lines of each paragraph: typer keeps the source's line ends, which fall anywhere on a narrow screen."""
+    """Join the lines of each paragraph: typer keeps the source's line breaks, which look random on a narrow screen."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 

@@ -51,7 +51,7 @@ def manual() -> str:
     for name, short in names.items():
         try:
             command = load_command(name)
-        except ModuleNotFoundError as error:  # a small installation has a manual, too
+        except ModuleNotFoundError as error:  # a minimal installation has a manual, too
             missing = f"It needs the package {error.name}, which is not installed here; {advice_for(error)}"
             lines += [f'.SS "{_plain(f"fleet {name}")}"', _text(short), ".PP", _text(missing)]
             continue
@@ -93,10 +93,10 @@ def _options(command: Any) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return a line of text: one that began with . or ' would be an instruction."""
+    """Escape a line of text that begins with . or ', which troff would read as an instruction."""
     return f"\\&{_plain(text)}" if text[:1] in (".", "'") else _plain(text)
 
 
 def _plain(text: str) -> str:
-    """Return text in which nothing means anything to troff, and - is the sign that shells know."""
+    """Escape text for troff, and keep - as the ASCII hyphen that shells expect."""
     return text.replace("\\", "\\(rs").replace("-", "\\-").replace('"', "\\(dq")

@@ -18,7 +18,7 @@ _TASK_TIMEOUT_SEC = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class OneWorker:
-    """Runner of one task at a time in a worker process."""
+    """Runs one task at a time in a worker process."""
 
     pool: BuildPool
 

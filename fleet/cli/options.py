@@ -1,4 +1,4 @@
-"""Common parts of all commands: options, settings, output."""
+"""Shared parts of all commands: options, settings, output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WORKER_BYTES = 256 * 1024**2
 
 
 def seconds(text: str | float) -> float:
-    """Read a length of time on the command line; a usage error names the allowed range."""
+    """Parse a duration on the command line; a usage error names the allowed range."""
     sec = _number(text)
     if not 0 <= sec <= LONGEST_SEC:
         raise typer.BadParameter(f"{text} is not in the range 0 to {LONGEST_SEC} seconds")
@@ -48,7 +48,7 @@ def seconds(text: str | float) -> float:
 
 
 def seconds_above_zero(text: str | float) -> float:
-    """The same where no time at all makes no sense."""
+    """Parse a duration that must not be zero."""
     sec = seconds(text)
     if sec == 0:
         raise typer.BadParameter(f"{text} is not above zero")
@@ -56,7 +56,7 @@ def seconds_above_zero(text: str | float) -> float:
 
 
 def finite(value: float | None) -> float | None:
-    """Refuse what every range lets in or none needs: not all versions of typer know that nan is in no range."""
+    """Refuse nan and infinities: not all versions of typer exclude nan from ranges."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number")
     return value
@@ -97,7 +97,7 @@ def _device_name(given: str) -> str:
 
 def _bounded_workers(count: int | None) -> int | None:
     """Refuse more build processes than the machine's cores and memory can use."""
-    import psutil  # takes 7 ms, and most commands need none
+    import psutil  # takes 7 ms, and most commands do not need it
 
     cores, free_bytes = os.cpu_count() or 1, psutil.virtual_memory().available
     most = max(1, min(max(_LEAST_BOUND, _WORKERS_PER_CORE * cores), free_bytes // _WORKER_BYTES))
@@ -238,12 +238,12 @@ def settings(ctx: typer.Context) -> Settings:
 
 
 def tracker_setting(ctx: typer.Context, given: str | None) -> Setting:
-    """Return the tracker: named by the command, by the global option, or as `fleet.base.settings` has it."""
+    """Return the tracker: from the command, the global option, or `fleet.base.settings`."""
     return look_up("tracker", settings(ctx).tracker if given is None else given)
 
 
 def tracker_address(ctx: typer.Context, given: str | None) -> str:
-    """Return its address."""
+    """Return the tracker's address."""
     return tracker_setting(ctx, given).value
 
 
@@ -278,7 +278,7 @@ def running_fleet(ctx: typer.Context, given: str | None, is_private: bool) -> st
 
 
 def selector_or_default(given: str | None) -> str:
-    """Return which device to take.
+    """Return the selector of the device to use.
 
     Raises:
         InvalidRequest: it cannot be read.
@@ -295,7 +295,7 @@ def selector_or_default(given: str | None) -> str:
 
 
 def wants_json(ctx: typer.Context, given: bool) -> bool:
-    """Tell whether data goes out as JSON."""
+    """Tell whether output is JSON."""
     return given or look_up("format", settings(ctx).output).value == "json"
 
 
@@ -310,7 +310,9 @@ def stderr() -> Console:
 
 
 def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
-    """Return a callback that says on stderr where in the queue a request waits, and why, whenever that changes."""
+    """Return a callback that prints a request's position in the queue, and the reason, to stderr whenever they
+    change.
+    """
     console = stderr()
     shown = ""
 
@@ -381,7 +383,7 @@ async def _cancelled_by(
 
 
 def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:
-    """Return the cache that these options are about."""
+    """Return the cache configured by these options."""
     if folder is None:
         return None
     from cross.compile.cache import BuildCache

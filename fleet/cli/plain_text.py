@@ -1,4 +1,4 @@
-"""Output where only ASCII can be written: signs of ours get a form of their own, instead of an error."""
+"""Output to terminals that accept only ASCII: replaces our special characters instead of failing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _BRAILLE = range(0x2800, 0x2900)
 
 
 def allow_plain_text() -> None:
-    """Have stdout and stderr replace signs that their encoding lacks by plain forms."""
+    """Have stdout and stderr replace characters that their encoding lacks."""
     codecs.register_error(_HANDLER, _plain)
     codecs.register_error(_KEEPS_BYTES, _plain_but_bytes)
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)  # a test's stream may have none
+        reconfigure = getattr(stream, "reconfigure", None)  # a test's stream may lack the method
         if reconfigure is not None:
             reconfigure(errors=_KEEPS_BYTES if stream.errors in ("surrogateescape", _KEEPS_BYTES) else _HANDLER)
 

@@ -1,4 +1,4 @@
-"""Options of commands from the dataclass of a process: see `fleet.base.command_line`."""
+"""Command options from the dataclass of a process: see `fleet.base.command_line`."""
 
 from __future__ import annotations
 

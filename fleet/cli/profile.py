@@ -1,4 +1,4 @@
-"""`fleet profile MODEL --on SELECTOR`: where a model's time goes on a device."""
+"""`fleet profile MODEL --on SELECTOR`: profiles a model on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Renders a profile: operators as a table and as bars, the whole beside ONNX Runtime. Pure functions of the profile."""
+"""Renders a profile: operators as a table and as bars, the whole model beside ONNX Runtime. Pure functions of the
+profile.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def _title(profile: ModelProfile) -> Text:
 
 
 def _operator_table(profile: ModelProfile, width: int) -> Table:
-    """Return one row for each function, with the columns that a terminal of this width has room for."""
+    """Return one row for each function, with the columns that fit the terminal's width."""
     has_room, is_wide = width >= ROOMY_COLUMNS, width >= WIDE_COLUMNS
     shows_alone = any(item.alone_sec for item in profile.operators)
     columns = ["operator", "calls", "in place"]
@@ -100,7 +102,7 @@ def _bars(operators: Sequence[ProfiledOperator], width: int) -> RenderableType:
 
 
 def _bar(item: ProfiledOperator, columns_per_sec: float) -> Text:
-    """Draw one operator: time of the roofline, the rest of its time, and its loss in the model."""
+    """Draw one operator: time of the roofline, the rest of its time, and the time it loses in the model."""
     whole = max(1, round(item.in_place_sec * columns_per_sec))
     lost = min(whole, round(item.lost_sec * columns_per_sec))
     roof = min(whole - lost, round((item.least_sec or 0.0) * columns_per_sec))
@@ -129,7 +131,7 @@ def _whole_table(profile: ModelProfile) -> Table:
 
 
 def _group_table(profile: ModelProfile) -> Table:
-    """Set our operators beside ONNX Runtime's, by group."""
+    """Compare our operators with ONNX Runtime's, by group."""
     table = make_table("operators", "ours", "ONNX Runtime", "ratio", left=frozenset({"operators"}))
     for group, ours_sec, theirs_sec in by_group(profile):
         ratio = f"{ours_sec / theirs_sec:.2f}x" if ours_sec and theirs_sec else "-"

@@ -1,4 +1,4 @@
-"""`fleet report`: report of a tuning run, to look at and to pass on."""
+"""`fleet report`: shareable report of a tuning run."""
 
 from __future__ import annotations
 

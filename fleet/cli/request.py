@@ -75,7 +75,7 @@ def cancel(
     Example: fleet request cancel 3f2a91c0 --reason "the board goes to the workshop"
     """
 
-    if not request_id:  # an unset variable would begin every id
+    if not request_id:  # every id begins with an empty text, as from an unset variable
         raise InvalidRequest("name a request by the beginning of its id; 'fleet request list' shows them")
 
     async def work() -> PendingRequest:
@@ -92,7 +92,7 @@ def cancel(
 
 
 def _whole(beginning: str, known: list[str]) -> str:
-    """Return the id with this prefix; a prefix without an id is returned as it is, since the tracker shows only the
+    """Return the id with this prefix. A prefix without an id is returned unchanged, since the tracker lists only the
     first thousand.
 
     Raises:

@@ -188,7 +188,7 @@ def _read_array(path: Path) -> Array:
         raise ConfigError(f"cannot read the input {path}: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"the input {path} is not a .npy file of numbers: {error}") from error
-    except MemoryError as error:  # its header promises more than there is, or is damaged
+    except MemoryError as error:  # its header announces more than there is memory, or is damaged
         raise ConfigError(f"the input {path} does not fit into this machine's memory: {error}") from error
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"the input {path} holds several arrays; save each as a .npy file of its own")

@@ -71,7 +71,7 @@ def serve_check(
 
 
 def result(model: Path, where: str, report: ServeReport) -> dict[str, object]:
-    """Return the check, JSON-ready: of all shapes at once, with the times of the first, and of each."""
+    """Return the check, JSON-ready: summarised over all shapes with the times of the first, and for each."""
     shapes = [_shapes_result(each) for each in report.shapes]
     agreement = report.agreement
     return {

@@ -1,4 +1,4 @@
-"""The option --shape, as several commands have it."""
+"""The option --shape of several commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from fleet.models.importing.shapes import Shapes
 
 
 def parse_shapes(texts: Sequence[str]) -> tuple[Shapes, ...]:
-    """Read all --shape options: the n-th shapes of all inputs belong together; an input with one has it in all sets.
+    """Parse all --shape options: the n-th shapes of all inputs form a set; an input with a single shape has it in all
+    sets.
 
     Raises:
         ConfigError: one is something else, or inputs have different numbers of shapes.
@@ -26,7 +27,7 @@ def parse_shapes(texts: Sequence[str]) -> tuple[Shapes, ...]:
 
 
 def parse_one_shape(texts: Sequence[str]) -> Shapes:
-    """Read all --shape options of a command that looks at one set of shapes.
+    """Parse all --shape options of a command that takes one set of shapes.
 
     Raises:
         ConfigError: one is something else, or there are several sets.
@@ -38,7 +39,7 @@ def parse_one_shape(texts: Sequence[str]) -> Shapes:
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read "name=1,3,224,224".
+    """Parse "name=1,3,224,224".
 
     Raises:
         ConfigError: `text` is something else.

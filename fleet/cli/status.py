@@ -55,7 +55,7 @@ def status(
 
 
 async def _stay(client: fleet.aio.Fleet, library: str | None, interval_sec: float) -> int:
-    """Show the fleet until somebody quits; return the exit code."""
+    """Show the fleet until the user quits; return the exit code."""
     with no_collection():
         from fleet.cli.job_book import LibraryJobs
         from fleet.dashboard.app import show
@@ -63,5 +63,5 @@ async def _stay(client: fleet.aio.Fleet, library: str | None, interval_sec: floa
 
 
 def _is_terminal() -> bool:
-    """Tell whether there is somebody to look and to press keys: the application draws on stderr, as editors do."""
+    """Tell whether the application can run interactively: it draws on stderr, as editors do."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

@@ -1,4 +1,4 @@
-"""Common parts of `fleet time` and `fleet run`: the artifact, its arguments, and a device to use it on."""
+"""Shared parts of `fleet time` and `fleet run`: the artifact, its arguments, and the device."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _TENSOR = re.compile(r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<shape>[\d,\s]*)\](?P<out>
 
 
 def parse_arguments(texts: list[str]) -> list[ArgumentValue]:
-    """Read arguments as people write them.
+    """Parse arguments as typed on the command line.
 
     Raises:
         ConfigError: one is neither a tensor type nor a number.
@@ -100,7 +100,7 @@ def read_artifact(path: Path, function: str | None) -> Artifact:
 
 
 async def check_device(selector: str | None, *, tracker: str | None, connect_timeout_sec: float) -> None:
-    """Ask a running fleet for a device of this kind before long work for it; `leased_device` gets it.
+    """Check that a running fleet has a matching device, before long preparations. `leased_device` acquires it.
 
     Raises:
         NoMatchingDevice: the fleet has none.
@@ -122,7 +122,7 @@ async def leased_device(
     purpose: str,
     prefer: str,
 ) -> AsyncGenerator[Device, None]:
-    """Hold a device of the named fleet, or else of a fleet for this machine alone."""
+    """Hold a device of the named fleet, or else of a temporary fleet of this machine."""
     if selector is None and held.LEASE in os.environ:
         async with held.held_device() as device:
             yield device
@@ -130,7 +130,7 @@ async def leased_device(
     selector, address = options.selector_or_default(selector), tracker
     async with contextlib.AsyncExitStack() as stack:
         if address is None:
-            # Nobody else uses this fleet: a device that is not free soon is faulted, and the error says how.
+            # Nobody else uses this fleet: a device that is not free soon is faulted, and the error explains it.
             wait_timeout_sec = wait_timeout_sec or _LOCAL_WAIT_SEC
             options.stderr().print("starting a tracker and an agent for this machine", style="dim")
             local = LocalFleet(agent_drivers=drivers_for(selector))

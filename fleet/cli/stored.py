@@ -1,4 +1,4 @@
-"""The library, for commands that only look into it."""
+"""The library, for commands that only read it."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def existing_library(url_or_path: str | None) -> Library:
 
 
 def naming(library: str) -> str:
-    """Return the flag that leads to a library, given its `url`, with a space before it; empty where none is needed."""
+    """Return the flag that selects a library, given its `url`, with a space before it; empty if none is needed."""
     return "" if library == shown_url(database_url(None)) else f" --library {shlex.quote(library)}"

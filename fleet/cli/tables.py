@@ -45,7 +45,7 @@ _PIPED_COLUMNS = 1_000
 
 
 def make_console(*, is_wide: bool) -> Console:
-    """Return the terminal; for wide tables, one that wraps nothing. Where there is none, $COLUMNS counts, if set.
+    """Return the terminal; for wide tables, one that does not wrap. Without a terminal, $COLUMNS applies if set.
 
     Words in brackets are words: names of devices, inputs and files come from others.
     """
@@ -59,18 +59,18 @@ def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:
     """Return an empty table. Columns are numbers, except those in `left`, whose cells are `line`s."""
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for name in columns:
-        # If space is short, Rich shrinks columns that may wrap first: so numbers stay whole.
+        # If space is short, Rich first shrinks columns that may wrap, so that numbers stay whole.
         table.add_column(line(name), justify="left" if name in left else "right", no_wrap=name not in left)
     return table
 
 
 def line(text: str) -> Text:
-    """Return text that is cut, not wrapped, where space is short."""
+    """Return text that is truncated, not wrapped, if space is short."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def workload_table(rows: Sequence[WorkloadRow], width: int) -> Table:
-    """Return one row for each workload, with the columns that a terminal of this width has room for."""
+    """Return one row for each workload, with the columns that fit the terminal's width."""
     has_room, is_wide = width >= ROOMY_COLUMNS, width >= WIDE_COLUMNS
     shows_failed = any(row.errors for row in rows)
     shows_earlier = any(row.trials_before for row in rows)
@@ -105,7 +105,7 @@ def failure_notes(rows: Sequence[WorkloadRow]) -> list[str]:
 
 
 def speed_up(untuned_sec: float | None, best_sec: float | None) -> str:
-    """Return "8.0x", or nothing where one of the times is missing."""
+    """Return "8.0x", or empty text if one of the times is missing."""
     return f"{untuned_sec / best_sec:.1f}x" if untuned_sec and best_sec else ""
 
 
@@ -120,5 +120,5 @@ def rate(value: float | None) -> str:
 
 
 def clock_time(at: datetime) -> str:
-    """Return a moment as people of this place write it."""
+    """Return a moment in this machine's locale and time zone."""
     return at.astimezone().strftime("%Y-%m-%d %H:%M")

@@ -1,4 +1,4 @@
-"""`fleet targets`: the boards that can be built for."""
+"""`fleet targets`: the supported boards."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def show(
 
 
 def board_data(board: Board) -> dict[str, object]:
-    """Return all of a board as JSON data, its TVM target spelled out."""
+    """Return all facts about a board as JSON data, including its whole TVM target."""
     return {
         "name": board.name,
         "title": board.title,

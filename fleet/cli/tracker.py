@@ -1,4 +1,4 @@
-"""`fleet tracker`: the same tracker as `python -m fleet.tracker`, and its members."""
+"""`fleet tracker`: serves a tracker, as `python -m fleet.tracker` does, and manages its members."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def unit(
     # Validate now: the tracker would only refuse these options when the service starts.
     asked = parse(TrackerOptions, serve_options or [], command="fleet tracker serve")
     if asked.state_dir is not None:
-        asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it elsewhere
+        asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it in another folder
     try:
         text = unit_text([sys.executable, "-m", "fleet.tracker", *to_argv(asked)])
     except ValueError as error:
@@ -82,7 +82,7 @@ def fsck(
     ] = False,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Say whether a tracker's journal is whole, and restore it from its copy. A damaged one is kept aside.
+    """Check a tracker's journal, and restore it from its copy. A damaged one is kept beside it.
 
     Nobody's device runs for two holders after that: agents say what they have seen, and end what the tracker forgot.
 

@@ -1,4 +1,4 @@
-"""`fleet tune`: a model file in, faster operators out."""
+"""`fleet tune`: tunes the operators of a model file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ tune = with_tune_options(_tune)
 
 
 def check_model(report: TuneReport) -> None:
-    """Raise FleetError if the tuned model computes something else than it should."""
+    """Raise FleetError if the tuned model computes wrong results."""
     if report.model is not None and not report.model.is_right:
         if not report.model.reference:
             raise FleetError(report.model.message)
@@ -71,7 +71,7 @@ def check_model(report: TuneReport) -> None:
 
 
 def _has_optimizer(options: TuneOptions) -> bool:
-    """Tell whether somebody runs the jobs of this library on this fleet.
+    """Tell whether an optimizer runs the jobs of this library on this fleet.
 
     Raises:
         InvalidRequest: nobody does, and the job is for several boards.

@@ -1,4 +1,4 @@
-"""Output of `fleet tune` on a terminal or pipe while it works."""
+"""Progress output of `fleet tune` on a terminal or pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def display(
         started_at: time.monotonic() at the start of the process [s].
     """
     if not console.is_terminal:
-        # A pipe has no width: whole lines can be searched.
+        # A pipe has no width: unwrapped lines can be searched.
         printer = _Printer(console, progress, started_at, is_detailed=logger.isEnabledFor(logging.INFO))
         progress.notice = lambda text: console.print(text, style="yellow", soft_wrap=True)
         progress.listener = printer.on_change
@@ -50,7 +50,7 @@ def display(
             console.print(notices.popleft(), style="yellow")
 
     def view() -> RenderableType:
-        # Here, since Rich moves its picture correctly only if the lines above come from the thread that draws it.
+        # Printed here, since Rich redraws correctly only if lines above come from the thread that draws.
         print_notices()
         report = report_progress(progress, elapsed_sec=time.monotonic() - started_at)
         return render_progress(report, spinner, width=console.width)

@@ -1,4 +1,4 @@
-"""The options of `fleet tune` and `fleet jobs submit`, which are the same."""
+"""The shared options of `fleet tune` and `fleet jobs submit`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OF_A_RUN_HERE = frozenset({*_HERE_ONLY, "dask_certs", "build_cache_gb", "private
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Options of a user beside the job's."""
+    """Options of a user in addition to the job's."""
 
     as_json: bool
     is_wide: bool
@@ -62,7 +62,7 @@ Act = Callable[[TuneOptions, Asked], None]
 
 
 def with_tune_options(act: Act) -> Callable[..., None]:
-    """Return the command that does `act` with the options that its user gave; its help is the docstring of `act`."""
+    """Return a command that calls `act` with the user's options; its help is the docstring of `act`."""
 
     def run(
         ctx: typer.Context,
@@ -248,7 +248,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
 
 
 def moment(text: str | datetime) -> datetime:
-    """Parse an ISO 8601 time, in this machine's zone if none is given. The usage error lists the accepted forms.
+    """Parse an ISO 8601 time, in this machine's zone if it has none. The usage error lists the accepted forms.
 
     Raises:
         InvalidRequest: the time is too close to year 1 or 9999 to be converted to this zone.
@@ -268,7 +268,7 @@ def moment(text: str | datetime) -> datetime:
 
 
 def _model_path(source: str, *, is_changed: bool) -> Path:
-    """Return the file of a model or of a program.
+    """Return the path of a model or program.
 
     Args:
         is_changed: shapes or weights are asked for, other than its own.

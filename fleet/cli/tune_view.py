@@ -1,4 +1,4 @@
-"""Renders a tuning run, while it runs and at its end. Pure functions of its progress and report."""
+"""Renders a tuning run, during the run and at its end. Pure functions of its progress and report."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def print_reports(reports: Sequence[TuneReport], console: Console) -> None:
 
 
 def records_line(report: TuneReport) -> str:
-    """Say where the records are; printed unwrapped, so that the path can be copied."""
+    """Return the location of the records; printed unwrapped, so that the path can be copied."""
     return f"records: {report.library} ({report.job}); see them with: fleet library best{naming(report.library)}"
 
 
@@ -236,14 +236,16 @@ def _static_note(model: ModelReport) -> str:
 
 
 def _ratio(model: ModelReport, found: RatioReport | None) -> str:
-    """Return the interval of the ratio of the tuned model's time to another's, in words."""
+    """Return the confidence interval of the ratio of the tuned model's time to another's, as text."""
     if found is None:
         return "too few turns to tell" if model.rounds else ""
     return f"{found.low:.2f} to {found.high:.2f} of it"
 
 
 def _engine(model: ModelReport) -> str:
-    """Return the engine with its time below ours; ONNX Runtime is missing if it is not installed."""
+    """Return the reference engine with its time, for the line below ours; ONNX Runtime is missing if it is not
+    installed.
+    """
     return engine_name("onnxruntime" if model.reference in ("", "untuned") else model.reference)
 
 
@@ -261,7 +263,7 @@ def _check_line(model: ModelReport) -> Text:
 
 
 def _static_line(model: ModelReport) -> str:
-    """Say why a tuned model has static schedules."""
+    """Explain why a tuned model has static schedules."""
     alone = f" ({time_text(model.alone_ms / 1e3)})" if model.alone_ms is not None else ""
     return f"the schedules that are fastest alone make the model slower{alone}, so it keeps its static schedules"
 

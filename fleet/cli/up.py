@@ -1,4 +1,4 @@
-"""`fleet up`: a fleet of this machine."""
+"""`fleet up`: runs a fleet on this machine."""
 
 from __future__ import annotations
 

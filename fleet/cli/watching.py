@@ -1,4 +1,4 @@
-"""Watches a job that an optimizer runs, from the library alone."""
+"""Follows a job that an optimizer runs, from the library alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDED = (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.INTER
 
 
 def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
-    """Submit a job, watch it, and return its reports, one for each kind of board. Ctrl-C leaves it to its optimizer.
+    """Submit a job, watch it, and return its reports, one per kind of board. Ctrl-C leaves the job to its optimizer.
 
     Raises:
         NoMatchingDevice: the fleet has no device for it; nothing was submitted.
@@ -70,7 +70,7 @@ def reports_of(job: Job) -> list[TuneReport]:
 
 
 def progress_of(job: Job) -> list[ProgressReport]:
-    """Return how far a job is, for each kind of board."""
+    """Return a job's progress, for each kind of board."""
     found = (job.progress or {}).get("kinds")
     return [from_plain(ProgressReport, kind) for kind in found] if isinstance(found, list) else []
 
@@ -110,7 +110,7 @@ def _watch_lines(library: Library, name: str, console: Console) -> Job:
 
 
 def _looks(library: Library, name: str) -> Iterator[Job]:
-    """Yield the job again and again; the last time when it has ended."""
+    """Yield the job's state periodically, the last time after its end."""
     while True:
         job = library.queue.get(name)
         yield job

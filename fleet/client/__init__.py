@@ -1,1 +1,3 @@
-"""Client of a fleet: leases from the tracker, work on devices at their agents. See `fleet.connect`, `fleet.aio`."""
+"""Client of a fleet: acquires leases from the tracker and uses devices through their agents. See `fleet.connect`,
+`fleet.aio`.
+"""

@@ -98,7 +98,7 @@ class Fleet:
         """ "host:port" of the tracker."""
 
         self.holder = holder
-        """As whom others see this client."""
+        """Name of this client for other users."""
 
         self._connect_timeout_sec = connect_timeout_sec
         self._clock = clock
@@ -127,7 +127,7 @@ class Fleet:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the tracker answers at this moment."""
+        """Whether the tracker answers now."""
         return self._stream is not None and self._stream.is_up
 
     @property
@@ -136,7 +136,7 @@ class Fleet:
         return self._open_stream().fleet_id
 
     async def close(self) -> None:
-        """Give all leases back and hang up. Idempotent."""
+        """Release all leases and disconnect. Idempotent."""
         if self._calls is None or self._stream is None or self._running is None:
             return
         calls, self._calls = self._calls, None
@@ -201,7 +201,7 @@ class Fleet:
         return [one for one in (await self.snapshot()).devices if wanted.matches(labels_of(one))]
 
     async def snapshot(self) -> Snapshot:
-        """Return the fleet as it is now: devices, leases, the queue, running jobs.
+        """Return the current state of the fleet: devices, leases, the queue, running jobs.
 
         Raises:
             TrackerUnavailable: the tracker does not answer at this moment.
@@ -209,7 +209,7 @@ class Fleet:
         return await self._open_calls().snapshot()
 
     async def check_selector(self, selector: str) -> int:
-        """Return how many devices of the fleet a selector matches, free or not: ask before work that needs one.
+        """Return the number of devices that a selector matches, free or not: check before preparing work.
 
         Trackers of older versions do not say: 0.
 
@@ -230,7 +230,7 @@ class Fleet:
         return await self._open_calls().history(device_name)
 
     def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]:
-        """Yield the fleet now and whenever it has changed, for ever. During an outage, wait for the tracker."""
+        """Yield the fleet now and after each change, for ever. During an outage, wait for the tracker."""
         return self._open_calls().watch(min_interval_sec)
 
     def publish(self, job: JobStatus) -> None:
@@ -259,7 +259,7 @@ class Fleet:
         return await self._open_calls().cancel_request(request_id, reason)
 
     async def reset_epochs(self, device_name: str) -> int:
-        """Have a device's epochs counted anew, and return the value that later ones exceed. Ends its lease.
+        """Reset a device's epochs, and return the value that later ones exceed. Ends its lease.
 
         Raises:
             NotFound: no such device.
@@ -295,7 +295,7 @@ class Fleet:
         return self
 
     async def _renew(self) -> None:
-        """Renew this account's certificate for the tracker whenever it is time, as long as the client is open."""
+        """Renew this account's certificate for the tracker whenever it is due, while the client is open."""
         store = CredentialStore()
         while True:
             if store.age_sec(self.address) > _FRESH_SEC:
@@ -305,7 +305,7 @@ class Fleet:
             await asyncio.sleep(_RENEW_EACH_SEC)
 
     async def _explain(self) -> None:
-        """Say why the tracker cannot be talked to, where that can be found out.
+        """Explain why the tracker cannot be reached, if the reason can be determined.
 
         Raises:
             NotJoined: it is another account's, or another fleet's.
@@ -342,7 +342,7 @@ class Fleet:
             await device.release()
 
     async def _answer(self, waiting: Waiting, wait_timeout_sec: float | None) -> HeldLease:
-        """Wait for the tracker's answer. Whatever else ends the wait, nothing stays queued or held."""
+        """Wait for the tracker's answer. If the wait ends in another way, nothing stays queued or held."""
         table = self._open_stream().table
         local_timeout_sec = None if wait_timeout_sec is None else wait_timeout_sec + _LOCAL_SLACK_SEC
         held: HeldLease | None = None
@@ -361,7 +361,7 @@ class Fleet:
         return held
 
     async def _keep(self, held: HeldLease) -> None:
-        """Renew a lease at a third of its life until it ends."""
+        """Renew a lease whenever a third of its life has passed, until it ends."""
         stream = self._open_stream()
         while held.ended is None:
             renewal_sec = math.inf if held.is_at_its_longest else held.ttl_sec / 3
@@ -396,12 +396,12 @@ class Fleet:
 
 
 async def _await_last_word(held: HeldLease) -> None:
-    """If a token has expired, give a connected tracker a second to report whether its lease lives.
+    """After a token's expiry, give a connected tracker a second to report whether its lease lives.
 
     This process may have stood still, with a renewal unsent or unread; a tracker that stood still with it listens
     before it ends a lease, too. The agent refuses the old token meanwhile.
     """
-    for _ in range(_LAST_LOOKS):  # in pieces, as the process may stand still during one of them
+    for _ in range(_LAST_LOOKS):  # several short waits, as the process may be suspended during one of them
         if held.ended is not None or held.remaining_sec() > 0:
             return
         await asyncio.sleep(_LOOK_SEC)

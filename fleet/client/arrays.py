@@ -1,4 +1,4 @@
-"""Converts between numpy's arrays and the fleet's tensors. Only this part of the client needs numpy: import it lazily.
+"""Converts between numpy arrays and the fleet's tensors. Only this part of the client needs numpy: import it lazily.
 
 An argument is an array, a `TensorSpec` (allocated on the device: zeroed when it is an output, else filled with random
 numbers), a (shape, dtype) pair meaning the same, or a plain int or float.
@@ -53,7 +53,7 @@ def spec_of(argument: PlainArgument) -> TensorSpec | None:
 
 
 def sendable(values: Iterable[object]) -> tuple[Argument, ...]:
-    """Return arguments as they are sent.
+    """Convert arguments to the values that are sent.
 
     Raises:
         InvalidRequest: one is none of the forms above, or together they are too large for one message.

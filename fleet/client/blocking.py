@@ -1,4 +1,4 @@
-"""Methods that run an asynchronous method of the same name on the client's thread and wait for its result.
+"""Wrappers that run an asynchronous method of the same name on the client's thread and wait for its result.
 
 Names, arguments, types and docstrings are those of the asynchronous method: `inspect` and `help()` read them through
 `functools.wraps`, type checkers through `ParamSpec`.
@@ -18,7 +18,7 @@ AsyncT = TypeVar("AsyncT")
 
 
 class Blocking(Generic[AsyncT]):
-    """An asynchronous object for callers without an event loop."""
+    """Base of synchronous wrappers of asynchronous objects."""
 
     def __init__(self, inner: AsyncT, thread: EventThread) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The way to one tracker: a channel with this account's credentials for it.
+"""Connection to one tracker: a channel with this account's credentials.
 
 The credentials are looked up by the tracker's address, again for each call: a tracker that starts after its clients
 writes them then, and a renewed certificate is used from its first day.
@@ -62,13 +62,13 @@ class TrackerConnection:
         return self._channels[-1]
 
     async def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close all channels. Idempotent."""
         while self._channels:
             await self._channels.pop().close()
 
 
 def not_joined(address: str) -> NotJoined:
-    """Return the error of a tracker that this account has no credentials for."""
+    """Return the error for a tracker that this account has no credentials for."""
     return NotJoined(
         f"this account has no credentials for the tracker at {address}; ask for a token "
         f"(fleet tracker token create --role user), then: fleet login --tracker {address}"
@@ -84,7 +84,7 @@ def no_tracker(address: str, tried: str = "") -> TrackerUnavailable:
 
 
 async def account_credentials(address: str) -> Callable[[], Credentials]:
-    """Return a function that returns this account's current credentials for a tracker, renewed ones in their time.
+    """Return a function that returns this account's current credentials for a tracker, including renewed ones.
 
     Raises:
         NotJoined: it has none, or the tracker runs without TLS.
@@ -108,7 +108,7 @@ async def _no_credentials(address: str) -> NotJoined | TrackerUnavailable:
 
 
 def _kept(address: str, store: CredentialStore, known: Proof | None) -> Proof | None:
-    """Return the credentials for a tracker as they are kept now: by its address, or by the authority of known ones."""
+    """Return the stored credentials for a tracker: by its address, or by the authority of known ones."""
     found = store.find(address)
     if found is None and isinstance(known, Credentials):
         return store.of_authority(known.authority_pem)

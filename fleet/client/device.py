@@ -1,4 +1,4 @@
-"""A leased device: its holder's calls to the agent that serves it.
+"""A leased device: calls of the lease's holder to the device's agent.
 
 Whatever is under way stops with the lease, and so does every later call. After each renewal an open session is
 extended, so a measurement may last longer than one token.
@@ -100,7 +100,7 @@ class Device:
         return self._session.is_busy
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
-        """Have these called, on the event loop, when the lease ends and after each renewal."""
+        """Register callbacks, called on the event loop at the lease's end and after each renewal."""
         self._holder.watch(on_end=on_end, on_renew=on_renew)
 
     async def open(self) -> None:
@@ -112,7 +112,7 @@ class Device:
         await self._session.open()
 
     async def ensure(self, artifacts: Iterable[Artifact]) -> None:
-        """Upload those artifacts that the agent does not have yet.
+        """Upload the artifacts that the agent lacks.
 
         Raises:
             ArtifactRefused: built for another machine, or changed since it was named.
@@ -125,7 +125,7 @@ class Device:
             await asyncio.to_thread(self._check_fits, list(wanted.values()))
         asking = asyncio.create_task(self._session.find_missing(list(wanted)), name=f"fleet find missing {self.name}")
         try:
-            # Most artifacts are new, so over a network the first ones leave before the answer arrives.
+            # Most artifacts are new, so over a network the first ones are sent before the answer arrives.
             guessed = upload.pick_first(wanted.values(), _GUESSED_BYTES) if upload.is_far(self.address) else []
             if guessed or await asking:
                 await self._session.put(_missing_messages(wanted, guessed, asking, self._deflater()))
@@ -135,15 +135,15 @@ class Device:
         self._put_digests.update(wanted)
 
     def lacks(self, artifact: Artifact) -> bool:
-        """Tell whether an artifact has to be put, as far as this side knows."""
+        """Tell whether an artifact has to be uploaded, as far as this client knows."""
         return artifact.digest not in self._put_digests
 
     def note_put(self, digests: Iterable[str]) -> None:
-        """Take note that others have put these for this session."""
+        """Record that others have uploaded these artifacts for this session."""
         self._put_digests.update(digests)
 
     async def make_upload_ticket(self) -> UploadTicket:
-        """Return a ticket with which others may upload artifacts for this session, and nothing else.
+        """Return a ticket with which others may upload artifacts for this session, and do nothing else.
 
         Raises:
             FleetError: the agent is too old for it.
@@ -325,7 +325,7 @@ class Device:
         return self._session.logs()
 
     async def release(self) -> None:
-        """End the session and give the device back. Idempotent; never fails, since the lease ends by itself anyway."""
+        """End the session and release the device. Idempotent; never fails, since the lease ends by itself anyway."""
         if self._session.is_closed:
             return
         self._session.is_closed = True
@@ -358,7 +358,7 @@ class Device:
     async def _extend(self) -> None:
         try:
             await self._session.open(timeout_sec=_EXTEND_TIMEOUT_SEC)
-        except FleetError as error:  # calls under way get this error themselves
+        except FleetError as error:  # calls in progress raise this error themselves
             logger.warning("could not extend the session", extra={"device": self.name, "cause": str(error)})
 
 
@@ -368,7 +368,7 @@ async def _missing_messages(
     asking: asyncio.Task[set[str]],
     deflater: Deflater | None,
 ) -> AsyncGenerator[upload.Piece, None]:
-    """Yield the upload of the guessed artifacts, then that of the others that turn out to be missing."""
+    """Yield the upload of the guessed artifacts, then that of the others that are missing."""
     async for message in upload.messages(guessed, deflater):
         yield message
     missing = await asking

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for callers that have none: they wait for its results.
+"""An event loop on a thread of its own, for synchronous callers.
 
 An interrupt of the caller's thread cancels the awaited call, properly: a request leaves
 the queue, a measurement stops.
@@ -50,12 +50,12 @@ class EventThread:
         def cancel() -> None:
             if tasks:
                 tasks[0].cancel()
-            else:  # the interrupt came before the loop had heard of the work
+            else:  # the interrupt came before the loop knew about the coroutine
                 work.close()
                 finished.set()
 
         try:
-            # Inside: the work can be running, and the interrupt arrive, before this call has returned.
+            # Inside the try block: the interrupt may arrive while the coroutine runs, before this call has returned.
             self._loop.call_soon_threadsafe(start)
             while not finished.wait(_LOOK_SEC):
                 if self._loop.is_closed():
@@ -70,11 +70,11 @@ class EventThread:
         return tasks[0].result()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have a plain function called there."""
+        """Call a plain function on the loop's thread."""
         self._loop.call_soon_threadsafe(function)
 
     def pull(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """Yield the items of an asynchronous generator there."""
+        """Yield the items of an asynchronous generator that runs on the loop."""
 
         async def following() -> tuple[T, ...]:
             async for item in source:
@@ -91,7 +91,7 @@ class EventThread:
         """End the thread. Idempotent."""
         if self._loop.is_closed():
             return
-        # Other threads may be waiting for tasks that still run there.
+        # Other threads may be waiting for tasks that still run on the loop.
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(_CANCEL_TIMEOUT_SEC)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -107,7 +107,7 @@ async def _cancel_others() -> None:
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # grpc.aio shares one completion queue between event loops: where several loops live in a process, one of them wakes
-    # for an event that another has taken, which is harmless and not worth a traceback.
+    # grpc.aio shares one completion queue between event loops: with several loops in a process, one of them wakes for
+    # an event that another has taken. That is harmless and not worth a traceback.
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""The device that another process holds for this one: `fleet acquire SELECTOR -- COMMAND` started us.
+"""A device leased by the parent process: `fleet acquire SELECTOR -- COMMAND`.
 
 The holder renews the lease and rewrites the token's file at each renewal; this side reads it and gives nothing back.
 """
@@ -45,7 +45,7 @@ def environment(device: Device, tracker_address: str, token_path: Path) -> dict[
 
 @contextlib.asynccontextmanager
 async def held_device() -> AsyncGenerator[Device, None]:
-    """Use the device leased in the environment, without a request for another.
+    """Use the device leased in the environment, without acquiring another.
 
     Raises:
         ConfigError: this process was not started by `fleet acquire`.
@@ -99,12 +99,12 @@ class BorrowedLease:
         return borrowed
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
-        """Have these called when the token's file goes away and when it changes."""
+        """Register callbacks, called when the token's file is removed and when it changes."""
         self._on_end.append(on_end)
         self._on_renew.append(on_renew)
 
     async def follow(self) -> None:
-        """Watch the token's file until the lease is over."""
+        """Watch the token's file until the lease ends."""
         while self.ended is None:
             await asyncio.sleep(_POLL_SEC)
             if self._read():

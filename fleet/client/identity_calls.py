@@ -77,13 +77,13 @@ class IdentityCalls:
         return JoinToken(secret=made.secret, pin=pin_of(proof.authority_pem)), _invitation(made.token)
 
     async def invitations(self) -> list[Invitation]:
-        """Return the join tokens that can still be used, the oldest first."""
+        """Return the unused join tokens, the oldest first."""
         request = pb.ListJoinTokensRequest()
         answer = await self._answer((await self._stub()).list_join_tokens(request, timeout=_TIMEOUT_SEC))
         return list(map(_invitation, answer.tokens))
 
     async def uninvite(self, token_id: str) -> None:
-        """Make a join token useless.
+        """Invalidate a join token.
 
         Raises:
             NotFound: there is none of this id.
@@ -92,7 +92,7 @@ class IdentityCalls:
         await self._answer((await self._stub()).revoke_join_token(request, timeout=_TIMEOUT_SEC))
 
     async def unbind(self, device_name: str) -> str:
-        """Free a device name; return the key that had it.
+        """Unbind a device name; return the key that it was bound to.
 
         Raises:
             NotFound: it is nobody's.
@@ -107,7 +107,7 @@ class IdentityCalls:
         return list(map(_member, answer.members))
 
     async def revoke(self, key_id: str, reason: str = "") -> Revocation:
-        """End the membership of a key, with all that it has.
+        """Revoke the membership of a key, and end its leases and devices.
 
         Args:
             key_id: the key, or 8 digits at least of how it begins.
@@ -125,7 +125,7 @@ class IdentityCalls:
         )
 
     async def revoked_keys(self) -> frozenset[str]:
-        """Return the keys that are no member's any more.
+        """Return the revoked keys.
 
         Raises:
             KeyRevoked: this account's own is one.
@@ -135,7 +135,7 @@ class IdentityCalls:
         return frozenset(answer.key_ids)
 
     async def deeds(self, limit: int) -> list[AuditEntry]:
-        """Return the newest entries of the audit log, the oldest of them first."""
+        """Return the newest entries of the audit log, oldest first."""
         request = pb.ListAuditEntriesRequest(limit=limit)
         answer = await self._answer((await self._stub()).list_audit_entries(request, timeout=_TIMEOUT_SEC))
         return list(map(_deed, answer.entries))

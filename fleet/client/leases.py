@@ -1,4 +1,4 @@
-"""Leases and requests of one client, and their changes by events from the tracker.
+"""Leases and requests of one client, updated by events from the tracker.
 
 No I/O and no messages: the stream calls the table for each event of the tracker, and the table replies through `send`.
 After a reconnect, `LeaseTable.reopen` returns the first events of the new stream.
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Ask for a device."""
+    """Request a device."""
 
     request_id: str
     terms: LeaseTerms
@@ -38,14 +38,14 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Keep a lease."""
+    """Renew a lease."""
 
     lease_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a lease back."""
+    """Release a lease."""
 
     lease_name: str
 
@@ -80,7 +80,7 @@ class HeldLease:
 
     @property
     def is_at_its_longest(self) -> bool:
-        """Whether no renewal can make it last longer."""
+        """Whether no renewal can extend it further."""
         return 0 < self.lease.ends_at_sec == self.lease.expires_at_sec
 
     def remaining_sec(self) -> float:
@@ -88,7 +88,7 @@ class HeldLease:
         return self._expires_sec - self._clock.monotonic_sec()
 
     def renew(self, lease: Lease, token: bytes) -> None:
-        """Take a newer token of the same lease."""
+        """Store a newer token of the same lease."""
         if self.ended is not None:
             return
         self.lease, self.token = lease, token
@@ -97,7 +97,7 @@ class HeldLease:
             callback()
 
     def end(self, error: FleetError) -> None:
-        """Mark the lease as over; only the first reason counts."""
+        """Mark the lease as ended; only the first reason counts."""
         if self.ended is not None:
             return
         self.ended = error
@@ -105,7 +105,7 @@ class HeldLease:
             callback()
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
-        """Have these called, on the event loop, when the lease ends and after each renewal."""
+        """Register callbacks, called on the event loop at the lease's end and after each renewal."""
         self._on_end.append(on_end)
         self._on_renew.append(on_renew)
         if self.ended is not None:
@@ -120,7 +120,7 @@ class HeldLease:
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """A request that has no answer yet."""
+    """A request without an answer yet."""
 
     request_id: str
     terms: LeaseTerms
@@ -148,7 +148,7 @@ class LeaseTable:
     """Released leases that the tracker has not confirmed, by name."""
 
     def ask(self, terms: LeaseTerms, on_queued: OnQueued | None = None) -> Waiting:
-        """Ask for a device; the answer arrives in the returned request's future."""
+        """Request a device; the answer arrives in the returned request's future."""
         answer: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
         waiting = Waiting(request_id=uuid.uuid4().hex, terms=terms, answer=answer, on_queued=on_queued)
         self.waiting[waiting.request_id] = waiting
@@ -162,7 +162,7 @@ class LeaseTable:
             self.send(Cancel(request_id))
 
     def close(self) -> None:
-        """Leave the queue for good: waiting calls fail because the client was closed."""
+        """Close the table: waiting calls fail because the client was closed."""
         for request_id, waiting in list(self.waiting.items()):
             self.leave(request_id)
             if not waiting.answer.done():
@@ -171,7 +171,7 @@ class LeaseTable:
                 )
 
     def fail(self, error: FleetError) -> None:
-        """End everything: the tracker will have nothing to do with this client any more."""
+        """End all leases and requests: the tracker refuses this client permanently."""
         for request_id in list(self.waiting):
             self.refused(request_id, error)
         for held in list(self.held.values()):
@@ -183,7 +183,7 @@ class LeaseTable:
         self.releasing.clear()
 
     def release(self, name: str) -> asyncio.Future[None]:
-        """Give a lease back; the future is done when the tracker has confirmed it. Idempotent."""
+        """Release a lease; the future is done when the tracker has confirmed it. Idempotent."""
         held = self.held.pop(name, None)
         if held is not None:
             held.end(DeviceClosed(f"{held.device.name} was given back ({name}); acquire it again to go on"))
@@ -194,7 +194,7 @@ class LeaseTable:
         return done
 
     def expire(self, held: HeldLease) -> None:
-        """End a lease with a token that expired while the tracker was away."""
+        """End a lease whose token expired while the tracker was unreachable."""
         self.held.pop(held.name, None)
         why = f"no renewal came through for {held.ttl_sec:.0f} s"
         advice = "acquire again, with a longer ttl if the tracker is away for long"
@@ -208,14 +208,16 @@ class LeaseTable:
         return [*map(Renew, self.held), *map(Release, self.releasing), *asks]
 
     def release_strays(self, names: list[str]) -> None:
-        """Give back leases that the tracker lists but nobody here knows: their grant was lost with an older stream."""
+        """Release leases that the tracker lists but this client does not know: their grant was lost with an older
+        stream.
+        """
         for name in names:
             if name not in self.held and name not in self.releasing:
                 logger.info("gave back a lease that nobody waits for", extra={"lease": name})
                 self.release(name)
 
     def queued(self, request: PendingRequest) -> None:
-        """Note where a request stands in the queue."""
+        """Record a request's position in the queue."""
         waiting = self.waiting.get(request.request_id)
         if waiting is None:
             return
@@ -224,7 +226,7 @@ class LeaseTable:
             waiting.on_queued(request)
 
     def granted(self, request_id: str, device: DeviceStatus, lease: Lease, token: bytes) -> None:
-        """Take a device, or give it back when nobody waits for it any more."""
+        """Accept a granted device, or release it if nobody waits for it any more."""
         if lease.name in self.held:  # repeated after a reconnect
             return
         waiting = self.waiting.pop(request_id, None)
@@ -235,7 +237,7 @@ class LeaseTable:
         waiting.answer.set_result(held)
 
     def refused(self, request_id: str, error: FleetError) -> None:
-        """Fail the waiting call with the reason why there is no device."""
+        """Fail the waiting call with the tracker's reason."""
         waiting = self.waiting.pop(request_id, None)
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_exception(error)
@@ -247,7 +249,7 @@ class LeaseTable:
             held.renew(lease, token)
 
     def ended(self, lease_name: str, end: LeaseEnd, message: str) -> None:
-        """End a lease that the tracker says is over."""
+        """End a lease that the tracker reports as ended."""
         done = self.releasing.pop(lease_name, None)
         if done is not None and not done.done():
             done.set_result(None)

@@ -1,4 +1,4 @@
-"""Batches that follow each other on one device without a gap between them.
+"""Consecutive batches of trials on one device, without a gap between them.
 
 A batch that is sent when the last result of the one before has come leaves the device idle for a round trip. In a line
 it may be sent sooner, and all go through one stream: in order, so that a stream's guarantees hold for all of them. If
@@ -23,7 +23,7 @@ _LOOK_SEC = 0.2
 
 
 class TrialLine:
-    """The trials of several batches on one device. Nothing else is to be measured on it while there are any."""
+    """The trials of several batches on one device. While there are any, nothing else may be measured on it."""
 
     def __init__(self, device: SteadyDevice) -> None:
         self._device = device
@@ -34,7 +34,7 @@ class TrialLine:
     async def measure(
         self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
     ) -> AsyncGenerator[Measurement, None]:
-        """Measure all trials, in order, when those that are in the line have been.
+        """Measure all trials, in order, after those that are queued already.
 
         Raises:
             DeviceUnreachable: see `SteadyDevice.measure`.
@@ -46,7 +46,7 @@ class TrialLine:
         self._go_on()
         try:
             while waiting:
-                # Shielded: a cancelled wait for a result does not unsend the trial.
+                # Shielded: cancelling the wait for a result does not cancel the sent trial.
                 measurement = await asyncio.shield(asyncio.wrap_future(waiting[0].result))
                 waiting.popleft()
                 yield measurement
@@ -63,7 +63,7 @@ class TrialLine:
             self._draining = asyncio.create_task(self._drain(), name="measure a line")
 
     async def _stop(self) -> None:
-        """Stop the trials under way. Whatever has no result is in the queue again."""
+        """Stop the running trials. Trials without a result return to the queue."""
         if self._draining is not None:
             await stopped(self._draining)
 

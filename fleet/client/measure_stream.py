@@ -1,4 +1,4 @@
-"""Measures many trials through one stream: they are sent ahead of their results, so a link's delay is paid once."""
+"""Measures many trials through one stream: they are sent ahead of their results, so the link's latency is paid once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Call: TypeAlias = "grpc.aio.StreamStreamCall[measurement_pb2.MeasureRequest, me
 
 
 class MeasureStream:
-    """Feeds trials into one Measure call and hands out its results."""
+    """Sends trials through one Measure call and returns their results."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class MeasureStream:
             )
 
     async def close(self) -> None:
-        """Stop feeding."""
+        """Stop sending trials."""
         if self._feeder is not None:
             self._feeder.cancel()
             await asyncio.gather(self._feeder, return_exceptions=True)

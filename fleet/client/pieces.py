@@ -1,4 +1,4 @@
-"""Calls that send their request and their answer in pieces."""
+"""Calls with requests and responses in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P = TypeVar("P")
 
 
 async def exchange(call: grpc.aio.StreamStreamCall[P, Any], request: bytes, make: Callable[..., P]) -> bytearray:
-    """Send a serialised request and return the serialised answer.
+    """Send a serialised request and return the serialised response.
 
     Args:
         make: the class of the pieces.

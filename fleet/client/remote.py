@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RunsArtifacts(Protocol):
-    """Device of a module."""
+    """Device that runs a module."""
 
     name: str
 
@@ -97,7 +97,7 @@ class RemoteModule:
 
 
 def call_arguments(artifact: Artifact, args: Sequence[object], function: str | None) -> list[PlainArgument]:
-    """Return the arguments for a call with these inputs, with room for the outputs where the artifact expects it."""
+    """Return the arguments for a call with these inputs, with output buffers if the artifact expects them."""
     given = [arrays.as_argument(arg) for arg in args]
     specs = _known_specs(artifact, function)
     if not specs:

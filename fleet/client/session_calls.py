@@ -1,4 +1,4 @@
-"""The calls of a session, at the agent that serves a leased device. Messages and gRPC stay in here.
+"""The RPCs of a session, sent to the agent of a leased device. Keeps messages and gRPC internal.
 
 Every call carries the newest token. When the lease ends, whatever is under way stops at once with the reason.
 """
@@ -46,7 +46,7 @@ _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode
 
 
 class LeaseHolder(Protocol):
-    """A lease as a device needs it: held by this process, or borrowed from the one that started it."""
+    """A lease from a device's point of view: held by this process, or borrowed from the parent process."""
 
     @property
     def device(self) -> DeviceStatus: ...
@@ -63,7 +63,7 @@ class SessionCalls:
     """One session under one lease. The first call opens it."""
 
     def __init__(self, holder: LeaseHolder, proof: IdentityProof, *, header: str = TOKEN_HEADER) -> None:
-        """Connect to nothing yet.
+        """Store the arguments. The first call connects.
 
         Args:
             header: metadata key of the holder's token.
@@ -86,16 +86,16 @@ class SessionCalls:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is under way."""
+        """Whether a call is in progress."""
         return bool(self._under_way)
 
     def cancel(self) -> None:
-        """Stop whatever is under way."""
+        """Cancel all calls in progress."""
         for call in list(self._under_way):
             call.cancel()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         await self._channel.close()
 
     async def open(self, *, timeout_sec: float | None = None) -> None:
@@ -110,7 +110,7 @@ class SessionCalls:
             await self._stub.close_session(request, metadata=self._header(), timeout=_CLOSE_TIMEOUT_SEC)
 
     async def find_missing(self, digests: Sequence[str]) -> set[str]:
-        """Return those artifacts that the agent does not have yet."""
+        """Return the artifacts that the agent lacks."""
         missing: set[str] = set()
         for start in range(0, len(digests), _MOST_DIGESTS) or (0,):
             request = session_service_pb2.FindMissingRequest(digests=digests[start : start + _MOST_DIGESTS])
@@ -194,7 +194,7 @@ class SessionCalls:
     async def program(
         self, digest: str, registers_yaml: str, *, partial: bool, force: bool, timeout_sec: float
     ) -> bool:
-        """Program the fabric with a bitstream that was put; False when it held that already."""
+        """Program the fabric with an uploaded bitstream; return False if the fabric held it already."""
         request = session_service_pb2.ProgramRequest(
             bitstream_digest=digest,
             registers_yaml=registers_yaml,
@@ -216,7 +216,7 @@ class SessionCalls:
                 call.cancel()
 
     def check_open(self) -> None:
-        """Refuse calls that come too late.
+        """Refuse calls on a closed session or an ended lease.
 
         Raises:
             FleetError: the lease is over, or the device was given back.
@@ -229,7 +229,7 @@ class SessionCalls:
     async def _in_pieces(
         self, rpc: grpc.aio.StreamStreamMultiCallable[P, Any], make: Callable[..., P], request: Message
     ) -> bytes | None:
-        """Return the serialised answer of a call in pieces, or None if the agent is too old for it.
+        """Return the serialised response of a chunked call, or None if the agent is too old for it.
 
         Args:
             make: the class of the request's pieces.
@@ -259,7 +259,7 @@ class SessionCalls:
             return await call
 
     def _metadata(self) -> tuple[tuple[str, bytes], ...]:
-        """Return the header that every call carries."""
+        """Return the metadata of every call."""
         self.check_open()
         self.is_open = True
         return self._header()
@@ -269,7 +269,7 @@ class SessionCalls:
 
     @contextlib.contextmanager
     def _watched(self, call: grpc.aio.Call) -> Iterator[Ending]:
-        """Have `call` cancelled when the lease ends, and turn its exceptions into fleet errors."""
+        """Cancel `call` when the lease ends, and convert its exceptions to fleet errors."""
         self._under_way.add(call)
         ending = Ending(call)
         try:
@@ -295,6 +295,6 @@ class SessionCalls:
 
 
 def failure(kind: ErrorKind, message: str, signal: int, device_name: str) -> MeasurementError:
-    """Return the error that tells how a function failed on a device."""
+    """Return the error for a function that failed on a device."""
     by = f" by signal {signal}" if signal else ""
     return MeasurementError(f"{kind.value}{by} on {device_name}: {message or 'no message'}", kind)

@@ -35,7 +35,7 @@ _DIAL_SEC = 10.0
 async def watch_snapshots(
     address: str, feature_version: str, *, pause_sec: float = _PAUSE_SEC
 ) -> AsyncGenerator[ModelSnapshot, None]:
-    """Yield the snapshot in use, and each that comes into use; while the optimizer is away, wait for it.
+    """Yield the snapshot in use, and each later one; while the optimizer is unreachable, wait for it.
 
     Args:
         address: "host:port" of an optimizer.
@@ -79,8 +79,8 @@ async def watch_snapshots(
 
 
 async def _answers(address: str) -> bool:
-    """Tell whether anything listens there. No thread waits for it: listeners of many jobs would take all there are."""
-    with contextlib.suppress(OSError, UnicodeError):  # also TimeoutError; names that are none
+    """Tell whether anything listens there. Uses no thread: many waiting jobs would exhaust them."""
+    with contextlib.suppress(OSError, UnicodeError):  # also TimeoutError; invalid names
         async with asyncio.timeout(_DIAL_SEC):
             _, writer = await asyncio.open_connection(*host_and_port(address))
         writer.close()
@@ -89,7 +89,7 @@ async def _answers(address: str) -> bool:
 
 
 async def _proof_for(address: str) -> Proof:
-    """Return this account's credentials for the fleet of an optimizer, which names its fleet.
+    """Return this account's credentials for the fleet that an optimizer belongs to.
 
     Raises:
         NotJoined: there are none.

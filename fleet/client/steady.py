@@ -1,4 +1,4 @@
-"""Keeps measurements going across lost leases: acquires a device when needed, and again when it is lost.
+"""Continues measurements across lost leases: acquires a device when needed, and again after a loss.
 
 Handles trials when a lease or a device is lost:
 
@@ -72,7 +72,7 @@ class Courier(Protocol):
     """Delivers artifacts from other machines."""
 
     async def bring(self, artifacts: Sequence[Artifact], device: Device) -> None:
-        """Have a device's agent get them, or this machine.
+        """Have artifacts delivered to the device's agent, or to this machine.
 
         Raises:
             ArtifactRefused: see `Device.ensure`; or one of them is nowhere any more.
@@ -81,7 +81,7 @@ class Courier(Protocol):
 
 
 class SteadyDevice:
-    """One device at a time, kept over as many leases as it takes. Several tasks of one event loop may use it."""
+    """One device at a time, held over as many leases as necessary. Several tasks of one event loop may use it."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SteadyDevice:
         on_queued: OnQueued | None = None,
         aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """Lease nothing yet.
+        """Store the arguments. The first use acquires a lease.
 
         Args:
             stays_alike: after the first device, accept only others of its model, since times of different boards do not
@@ -149,7 +149,7 @@ class SteadyDevice:
         return self._waited_sec + (time.monotonic() - self._wait_began_at if self._waiters else 0.0)
 
     async def device(self) -> Device:
-        """Return the device, waiting for one when there is none. It answered a moment ago, so if the connection breaks
+        """Return the device, acquiring one if there is none. It answered a moment ago, so if the connection breaks
         next, the next message is to blame.
 
         Raises:
@@ -171,13 +171,13 @@ class SteadyDevice:
         self._terms = make_terms(self._terms, bid=worth)
 
     async def give_back(self) -> None:
-        """End the lease, if there is one. The next measurement acquires another."""
+        """Release the lease, if there is one. The next measurement acquires another."""
         self._last_name, self._device, self._answered_at = self.last_name, None, -math.inf
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
     async def _leave(self, device: Device) -> None:
-        """End the lease of a device that is lost, unless another task has by now."""
+        """Release a lost device, unless another task has already done so."""
         if self._device is device:
             await self.give_back()
 
@@ -191,7 +191,7 @@ class SteadyDevice:
     async def measure(
         self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
     ) -> AsyncGenerator[Measurement, None]:
-        """Measure all trials, in order, over as many leases as it takes. One measurement per trial.
+        """Measure all trials, in order, over as many leases as necessary. One measurement per trial.
 
         Raises:
             DeviceUnreachable: the device answers but never gives a result.
@@ -329,7 +329,7 @@ class SteadyDevice:
 
 
 class _Batch:
-    """Trials sent to one device under one lease: they go out ahead, and results come back in order."""
+    """Trials sent to one device under one lease: requests are sent ahead, and results arrive in order."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class _Batch:
                         self._slots.release()
                         if measurement.error in _NOT_RUN and not self.problem:
                             self._note_refusal(measurement)
-                        if not self.problem:  # once one was refused, later ones do not count
+                        if not self.problem:  # after one refusal, later ones do not count
                             self._check_asked(measurement)
                             yield self._in_flight.popleft(), _credible(measurement)
             except _LOST as error:
@@ -400,8 +400,9 @@ class _Batch:
             yield queued.trial
 
     async def _may_send(self) -> bool:
-        """Wait until one more may be sent; False when this lease is over or nothing came. Idle time starts at the last
-        result."""
+        """Wait until another trial may be sent; False if this lease has ended or none arrived in time. Idle time
+        starts at the last result.
+        """
         await self._slots.acquire()
         while not self.problem:
             if await self._queue.wait_idle():
@@ -411,7 +412,7 @@ class _Batch:
         return False
 
     def _check_asked(self, measurement: Measurement) -> None:
-        """Refuse an answer to another trial than the next: no candidate is to blame for it, and none gets its times.
+        """Refuse an answer to another trial than the next: no candidate is to blame, and none gets its times.
 
         Raises:
             DeviceFaulted: it is for another, or there is none.
@@ -435,7 +436,9 @@ class _Batch:
 
 
 def alike(device: Device) -> Selector:
-    """Return a selector of devices of the same model, with comparable times; the device itself if it names none."""
+    """Return a selector of devices of the same model, whose times are comparable; of the device itself if it has no
+    model.
+    """
     model = device.inventory.labels.get("model")
     return Selector((Condition("model", model) if model else Condition("name", device.name.removeprefix("devices/")),))
 

@@ -1,4 +1,4 @@
-"""The one stream between a client and its tracker: kept open for ever, whatever happens to the tracker.
+"""The one stream between a client and its tracker: reconnected for ever, through all outages of the tracker.
 
 `TrackerStream.run` is one task. It opens the stream, sends the lease table's events, feeds the answers back to
 the table, and reopens a broken stream after a jittered pause. A broken stream never ends a lease: leases live by their
@@ -109,7 +109,7 @@ class TrackerStream:
             self._wake()
 
     async def flush(self) -> None:
-        """Wait until all events so far have been handed to the network, or the stream broke."""
+        """Wait until all events so far have been passed to the network, or the stream broke."""
         await self._flushed.wait()
 
     async def run(self) -> None:
@@ -135,7 +135,7 @@ class TrackerStream:
                     self._give_up(error)
                     return
                 logger.warning("cannot dial the tracker", extra={"reason": self.last_error})
-            except Exception as error:  # the outermost loop: if it ended, no lease would be renewed
+            except Exception as error:  # outermost loop: if it ended, no lease would be renewed
                 self.last_error = str(error)
                 logger.exception("tracker stream failed")
             if self.is_up:
@@ -166,7 +166,7 @@ class TrackerStream:
     def _handle(self, event: lease_service_pb2.TrackerEvent) -> None:
         try:
             self._tell_book(event)
-        except Exception:  # a callback failed, or a newer tracker said something new: keep listening
+        except Exception:  # a callback failed, or a newer tracker sent something unknown: continue
             logger.exception("event of the tracker failed", extra={"kind": event.WhichOneof("kind")})
 
     def _tell_book(self, event: lease_service_pb2.TrackerEvent) -> None:
@@ -185,7 +185,7 @@ class TrackerStream:
             case "lease_ended":
                 ended = event.lease_ended
                 self.table.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
-            case _:  # a newer tracker may say more
+            case _:  # unknown event of a newer tracker
                 return
 
     async def _write(self, call: _Call) -> None:
@@ -202,7 +202,7 @@ class TrackerStream:
                 self._flushed.set()
 
     def _said(self, event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent | None:
-        """Return an event's message, or None if the wire cannot carry it, which costs that event only."""
+        """Return an event's message, or None if it cannot be encoded, which loses only that event."""
         try:
             return _message(event)
         except Exception as error:

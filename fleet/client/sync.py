@@ -89,12 +89,12 @@ class Fleet(Blocking[aio.Fleet]):
 
     @property
     def holder(self) -> str:
-        """As whom others see this client."""
+        """Name of this client for other users."""
         return self._inner.holder
 
     @property
     def is_connected(self) -> bool:
-        """Whether the tracker answers at this moment."""
+        """Whether the tracker answers now."""
         return self._inner.is_connected
 
     @property

@@ -59,7 +59,7 @@ class Device(Blocking[aio_device.Device]):
 
     @documented_as(aio_device.Device.measure)
     def measure(self, trials: Iterable[Trial]) -> Generator[Measurement, None, None]:
-        # A source that is no list may take its time: it is read on a thread.
+        # An iterable that is not a list may be slow: it is read on a thread.
         source = trials if isinstance(trials, list | tuple) else _read_on_thread(trials)
         return self._thread.pull(self._inner.measure(source))
 

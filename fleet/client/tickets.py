@@ -1,4 +1,4 @@
-"""Tickets to put artifacts for a session, without the lease's token: for builders on another machine."""
+"""Upload tickets of a session, usable without the lease's token: for builders on another machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.errors import FleetError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTicket:
-    """Lets `Device(ticket, proof, header=TICKET_HEADER)` put artifacts, while the session lives that made it."""
+    """Lets `Device(ticket, proof, header=TICKET_HEADER)` upload artifacts, while the issuing session lives."""
 
     device: DeviceStatus
     lease: Lease
@@ -23,8 +23,8 @@ class UploadTicket:
 
     @property
     def ended(self) -> FleetError | None:
-        """None: the agent says when it is over."""
+        """None: only the agent knows when the session ends."""
         return None
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
-        """Nothing is heard of the lease here."""
+        """Do nothing: no news of the lease arrives here."""

@@ -1,4 +1,4 @@
-"""The client's calls to the tracker, with domain values. The lease stream has a module of its own."""
+"""The client's calls to the tracker, with domain values. The lease stream is a separate module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAUSE_SEC = 0.5
 
 
 class TrackerCalls:
-    """A connection to one tracker. gRPC opens it with the first call, and again whenever it breaks."""
+    """A connection to one tracker. gRPC opens it with the first call, and again after each failure."""
 
     def __init__(self, address: str) -> None:
         self.address = address

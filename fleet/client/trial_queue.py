@@ -1,4 +1,4 @@
-"""Trials that wait for a device. Call it from one event loop only."""
+"""Trials that wait for a device. Use it from one event loop only."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class QueuedTrial:
 
 
 def queued_batch(artifacts: Iterable[Artifact], trials: Sequence[Trial]) -> list[QueuedTrial]:
-    """Return trials that belong together, the last of them marked as such."""
+    """Return a batch of trials, the last of them marked as such."""
     by_digest = {artifact.digest: artifact for artifact in artifacts}
     ending = [*trials[:-1], *(replace(trial, ends_batch=True) for trial in trials[-1:])]
     return [QueuedTrial(by_digest[trial.artifact_digest], trial) for trial in ending]
 
 
 class TrialQueue:
-    """First in, first out; trials that come back go to the front."""
+    """FIFO queue; returned trials go to the front."""
 
     def __init__(self, trials: Iterable[QueuedTrial] = (), *, idle_sec: float = 0.0) -> None:
         """Start with some trials.
@@ -45,26 +45,26 @@ class TrialQueue:
         return len(self._waiting)
 
     def put(self, queued: QueuedTrial) -> None:
-        """Add to the end."""
+        """Append trials."""
         self._waiting.append(queued)
         self._has_work.set()
 
     def put_back(self, trials: Iterable[QueuedTrial]) -> None:
-        """Add to the front, in this order."""
+        """Insert trials at the front, in this order."""
         self._waiting.extendleft(reversed(list(trials)))
         self._has_work.set()
 
     def drop(self, trials: Iterable[QueuedTrial]) -> None:
-        """Forget some that wait."""
+        """Remove some waiting trials."""
         dropped = set(trials)
         self._waiting = deque(queued for queued in self._waiting if queued not in dropped)
 
     def peek(self, count: int) -> list[QueuedTrial]:
-        """Return the next few without taking them."""
+        """Return the next few without removing them."""
         return [queued for queued, _ in zip(self._waiting, range(count), strict=False)]
 
     def take(self) -> QueuedTrial:
-        """Remove and return the first; call it right after `wait` or `wait_idle` said that there is one."""
+        """Remove and return the first; call it right after `wait` or `wait_idle` reported one."""
         return self._waiting.popleft()
 
     async def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Artifacts as upload messages: pieces of at most 1 MiB; the first piece of each artifact names the whole."""
+"""Artifacts as upload messages: chunks of at most 1 MiB; the first chunk of each artifact describes the whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_head(artifact: Artifact, size_bytes: int) -> bytes:
 
 
 def is_far(address: str) -> bool:
-    """Tell whether uploads to "host:port" cross a network, which takes longer than compressing them."""
+    """Tell whether uploads to "host:port" cross a network, which is slower than compressing them."""
     return not is_loopback(host_of(address))
 
 

@@ -79,7 +79,7 @@ def _python() -> list[str]:
     """Return the folders of Python, installed packages and this project, without the script's folder."""
     project = Path(__file__).resolve().parents[1]
     ours = [str(project), str(project.with_name("cross")), str(project.with_name("device_agents"))]
-    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # $HOME is another folder by now
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # $HOME is already another folder
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     installed += [path for path in named if path.startswith("/") and Path(path) not in (Path("/"), home)]

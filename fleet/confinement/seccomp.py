@@ -148,7 +148,7 @@ def make_filter(machine: str, families: tuple[int, ...] = _SOCKET_FAMILIES) -> b
     # glibc then falls back to clone: a filter can check its flags.
     steps += [_step(_JUMP_EQUAL, _CLONE3[column], 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS)]
     steps += _by_argument(_CLONE[column], 0, [_step(_JUMP_SET, _NEW_NAMESPACES, 0, 1), refuse])
-    # A worker must not disable its end with its parent.
+    # A worker must not change the signal that ends it with its parent.
     steps += _by_argument(_PRCTL[column], 0, [_step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 1), refuse])
     typing = [step for one in (_TIOCSTI, _TIOCLINUX) for step in (_step(_JUMP_EQUAL, one, 0, 1), refuse)]
     steps += _by_argument(_IOCTL[column], 1, typing)

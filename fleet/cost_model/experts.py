@@ -1,4 +1,4 @@
-"""Three models of different kinds, and their mean: ridge, trees and a network.
+"""The mean of three different models: ridge regression, trees and a network.
 
 All predict how a candidate compares with others of its workload, in units of that workload's spread: 0 is the mean,
 higher is slower.
@@ -34,7 +34,7 @@ _PASSES = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A group as the experts take it."""
+    """A workload's candidates, prepared for training the experts."""
 
     group: Group
     rows: Rows
@@ -62,7 +62,7 @@ def standardized(log_sec: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Trained on some workloads."""
+    """Three models trained on some workloads."""
 
     weights: Vector
     """Of the ridge regression, [n_columns]."""
@@ -91,7 +91,7 @@ class Experts:
 
 
 def train(prepared: Sequence[Prepared], matrix: QuantileDMatrix, left_out: Sequence[bool], *, seed: int) -> Experts:
-    """Fit experts to all workloads but those that are left out.
+    """Fit experts to all workloads except the held-out ones.
 
     Args:
         matrix: the rows of all workloads, of `binned`.
@@ -115,7 +115,7 @@ def train(prepared: Sequence[Prepared], matrix: QuantileDMatrix, left_out: Seque
 
 
 def binned(prepared: Sequence[Prepared]) -> QuantileDMatrix:
-    """Return the rows of all workloads as trees take them."""
+    """Return the rows of all workloads in XGBoost's binned form."""
     return trees.binned(
         np.concatenate([one.rows for one in prepared]), np.concatenate([one.targets for one in prepared])
     )

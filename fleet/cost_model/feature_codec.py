@@ -1,4 +1,4 @@
-"""Features as the library keeps them: half floats, compressed; 200 bytes for a candidate of two stores. And the metrics
+"""Codec of features in the library: compressed half floats, 200 bytes for a candidate of two stores. Also the metrics
 of a snapshot: the targets that it covers.
 
 Rows are kept as they come from the extractor. A model's derived features (sums, maxima, differences from a workload's
@@ -42,7 +42,7 @@ def pack_program(program: int | None, rows: NDArray[np.float32]) -> RecordProgra
         InvalidRequest: not finite, or too large for half floats.
     """
     limit = np.finfo(np.float16).max
-    if rows.ndim != 2 or len(rows) > _MOST_ROWS or not np.all(np.abs(rows) <= limit):  # False for NaN, too
+    if rows.ndim != 2 or len(rows) > _MOST_ROWS or not np.all(np.abs(rows) <= limit):  # also refuses NaN
         raise InvalidRequest(
             f"features {rows.shape} are not finite, or beyond half floats: nothing is learnt from them"
         )
@@ -56,7 +56,7 @@ NO_PROGRAM = pack_program(None, np.empty((0, 0), np.float32))
 
 
 def program_in(stored: RecordProgram | None) -> int | None:
-    """Return the hash of a candidate's scheduled program; None: it is not known."""
+    """Program hash of a candidate; None if it is unknown."""
     return int(stored.program_hash, 16) if stored is not None and stored.program_hash else None
 
 
@@ -70,7 +70,7 @@ def unpack_rows(stores: bytes) -> NDArray[np.float32]:
         rows, columns = _SHAPE.unpack_from(stores)
         size = rows * columns * _HALF_BYTES
         unpacking = zlib.decompressobj()
-        unpacked = unpacking.decompress(stores[_SHAPE.size :], size + 1)  # more is damage, however much
+        unpacked = unpacking.decompress(stores[_SHAPE.size :], size + 1)  # a larger one is damaged, whatever its size
         if not unpacking.eof:
             raise ValueError("they end too early, or too late")
         return np.frombuffer(unpacked, "<f2").reshape(rows, columns).astype(np.float32)

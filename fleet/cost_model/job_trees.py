@@ -45,7 +45,7 @@ class JobTrees:
 
 
 def are_enough(records: Sequence[Observation]) -> bool:
-    """Tell whether there are records enough to choose by."""
+    """Tell whether there are enough records to train on."""
     return sum(math.isfinite(record.run_sec) and record.has_features for record in records) >= _MIN_RECORDS
 
 

@@ -1,4 +1,4 @@
-"""The model that workloads share: experts, each trained without some of them, and how far they can be believed.
+"""The cost model that workloads share: members trained with different folds left out, calibrated on those.
 
 Each member of the ensemble has left out another part of the workloads. So there are honest predictions for all of them
 without any further training, and from these follow the slope that turns values into logarithms of times, its spread
@@ -35,7 +35,7 @@ _LEAST_SLOPE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Conversion of values to times, learnt on workloads that the experts had not seen."""
+    """Calibration of values to times, learnt on held-out workloads."""
 
     slope: float
     """Logarithm of the time per unit of value."""
@@ -55,7 +55,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Candidates of a workload that others are compared with."""
+    """Reference candidates of a workload, with which others are compared."""
 
     reference: Reference
     centres: tuple[float, ...]
@@ -138,7 +138,7 @@ def train(groups: Sequence[Group], *, seed: int = 0) -> CostModel:
 
 
 def calibrate(groups: Sequence[Group], honest: Sequence[Vector]) -> Calibration:
-    """Return how values become times.
+    """Return the calibration that converts values to times.
 
     Args:
         honest: a value for each candidate of each group, of a model that has not seen the group.
@@ -151,7 +151,7 @@ def calibrate(groups: Sequence[Group], honest: Sequence[Vector]) -> Calibration:
     products = np.array([(values @ values, values @ times) for values, times in pairs])
     slope = max(_LEAST_SLOPE, float(products[:, 1].sum() / (products[:, 0].sum() + 1e-6)))
     noise = math.sqrt(sum(float(((times - slope * values) ** 2).mean()) for values, times in pairs) / len(pairs))
-    # Slopes differ partly because of few candidates: subtract the part explained by noise.
+    # Slopes differ partly because there are few candidates: subtract the part explained by noise.
     own = products[:, 1] / (products[:, 0] + 1e-6)
     explained = float(np.mean(noise**2 / (products[:, 0] + 1e-6)))
     work = np.log([group.flop + 1 for group in groups])
@@ -168,7 +168,7 @@ def calibrate(groups: Sequence[Group], honest: Sequence[Vector]) -> Calibration:
 
 
 def spread_out(count: int, *, shift: int = 0) -> NDArray[np.float32]:
-    """Return so many standard normal values in a fixed order: quantiles, each as far from the last as it gets."""
+    """Return standard normal quantiles in a fixed order, each as far from the previous one as possible."""
     order = [(shift + 5 * index) % count for index in range(count)]
     quantiles = [NormalDist().inv_cdf((index + 0.5) / count) for index in order]
     values = np.array(quantiles, np.float32)
@@ -182,7 +182,7 @@ def _inputs(member: Experts, one: Prepared) -> tuple[NDArray[np.float32], Vector
 
 
 def _folds(groups: Sequence[Group], seed: int) -> list[int]:
-    """Return which fold each group is in: one workload's groups on several devices are in the same."""
+    """Return the fold of each group: one workload's groups on several devices share a fold."""
     workloads = sorted({group.workload for group in groups})
     order = np.random.default_rng(seed).permutation(len(workloads))
     folds = min(FOLDS, len(workloads))

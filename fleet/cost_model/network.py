@@ -1,4 +1,4 @@
-"""A small network that looks at each store by itself: numpy, ranked pairs, Adam.
+"""A small network that evaluates each store separately: numpy, pairwise ranking loss, Adam.
 
 Two layers for each store, a sum over the stores, one layer and a value. It sees which features occur together in one
 store, which pooled rows have lost. Trained on one workload per step; pairs of its candidates are to be in the right
@@ -30,7 +30,7 @@ _LIMIT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """The candidates of one workload."""
+    """Training data from one workload."""
 
     features: Sequence[Features]
     targets: Array
@@ -42,7 +42,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Weights, and how features are normalized."""
+    """Weights, and the normalization of features."""
 
     columns: NDArray[np.int64]
     """Mask of the used features: the others were constant."""
@@ -58,7 +58,7 @@ class Network:
         return _forward(self.layers, self.normalized(features), np.cumsum(counts) - counts)[-1]
 
     def normalized(self, features: Sequence[Features]) -> Array:
-        """Return the stores of all candidates, one after the other, as the layers take them."""
+        """Return the normalized stores of all candidates, concatenated, as input of the first layer."""
         stores = np.concatenate(features)[:, self.columns]
         normalized: Array = np.clip((stores - self.middle) / self.scale, -_LIMIT, _LIMIT)
         return normalized
@@ -83,7 +83,8 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
         layers=start,
     )
     prepared = [_batch(network.normalized(one.features), one) for one in lessons]
-    # All layers in one vector, and their gradients in another: a step of Adam is then a dozen operations, not seventy.
+    # All layers in one vector, and their gradients in another: a step of Adam then takes a dozen operations, not
+    # seventy.
     weights = np.concatenate([layer.ravel() for layer in start])
     gradient, first, second = (np.zeros_like(weights) for _ in range(3))
     layers, gradients = _views(weights, start), _views(gradient, start)
@@ -96,7 +97,7 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
             gradient += _DECAY * weights
             first += (1 - _MOMENTUM) * (gradient - first)
             second += (1 - _SCALE) * (gradient * gradient - second)
-            # Both are too small at first, by known factors.
+            # Both are biased towards zero at first, by known factors.
             factor = rate * math.sqrt(1 - _SCALE**step) / (1 - _MOMENTUM**step)
             weights -= factor * first / (np.sqrt(second) + 1e-8)
     return Network(columns=columns, middle=network.middle, scale=network.scale, layers=layers)
@@ -104,7 +105,7 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Candidates of one workload."""
+    """Candidates of one workload in a training step."""
 
     stores: Array
     """Of one candidate after the other."""
@@ -129,7 +130,7 @@ def _batch(stores: Array, lesson: Lesson) -> _Batch:
 
 
 def _drawn(batch: _Batch, sample: int, random: np.random.Generator) -> _Batch:
-    """Return some of its candidates, or all if they are few."""
+    """Return a random sample of its candidates, or all if they are few."""
     if len(batch.targets) <= sample:
         return batch
     chosen = random.permutation(len(batch.targets))[:sample]
@@ -141,7 +142,7 @@ def _drawn(batch: _Batch, sample: int, random: np.random.Generator) -> _Batch:
 
 
 def _views(vector: Array, shapes: Sequence[Array]) -> tuple[Array, ...]:
-    """Return parts of a vector in the shapes of other arrays."""
+    """Return views of a vector in the shapes of other arrays."""
     ends = np.cumsum([shape.size for shape in shapes])
     return tuple(part.reshape(shape.shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True))
 
@@ -171,7 +172,7 @@ def _forward(
 
 
 def _rectified(values: Array, bias: Array) -> Array:
-    """Add a bias and cut below 0, in place."""
+    """Add a bias and apply a rectifier, in place."""
     values += bias
     return np.maximum(values, 0, out=values)
 

@@ -1,4 +1,4 @@
-"""An observation: one measured candidate, as searches and the cost model know it."""
+"""A measured candidate, as searches and the cost model use it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Observation:
 
     @property
     def is_of_rules(self) -> bool:
-        """True if MetaSchedule's rules are known to have made it."""
+        """True if it is known to come from MetaSchedule's rules."""
         return self.origin is not None and self.origin.is_of_rules
 
     @property

@@ -25,7 +25,7 @@ SAMPLES_PATH = Path(__file__).with_name("prior_cpu_samples.npz")
 
 
 def has_prior(target: Target) -> bool:
-    """Tell whether anything is known before anything is measured for a target: it is, of processors."""
+    """Tell whether the package has a prior model for a target: it has one for processors."""
     return target.is_processor
 
 
@@ -45,7 +45,7 @@ def prior_samples() -> list[Observation]:
 
 
 def pack_samples(samples: Sequence[Observation]) -> bytes:
-    """Return samples as a compressed file of arrays and JSON; those that failed are left out."""
+    """Return samples as a compressed file of arrays and JSON, without failed ones."""
     groups = grouped(samples)
     facts = [
         {
@@ -71,7 +71,7 @@ def pack_samples(samples: Sequence[Observation]) -> bytes:
 
 
 def unpack_samples(content: bytes) -> list[Observation]:
-    """Return the samples of `pack_samples`, features as half floats."""
+    """Return the samples packed by `pack_samples`, with features as half floats."""
     with np.load(io.BytesIO(content)) as file:
         arrays = {name: file[name] for name in file.files}
     ends = np.cumsum(arrays["store_counts"])

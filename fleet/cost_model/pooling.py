@@ -1,4 +1,5 @@
-"""Candidates as rows: MetaSchedule's features of each store, pooled, and relative to other candidates of the workload.
+"""Converts candidates to rows: MetaSchedule's features of each store, pooled, and relative to other candidates of the
+workload.
 
 Absolute features tell the workload apart rather than its candidates: on workloads that were left out, trees on them
 ranked .57 of pairs right, on relative ones .64.
@@ -25,7 +26,7 @@ _LEAST_SPREAD = 0.25
 
 
 def pooled(features: Sequence[Features]) -> Rows:
-    """Return a row for each candidate: logarithm of the sum over its stores, their maximum, and how many they are.
+    """Return a row for each candidate: logarithm of the sum over its stores, their maximum, and their number.
 
     Args:
         features: each with at least one store.
@@ -38,7 +39,7 @@ def pooled(features: Sequence[Features]) -> Rows:
 
 
 def plainly_pooled(features: Sequence[Features]) -> Rows:
-    """Return a row for each candidate: sum and maximum over its stores, and how many they are.
+    """Return a row for each candidate: sum and maximum over its stores, and their number.
 
     The trees of a job take these. On the rows of `pooled` they would score otherwise than stored snapshots expect.
     """
@@ -48,7 +49,7 @@ def plainly_pooled(features: Sequence[Features]) -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The frame of one workload's candidates: the same for all that are ranked together."""
+    """Location and scale of one workload's candidates, shared by all that are ranked together."""
 
     middle: NDArray[np.float32]
     """float32 [n_columns], median."""
@@ -58,10 +59,10 @@ class Reference:
 
     @classmethod
     def of(cls, rows: Rows) -> Reference:
-        """Return the reference that some candidates make; a few dozen that were not chosen for their speed are best."""
+        """Return the reference of some candidates; ideally a few dozen that were not chosen for their speed."""
         return cls(middle=np.median(rows, axis=0), spread=rows.std(axis=0))
 
     def relative(self, rows: Rows) -> Rows:
-        """Return rows as distances from the middle, in units of the spread."""
+        """Return rows as distances from the median, in units of the spread."""
         scaled: Rows = (rows - self.middle) / (self.spread + np.float32(_LEAST_SPREAD))
         return scaled

@@ -1,4 +1,4 @@
-"""Times of candidates with their uncertainty: the shared model and the workload's own records together."""
+"""Predicts times of candidates with their uncertainty, from the shared model and the workload's own records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionedModel:
-    """The shared model together with the records of one workload."""
+    """The shared model conditioned on the records of one workload."""
 
     model: CostModel
     frame: Frame
@@ -173,7 +173,7 @@ def _own_line(usual: Calibration, values: NDArray[np.float32], known: Group) -> 
 
 
 def _errors(count: int, noise: float) -> NDArray[np.float32]:
-    """Return the members' errors for single candidates, [n_members, count]; the same every time."""
+    """Return the members' errors for single candidates, [n_members, count]; deterministic."""
     drawn = np.random.default_rng(0).standard_normal((count, MEMBERS)).astype(np.float32).T
     errors: NDArray[np.float32] = (drawn - drawn.mean(axis=0)) * np.float32(noise)
     return errors

@@ -1,4 +1,4 @@
-"""Quality of a ranking of candidates."""
+"""Accuracy of a ranking of candidates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOISE = 0.03
 
 
 def ranked_right(predicted: NDArray[np.floating], run_sec: NDArray[np.floating]) -> float:
-    """Return the share of pairs of clearly different candidates that are in the right order; ties count half.
+    """Return the share of correctly ordered pairs among pairs of clearly different candidates; ties count half.
 
     Args:
         predicted: higher is slower, [n_candidates].

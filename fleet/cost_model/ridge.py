@@ -36,13 +36,13 @@ class Gram:
 
     @classmethod
     def of(cls, rows: NDArray[np.float32], targets: NDArray[np.float32], weights: NDArray[np.float32]) -> Gram:
-        """Return the sums for weighted records."""
+        """Return the sums of weighted records."""
         weighted = rows * weights[:, None]
         return cls(rows=(weighted.T @ rows).astype(np.float64), targets=weighted.T @ targets, weight=weights.sum())
 
 
 def fit(grams: Sequence[Gram], *, strength: float = STRENGTH) -> Vector:
-    """Return the weights [n_columns] that fit groups.
+    """Return the weights [n_columns] that fit these groups.
 
     Args:
         strength: penalty, as a share of the records.

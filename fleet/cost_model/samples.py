@@ -73,7 +73,7 @@ def check(samples: Iterable[Observation]) -> None:
 
 
 def grouped(samples: Iterable[Observation], *, least: int = 1) -> list[Group]:
-    """Return successful observations by workload and device model, of which there are at least so many."""
+    """Return successful observations by workload and device model, omitting groups smaller than a minimum."""
     found: dict[tuple[str, str], list[Observation]] = {}
     for sample in samples:
         if math.isfinite(sample.run_sec) and sample.has_features:

@@ -1,4 +1,4 @@
-"""Scores for a search, from the model of all workloads and from this job's own records.
+"""Scores for a search, combining the model of all workloads and this job's own records.
 
 Scores are positive and about 1 for a usual candidate, twice as much for one of half the time: MetaSchedule's search
 takes parents in proportion to their score, and counts negative ones as 0.
@@ -27,7 +27,7 @@ _MOST = 4.0
 
 
 class Ranker:
-    """Scores candidates of one workload; the same for all of one search."""
+    """Scores candidates of one workload, for the duration of one search."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Ranker:
 
     @property
     def is_blind(self) -> bool:
-        """Whether there is nothing to score with."""
+        """Whether there is no model to score with."""
         return self._shared is None and self._own is None
 
     def score(self, features: Sequence[Features]) -> NDArray[np.float64]:
-        """Return a score per candidate: positive, higher is faster; next to nothing for one without any store."""
+        """Return a score per candidate: positive, higher is faster; close to 0 for one without any store."""
         scores = np.full(len(features), np.exp(-_MOST))
         filled = [index for index, stores in enumerate(features) if len(stores)]
         if not filled:
@@ -76,7 +76,7 @@ class Ranker:
         return scores
 
     def _slowness(self, features: Sequence[Features]) -> NDArray[np.float32]:
-        """Return about how much slower than usual candidates are, as logarithms."""
+        """Return how much slower than usual candidates are, as logarithms."""
         if self._conditioned is not None:
             usual = np.log([one.run_sec for one in self._measured]).mean(dtype=np.float32)
             slowness: NDArray[np.float32] = self._conditioned.predict(features).log_sec - usual

@@ -1,4 +1,4 @@
-"""A trained model as bytes: arrays and JSON in one compressed file, nothing that could run code when it is read."""
+"""A trained model as bytes: arrays and JSON in one compressed file, without executable content."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, content: bytes) -> Snapshot:
-        """Read a snapshot's header.
+        """Parse a snapshot's header.
 
         Raises:
             InvalidRequest: it is none, or one of another feature version.
@@ -77,7 +77,7 @@ class Snapshot:
 
     @cached_property
     def model(self) -> CostModel:
-        """The model itself; read when it is first asked for.
+        """The model itself; parsed at first use.
 
         Raises:
             InvalidRequest: the content is damaged.
@@ -85,7 +85,7 @@ class Snapshot:
         return _read(lambda: _unpack(_arrays(self.content)))
 
     def predict(self, query: Query) -> Prediction:
-        """Return the times that are expected of candidates.
+        """Return the expected times of candidates.
 
         Raises:
             InvalidRequest: their features are of another version.
@@ -95,7 +95,7 @@ class Snapshot:
 
 @lru_cache(maxsize=4)
 def snapshot_of(content: bytes) -> Snapshot:
-    """Read a snapshot, once per process.
+    """Parse a snapshot, once per process.
 
     Raises:
         InvalidRequest: it is none, or one of another feature version.
@@ -130,7 +130,7 @@ def pack(model: CostModel, metrics: Mapping[str, float]) -> Snapshot:
 
 
 def _read(read: Callable[[], T]) -> T:
-    """Do a part of reading; whatever goes wrong is the content's fault."""
+    """Parse a part of the content; any failure counts as damage."""
     try:
         return read()
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:

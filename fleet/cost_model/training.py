@@ -1,4 +1,4 @@
-"""Trains snapshots from samples, and says how well they rank. Needs no TVM; 4,096 samples take about a second."""
+"""Trains snapshots from samples, and evaluates their ranking. Needs no TVM; 4,096 samples take about a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SURE = 1.64
 
 
 def train_snapshot(samples: Iterable[Observation], *, seed: int = 0) -> Snapshot:
-    """Train on measurements of real devices; others are left out.
+    """Train on measurements of real devices, ignoring others.
 
     Raises:
         InvalidRequest: a sample that no measurement can have given, or fewer than two workloads with eight samples.

@@ -25,7 +25,8 @@ _PARAMETERS = {
 }
 _MOST_BINS = 16
 
-# Half the step, 40 rounds and 32 bins rank as well (.776, .777 of left-out pairs, five seeds), and take twice as long.
+# Half the step, 40 rounds and 32 bins rank as well (77.6 % and 77.7 % of held-out pairs, five seeds), and take twice as
+# long.
 _BINNED_PARAMETERS = {
     "tree_method": "hist",
     "max_bin": _MOST_BINS,
@@ -38,7 +39,7 @@ _BINNED_EVERY = 8
 
 
 class Trees:
-    """Trained trees."""
+    """Gradient-boosted trees of XGBoost."""
 
     def __init__(self, booster: Booster) -> None:
         self._booster = booster
@@ -91,7 +92,7 @@ def fit_binned(matrix: QuantileDMatrix, weights: Vector, *, rounds: int, seed: i
 
 @functools.lru_cache(maxsize=32)
 def load(content: bytes) -> Trees:
-    """Return trained trees; read once per process."""
+    """Return trained trees; parsed once per process."""
     import xgboost
 
     booster = xgboost.Booster({"nthread": 1})

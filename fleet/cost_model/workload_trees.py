@@ -1,4 +1,4 @@
-"""Trees on a workload's own candidates, beside the model of all workloads."""
+"""Trees on a workload's own candidates, complementing the model of all workloads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEWEST = 4
 
 
 def weight_of(records: int) -> float:
-    """Return how much of a prediction comes from the workload's own records."""
+    """Return the weight of the workload's own records in a prediction."""
     return records / (records + _HALF) if records >= FEWEST else 0.0
 
 
@@ -40,7 +40,7 @@ class OwnTrees:
         log_sec: NDArray[np.float32],
         weights: NDArray[np.float32],
     ) -> None:
-        """Train.
+        """Train the trees.
 
         Args:
             shared: predictions of the shared model, [n_candidates].

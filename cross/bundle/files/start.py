@@ -1,4 +1,4 @@
-"""Checks that this machine is one that the bundle was made for, then runs the agent in this process.
+"""Checks that this machine fits the bundle, then runs the agent in this process.
 
 Nothing here needs a newer Python than 3.6, so that a machine with an old one gets a sentence instead of a traceback.
 """
@@ -29,7 +29,7 @@ def main() -> int:
         sys.stdout.write(f"this machine can run the bundle for {bundle['board']}\n")
         return 0
     sys.path[0] = LIBRARY
-    # For the processes that the agent starts.
+    # The agent's child processes read this variable.
     os.environ["PYTHONPATH"] = LIBRARY
     if not {"--tracker", "--config", "-h", "--help"}.intersection(options):
         options += discovered()
@@ -87,7 +87,7 @@ def numbers(version: str) -> "list[int]":
 
 
 def is_there(module: str) -> bool:
-    """Tell whether a module can be imported, without doing so."""
+    """Tell whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ImportError:

@@ -1,4 +1,4 @@
-"""The `adb` program as a library: short commands with a time limit, and which phones its server sees.
+"""Python interface to the `adb` program: short commands with a time limit, and the list of phones of its server.
 
 The program handles keys, USB and reconnecting, has clear exit codes, and starts its server whenever there is none.
 https://developer.android.com/tools/adb
@@ -51,17 +51,17 @@ class Adb:
     """None: $ANDROID_ADB_SERVER_PORT, else 5037."""
 
     def words(self, *words: str, serial: str = "") -> list[str]:
-        """Return the command line of an adb command."""
+        """Return the command line of an adb command as words."""
         server = () if self.server_port is None else ("-P", str(self.server_port))
         return [self.program, *server, *(("-s", serial) if serial else ()), *words]
 
     @property
     def server(self) -> str:
-        """The port of the server, by which any program reaches the same one."""
+        """Port of the server, for other programs that use the same one."""
         return str(self.server_port or os.environ.get("ANDROID_ADB_SERVER_PORT") or 5037)
 
     async def start(self, *words: str, serial: str = "") -> asyncio.subprocess.Process:
-        """Start a command that keeps running; `stdout` carries its output, errors included.
+        """Start a long-running command; `stdout` carries its output, including errors.
 
         Raises:
             DeviceError: there is no adb.
@@ -131,7 +131,7 @@ class Adb:
 
 
 async def _read_all(process: asyncio.subprocess.Process, shown: str) -> bytes:
-    """Return all that a command wrote. Limited in size, because a phone decides how much that is."""
+    """Return a command's whole output, limited in size because the phone decides how much it sends."""
     output = bytearray()
     while process.stdout is not None and (piece := await process.stdout.read(_PIECE_BYTES)):
         output += piece
@@ -147,13 +147,13 @@ class PhoneList:
     def __init__(self, adb: Adb) -> None:
         self.adb = adb
         self.links: Mapping[str, Link] = {}
-        """By serial."""
+        """Connections by serial number."""
 
         self.arrivals: dict[str, int] = {}
         """Number of times that each phone became "device": a changed number means a new connection."""
 
         self.trouble = "adb was not asked yet"
-        """Why nothing is known; empty when all is well."""
+        """Why the list is unknown; empty if it is known."""
 
         self.claimed: set[str] = set()
         """Serials that have an entry of their own in agent.yaml."""
@@ -183,7 +183,7 @@ class PhoneList:
         _lists.pop(self.adb.server, None)
 
     async def news(self, timeout_sec: float | None) -> None:
-        """Wait until anything changes, or for this long."""
+        """Wait until the list changes, or until the time limit."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), timeout_sec)
 
@@ -196,7 +196,7 @@ class PhoneList:
                     self._learn(parse_links(await self.adb.run("devices", "-l")), "")
                 except DeviceError as error:
                     self._learn({}, str(error))
-                except Exception as error:  # the outermost loop: if it ended, no phone would come or go any more
+                except Exception as error:  # outermost loop: if it ended, phones would no longer be noticed
                     logger.exception("listing phones failed")
                     self._learn({}, f"listing phones failed: {error or type(error).__name__}")
                 with contextlib.suppress(TimeoutError):
@@ -207,7 +207,9 @@ class PhoneList:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """Look at once when the server reports a change. Its own list may be stale: it does not report them all."""
+        """List the phones whenever the server reports a change. The server's own reports are incomplete and may be
+        stale.
+        """
         while True:
             try:
                 await self._hear()
@@ -235,14 +237,14 @@ class PhoneList:
         is_news = (links, trouble) != (self.links, self.trouble)
         self.trouble = trouble
         for serial, link in links.items():
-            # Also one that came back between two looks: its connection is another.
+            # Includes a phone that reconnected between two polls: its connection is another one.
             if link.state == "device" and self.links.get(serial) != link:
                 self.arrivals[serial] = self.arrivals.get(serial, 0) + 1
         self.links = links
         self._first.set()
         if not is_news:
             return
-        # Current waiters are woken; later ones wait for the next.
+        # Wake the current waiters; later ones wait for the next change.
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -262,12 +264,12 @@ def _transport_id(facts: str) -> str:
 
 
 def phones_of(adb: Adb) -> PhoneList:
-    """Return the list that all users of one adb server share."""
+    """Return the phone list that all users of one adb server share."""
     return _lists.setdefault(adb.server, PhoneList(adb))
 
 
 def _complaint(text: str) -> str:
-    """Return the line with the error; a push ends with a line that counts files."""
+    """Return the line with the error. The output of a push ends with a line that counts files."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line or "failed" in line), lines[-1] if lines else "")
 

@@ -1,4 +1,4 @@
-"""Settings of one entry of the driver android; device_agents.drivers.android.driver explains them."""
+"""Settings of one entry of the driver android, explained in device_agents.drivers.android.driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fleet.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AndroidConfig:
-    """One phone, or all of them."""
+    """Settings of one phone, or of all phones."""
 
     serial: Annotated[
         str | None,
@@ -66,5 +66,5 @@ def parse_entry(values: Mapping[str, object], where: str) -> AndroidConfig:
 
 
 def device_id(config: AndroidConfig, host_name: str) -> str:
-    """Return the name of an entry's phone in the fleet."""
+    """Return the device id of an entry's phone."""
     return config.name or f"{host_name}-{slug(config.serial or '')}"[:63]

@@ -1,4 +1,4 @@
-"""Driver for Android phones over adb: one agent on their host, one device per phone. No app, no root.
+"""Driver for Android phones over adb: one agent on the host, one device per phone. Needs no app and no root.
 
     devices:
       - driver: android              # all phones that adb lists, also those plugged in later
@@ -111,18 +111,18 @@ class AndroidDriver(Driver):
 
     @classmethod
     def find(cls, root: Path = Path("/")) -> list[dict[str, object]]:
-        """Start adb only where a phone shows the USB interface that comes with USB debugging."""
+        """Find phones. Starts adb only if a phone exposes the USB interface of USB debugging."""
         return [{}] if shutil.which("adb") and has_adb_interface(root) else []
 
     async def open(self, sweeper: StraySweeper) -> None:
-        """Begin to watch for the phone, which need not be there yet."""
+        """Start watching for the phone, which need not be connected yet."""
         await super().open(sweeper)
         self._tending = asyncio.create_task(self._tend(), name=f"tend-{self._serial}")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._set_up_once.wait(), _FIRST_LOOK_SEC)
 
     async def prepare(self) -> None:
-        """Start a fresh server on the phone: whatever the last worker left there is killed."""
+        """Start a fresh server on the phone, after killing leftovers of the last worker."""
         self._check_open()
         health = self._probe()
         files, facts = self._files, self._facts
@@ -141,13 +141,13 @@ class AndroidDriver(Driver):
                 device_type=self._config.device_type,
             )
         except DeviceUnreachable as error:
-            # No further lease until it has been set up again.
+            # Grant no further lease until the phone has been set up again.
             self._trouble, self._ready_for = str(error), 0
             raise DeviceUnreachable(f"{self.name}: {error}") from error
 
     @property
     def is_prepared(self) -> bool:
-        """False once the phone has been away: the port to its server is gone then."""
+        """False once the phone has disconnected, which removes the forwarded port of its server."""
         arrival = self._opened(self._phones).arrivals.get(self._serial, 0)
         return self._server.is_running and arrival == self._prepared_for
 
@@ -180,7 +180,7 @@ class AndroidDriver(Driver):
         await self._phones.open(_FIRST_LOOK_SEC)
 
     async def _tend(self) -> None:
-        """Set the phone up whenever it arrives, and read it while it is there."""
+        """Set the phone up whenever it connects, and read its state while it is connected."""
         phones = self._opened(self._phones)
         while True:
             arrival = phones.arrivals.get(self._serial, 0)
@@ -192,7 +192,7 @@ class AndroidDriver(Driver):
                     await self._read()
             except (DeviceError, FilesMissing, ValueError, ConfigError) as error:
                 self._ready_for, self._trouble = 0, str(error)
-            except Exception as error:  # the outermost loop: if it ended, nobody would look at the phone again
+            except Exception as error:  # outermost loop: if it ended, the phone would no longer be watched
                 trouble = f"setting the phone up failed: {error or type(error).__name__}"
                 if trouble != self._trouble:
                     logger.exception("phone not set up", extra={"device": self.name})
@@ -274,7 +274,7 @@ class PhoneFinder:
         self._known: set[str] = set()
 
     async def look(self) -> list[Driver]:
-        """Return drivers for phones that are new."""
+        """Return drivers for new phones."""
         if self._phones is None:
             if shutil.which(self._config.adb) is None:
                 raise DeviceError(MISSING.format(name=self._config.adb))
@@ -286,7 +286,7 @@ class PhoneFinder:
         return [AndroidDriver(device_id(config, self._host_name), config, self._host_name) for config in configs]
 
     async def wait(self) -> None:
-        """Return when there are phones that no look returned, also if they came before anybody waited."""
+        """Wait until there are phones that `look` has not returned, including those that came before this call."""
         while self._phones is not None and not self._fresh(self._phones):
             await self._phones.news(None)
 
@@ -300,7 +300,7 @@ class PhoneFinder:
 
 
 def has_adb_interface(root: Path) -> bool:
-    """Tell whether a USB device offers adb: class ff, subclass 42, protocol 01."""
+    """Tell whether a USB interface is adb's: class ff, subclass 42, protocol 01."""
     for interface in (root / "sys/bus/usb/devices").glob("*:*"):
         with contextlib.suppress(OSError):
             names = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")

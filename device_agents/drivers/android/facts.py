@@ -41,7 +41,7 @@ _CPU, _GPU, _BATTERY, _SKIN = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhoneFacts:
-    """Facts that stay the same while a phone is up."""
+    """Facts that do not change while a phone is up."""
 
     model: str
     """ "Google Pixel 6"."""
@@ -66,7 +66,7 @@ class PhoneFacts:
     """As its graphics driver calls it: "Qualcomm, Adreno (TM) 660, OpenGL ES 3.2"."""
 
     def cores(self, wanted: str) -> tuple[int, ...]:
-        """Return the cores of one of CORES: little are those with the lowest top clock, big are all others.
+        """Return the cores for a choice of CORES: "little" have the lowest maximum clock, "big" are all others.
 
         Raises:
             ValueError: the phone's cores are all alike, or it does not tell their clocks.
@@ -83,7 +83,7 @@ class PhoneFacts:
         return tuple(core for core, freq in sorted(self.max_freqs.items()) if (freq == lowest) == (wanted == "little"))
 
     def mcpu(self, cores: tuple[int, ...]) -> str:
-        """Return LLVM's name of the last of these cores that is known, or nothing."""
+        """Return LLVM's name of the last of these cores with a known name, or nothing."""
         parts = [self.cpu_parts[core] for core in cores if core < len(self.cpu_parts)] or list(self.cpu_parts)
         names = [ARM_CORES.get((implementer, number)) for implementer, _, number in (p.partition(":") for p in parts)]
         return next((name for name in reversed(names) if name), "")
@@ -160,7 +160,7 @@ def parse_readings(text: str) -> PhoneReadings:
 
 
 def _hottest(battery: str, thermal: str, zones: str) -> float | None:
-    """Return the temperature of the hottest processor, else of the skin, else of a zone, else of the battery."""
+    """Return the temperature of the hottest processor, else of the skin, a thermal zone, or the battery."""
     # "Cached temperatures" come first and may be old; the HAL's own are current.
     current = thermal.partition("Current temperatures from HAL")[2] or thermal
     found = re.findall(r"mValue=(-?[\d.]+), mType=(-?\d+)", current)
@@ -177,7 +177,7 @@ def _hottest(battery: str, thermal: str, zones: str) -> float | None:
 
 
 def _free_bytes(disk: str) -> int | None:
-    """Read `df -k`: the fourth number of the last line, whatever its columns are called."""
+    """Return the free bytes in the output of `df -k`: the fourth number of the last line, under any heading."""
     lines = [line.split() for line in disk.strip().splitlines()]
     if not lines or len(lines[-1]) < 4 or not lines[-1][3].isdigit():
         return None

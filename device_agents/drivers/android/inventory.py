@@ -19,7 +19,7 @@ def inventory_of(config: AndroidConfig, facts: PhoneFacts | None, *, kind: str, 
     serial = config.serial or ""
     labels = {"host": host_name, "serial": slug(serial), "runs-on": config.device_type}
     if facts is None:
-        # Enough to be listed, and no selector for an architecture matches it.
+        # Enough to list the phone. No selector for an architecture matches it.
         unknown = {"arch": "unknown", "model": "unknown", "cores": "1"}
         return Inventory(
             kind=kind,
@@ -73,11 +73,11 @@ def _listed_target(config: AndroidConfig, facts: PhoneFacts) -> str:
     try:
         return target_of(config, facts)
     except ValueError:
-        return _UNKNOWN_TARGET  # as for the cores
+        return _UNKNOWN_TARGET  # see `cores`
 
 
 def _cores(config: AndroidConfig, facts: PhoneFacts) -> tuple[int, ...]:
     try:
         return facts.cores(config.cores)
     except ValueError:
-        return facts.cores("all")  # the device is unhealthy and says why; it is listed all the same
+        return facts.cores("all")  # the device is unhealthy and reports the reason; it is listed all the same

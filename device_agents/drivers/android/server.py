@@ -1,4 +1,4 @@
-"""The TVM RPC server on a phone: which files it needs, how to install, start and stop it, leaving nothing running."""
+"""The TVM RPC server on a phone: its files, and how to install, start and stop it without leftovers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ServerFiles:
 
 
 def usual_folder(abi: str) -> Path:
-    """Return where the files for phones of an ABI are looked for, unless agent.yaml names a place."""
+    """Return the default folder of the files for phones of an ABI, used unless agent.yaml names one."""
     return data_dir() / "android" / abi
 
 
@@ -90,7 +90,7 @@ def read_files(folder: Path, *, arch: str, device_type: str) -> ServerFiles:
 
 
 class PhoneServer:
-    """Puts, starts and ends the server of one phone."""
+    """Installs, starts and stops the server of one phone."""
 
     def __init__(self, adb: Adb, serial: str) -> None:
         self._adb = adb
@@ -111,14 +111,14 @@ class PhoneServer:
         return self._process is not None and self._process.returncode is None
 
     async def put(self, files: ServerFiles, free_bytes: int | None) -> None:
-        """Copy the files unless the phone has them; older ones are removed.
+        """Copy the files unless the phone has them, and remove older ones.
 
         Raises:
             DeviceFaulted: no space.
             DeviceUnreachable: the phone went away meanwhile.
         """
         folder = f"{FOLDER}/{files.digest}"
-        # A phone that has them answers with the mark; anything else in our folder is of another build.
+        # A phone with the files answers with the mark; anything else in our folder belongs to another build.
         command = (
             f"mkdir -p {folder} && cd {FOLDER} && for d in *; do [ $d = {files.digest} ] || rm -rf $d; done; "
             f"cat {folder}/.complete 2>/dev/null || true"
@@ -130,7 +130,7 @@ class PhoneServer:
         try:
             await self._adb.push(self._serial, [str(path) for path in files.paths], folder)
         except DeviceUnreachable as error:
-            # adb says only in words why a push failed. A full phone keeps the partial files.
+            # adb reports why a push failed only as text. A full phone keeps partial files.
             free_bytes = await self._free_bytes()
             with contextlib.suppress(DeviceError):
                 await self._adb.shell(self._serial, f"rm -rf {folder}")
@@ -153,7 +153,7 @@ class PhoneServer:
         self.key = secrets.token_hex(8)
         settings = [f"LD_LIBRARY_PATH={library_path}{folder}", f"TVM_NUM_THREADS={threads}"]
         if mask:
-            # TVM would choose cores by their clock, beyond the mask.
+            # Otherwise TVM would choose cores by their clock, ignoring the mask.
             settings.append("TVM_BIND_THREADS=0")
         if device_type == "opencl":
             settings.append(f"LD_PRELOAD={folder}/{_OPENCL}")
@@ -177,7 +177,7 @@ class PhoneServer:
             raise
 
     async def stop(self) -> None:
-        """End the server and whatever its sessions left, as far as the phone can be reached."""
+        """Stop the server and the leftovers of its sessions, as far as the phone is reachable."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -190,7 +190,7 @@ class PhoneServer:
             self.local_port = 0
 
     async def kill_all(self) -> None:
-        """Kill everything that runs from our folder on the phone, including leftovers of an agent that died.
+        """Kill all processes that run from our folder on the phone, including those of a dead agent.
 
         Raises:
             DeviceUnreachable: the phone is away.
@@ -208,7 +208,7 @@ class PhoneServer:
         return None
 
     async def _read(self, process: asyncio.subprocess.Process, bound: asyncio.Future[int]) -> None:
-        # In chunks, not lines: kernels print anything, and if nobody reads, they block.
+        # Read chunks, not lines: kernels print anything, and would block if nobody read their output.
         rest = b""
         while process.stdout is not None and (piece := await process.stdout.read(_PIECE_BYTES)):
             *lines, rest = (rest + piece).split(b"\n")

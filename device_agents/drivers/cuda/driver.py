@@ -133,7 +133,7 @@ class CudaDriver(GpuDriver[Gpu]):
         self._runtime_fault = await why_not(self._libraries(), _REMEDIES)
 
     def _take_gpu(self) -> Gpu:
-        self._let_go()  # in case an earlier open came back too late
+        self._let_go()  # an earlier open may have finished after its time limit
         self._nvml = Nvml(_library(self._config))
         try:
             gpus = {gpu.uuid: gpu for gpu in self._nvml.gpus()}
@@ -172,7 +172,7 @@ class CudaDriver(GpuDriver[Gpu]):
         if self._nvml is not None and now - self._probed_at_sec >= self._probe_sec:
             self._probed_at_sec = now
             found = self._nvml.complaint(gpu.uuid)
-            # An Xid is reported once and holds until the GPU is reset, which ends the agent's hold on it, too.
+            # An Xid is reported once and holds until the GPU is reset, which also ends the agent's hold on the GPU.
             self._complaint = found or (self._complaint if "Xid" in self._complaint else "")
         reason = self._complaint or self._runtime_fault
         return Health(is_healthy=not reason, reason=reason)
@@ -184,7 +184,7 @@ class CudaDriver(GpuDriver[Gpu]):
         return self._opened(self._nvml).compute_pids(gpu.uuid)
 
     def _libraries(self) -> list[str]:
-        """Return a worker's libraries: the CUDA runtime, if a Python package brings it, and TVM's runtime for it."""
+        """Return a worker's libraries: the CUDA runtime, if a Python package contains it, and TVM's CUDA runtime."""
         tvm = own_library(self._config.tvm_library, "libtvm_runtime_cuda.so")
         return [*python_package_library("nvidia", "libcudart.so.13"), tvm]
 

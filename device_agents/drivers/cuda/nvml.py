@@ -1,4 +1,4 @@
-"""NVIDIA's management library as the cuda driver needs it: which GPUs and MIG instances there are, and how they are.
+"""Access to NVML, NVIDIA's management library: lists GPUs and MIG instances, and reads their state.
 
 NVML makes no CUDA context, so the agent may use it. Readings that a GPU does not report are None: boards differ.
 
@@ -108,7 +108,7 @@ class Nvml:
         self._is_open = True
 
     def close(self) -> None:
-        """Let go of the library. Idempotent."""
+        """Release the library. Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
@@ -118,7 +118,7 @@ class Nvml:
             self._nvml.nvmlShutdown()
 
     def gpus(self) -> list[Gpu]:
-        """Return all GPUs, each with MIG as its instances.
+        """Return all GPUs; a GPU with MIG is replaced by its instances.
 
         Raises:
             DeviceError: the driver does not answer.
@@ -151,14 +151,14 @@ class Nvml:
         )
 
     def compute_pids(self, uuid: str) -> list[int]:
-        """Return the processes that compute on it."""
+        """Return the ids of the device's compute processes."""
         handle, _ = self._handles(uuid)
         return [
             int(process.pid) for process in self._told(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
         ]
 
     def complaint(self, uuid: str) -> str:
-        """Return why the GPU cannot be used, in a sentence; empty when nothing speaks against it."""
+        """Return why the GPU cannot be used, in a sentence; empty if it can."""
         nvml = self._nvml
         try:
             _, parent = self._handles(uuid)
@@ -230,7 +230,7 @@ class Nvml:
     def _throttle_bits(self, parent: object) -> int:
         nvml = self._nvml
         found = self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons, parent)
-        if found is None:  # before driver 535 it had another name
+        if found is None:  # called differently before driver 535
             found = self._told(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, parent)
         return int(found or 0)
 
@@ -257,7 +257,7 @@ class Nvml:
                 return
 
     def _told(self, ask: Callable[..., T], *arguments: object) -> T | None:
-        """Return an answer, or None if the device or driver has none."""
+        """Return the result of a query, or None if the device or driver does not support it."""
         try:
             return ask(*arguments)
         except self._nvml.NVMLError:
@@ -265,7 +265,7 @@ class Nvml:
 
 
 def throttle_words(bits: int) -> tuple[str, ...]:
-    """Return why the clocks are lower than they could be."""
+    """Return the reasons for throttling."""
     return tuple(word for bit, word in _THROTTLE_WORDS.items() if bits & bit)
 
 

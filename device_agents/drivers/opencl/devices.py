@@ -79,7 +79,7 @@ class OpenClDevice:
 def find_opencl_devices(
     command: Sequence[str] = (sys.executable, "-m", "device_agents.drivers.opencl.devices"),
 ) -> list[OpenClDevice]:
-    """Ask a child process for the devices.
+    """List the devices, in a child process.
 
     Raises:
         DeviceMissing: there is no loader, or no driver.
@@ -151,7 +151,7 @@ def _read(library: ctypes.CDLL, platform: int, device: int) -> OpenClDevice:
     bits = number(_TYPE)
     extensions = tuple(text(_EXTENSIONS).split())
     return OpenClDevice(
-        index=0,  # known once all are sorted
+        index=0,  # set after sorting
         name=text(_NAME),
         platform=_text(_content(library.clGetPlatformInfo, platform, _PLATFORM_NAME)),
         vendor=text(_VENDOR),
@@ -185,7 +185,7 @@ def _pci_address(extensions: Sequence[str], content: Callable[[int], bytes]) -> 
 
 
 def _content(query: Callable[..., int], handle: int, what: int) -> bytes:
-    """Return the answer to a query, empty if the driver does not know it."""
+    """Return the answer to a query; empty if the driver does not support it."""
     size = ctypes.c_size_t(0)
     if query(ctypes.c_void_p(handle), ctypes.c_uint(what), ctypes.c_size_t(0), None, ctypes.byref(size)) != 0:
         return b""
@@ -200,7 +200,7 @@ def _text(content: bytes) -> str:
 
 
 def main() -> int:
-    """Print the answer for `find_opencl_devices`, and nothing else: output of drivers goes with their errors."""
+    """Print the answer for `find_opencl_devices`. Output of drivers is redirected to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     try:

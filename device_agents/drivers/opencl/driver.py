@@ -90,7 +90,7 @@ class OpenClDriver(Driver):
         check_sec: float = _CHECK_SEC,
         list_devices: Callable[[], list[OpenClDevice]] = find_opencl_devices,
     ) -> None:
-        # A CPU does not go away, and its readings are plain files.
+        # A CPU cannot disappear, and its readings are plain files.
         super().__init__(device_id, None if device.type == "cpu" else source)
         self._check_sec = check_sec
         self._list_devices = list_devices
@@ -120,7 +120,7 @@ class OpenClDriver(Driver):
     @classmethod
     def find(cls, root: Path = Path("/")) -> list[dict[str, object]]:
         icds = [path.stem for path in sorted((root / "etc/OpenCL/vendors").glob("*.icd"))]
-        if all(name == "pocl" for name in icds):  # the CPU's, or none: no need to start any
+        if all(name == "pocl" for name in icds):  # only the CPU's driver, or none: no child process needed
             return []
         found = [
             device
@@ -256,5 +256,5 @@ def _is_served_by_another(device: OpenClDevice, root: Path) -> bool:
 
 
 def _literal(text: str) -> str:
-    """Return a pattern that matches the text alone."""
+    """Return a pattern that matches exactly this text."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)

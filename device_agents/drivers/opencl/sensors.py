@@ -22,7 +22,7 @@ class GpuSensors:
         self._frequency = _first(folders, "freq1_input")
 
     def read(self, host: Telemetry) -> Telemetry:
-        """Return the host's readings with the GPU's in place of those that say nothing about it."""
+        """Return the host's readings, with the GPU's in place of readings that do not apply to it."""
         temperatures = [milli / 1e3 for path in self._temperatures if (milli := read_int(path)) is not None]
         microwatts, hertz = (None if path is None else read_int(path) for path in (self._power, self._frequency))
         return replace(

@@ -68,6 +68,6 @@ class RaspberryPiDriver(BoardDriver):
 
 
 def _arch() -> str:
-    """Return the architecture of this process; on a machine of any other kind only a recorded tree gets this far."""
+    """Return the architecture of this process. Only recorded trees in tests reach this on other kinds of machine."""
     here = architecture()
     return here if here in ("aarch64", "armv7l") else "aarch64"

@@ -1,4 +1,4 @@
-"""Whether a Raspberry Pi is slowed down, from the best of three sources.
+"""Detects throttling of a Raspberry Pi, from the best of three sources.
 
 - get_throttled in sysfs, in the foundation's kernels: the firmware's word as a hexadecimal number;
 - vcgencmd, which asks the firmware itself and takes some milliseconds: between measurements, never around one;
@@ -62,12 +62,12 @@ class Throttling:
         )
         folders = ("usr/bin", "opt/vc/bin")
         self._vcgencmd = shutil.which("vcgencmd", path=":".join(str(self._root / folder) for folder in folders))
-        # Conditions between boot and now are not news.
+        # Ignore conditions between boot and now.
         self._word = self._read_sysfs()
 
     @property
     def source(self) -> str:
-        """The source that was chosen, for people."""
+        """Name of the chosen source."""
         if self._sysfs is not None:
             return "sysfs"
         if self._vcgencmd is not None:
@@ -75,7 +75,7 @@ class Throttling:
         return "hwmon (under-voltage only)" if self._alarm is not None else "nothing"
 
     def read(self) -> list[str]:
-        """Return why the board is slower than it could be; empty when it is not, or does not say."""
+        """Return the reasons for throttling; empty if there are none, or none are known."""
         word = self._read_sysfs() if self._sysfs is not None else self._asked
         if word is not None:
             before = word if self._word is None else self._word
@@ -86,7 +86,7 @@ class Throttling:
         return []
 
     async def ask_firmware(self) -> None:
-        """Run vcgencmd, unless there is a quicker source. Never fails: without an answer nothing is known."""
+        """Read the throttling state with vcgencmd, if no faster source exists. Never fails: None means unknown."""
         if self._sysfs is not None or self._vcgencmd is None or time.monotonic() < self._silent_until_sec:
             return
         try:

@@ -1,4 +1,4 @@
-"""Driver for AMD GPUs on the agent's host, found through the kernel's own files; needs no library of ROCm itself.
+"""Driver for AMD GPUs on the agent's host, found through the kernel's own files. Needs no ROCm library.
 
     devices:
       - driver: rocm                        # all GPUs of this machine

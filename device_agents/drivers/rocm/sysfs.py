@@ -1,4 +1,4 @@
-"""AMD GPUs as the kernel shows them: KFD's topology for compute units, the DRM device for clocks, heat and memory.
+"""AMD GPUs in sysfs: compute units from KFD's topology; clocks, temperature and memory from the DRM device.
 
 Only reads files; values that a card lacks are None. `root` is "/" except in tests, which bring recorded trees.
 
@@ -87,23 +87,23 @@ def read_gpu(gpu: AmdGpu, root: Path = Path("/")) -> Telemetry:
 
 
 def compute_pids(gpu: AmdGpu, root: Path = Path("/")) -> list[int]:
-    """Return the processes that hold memory of the GPU for computing."""
+    """Return the ids of processes with compute memory on the GPU."""
     holding = (root / _PROCESSES).glob(f"[0-9]*/vram_{gpu.kfd_id}")
     return [int(path.parent.name) for path in holding if (read_int(path) or 0) > 0]
 
 
 def device_files(gpu: AmdGpu, root: Path = Path("/")) -> list[Path]:
-    """Return the files that a process has to open to compute on the GPU."""
+    """Return the device files that computing on the GPU requires."""
     return [root / "dev/kfd", root / f"dev/dri/renderD{gpu.render_minor}"]
 
 
 def unusable_file(gpu: AmdGpu, root: Path = Path("/")) -> Path | None:
-    """Return the first of them that is missing or that this user may not open."""
+    """Return the first of these files that is missing or that this user may not open."""
     return next((path for path in device_files(gpu, root) if not os.access(path, os.R_OK | os.W_OK)), None)
 
 
 def is_hung(gpu: AmdGpu, root: Path = Path("/")) -> bool:
-    """Tell whether the kernel has given up on the card: it is gone, or answers with all bits set."""
+    """Tell whether the kernel has given up on the card: it has disappeared, or reads return all ones."""
     vendor = read_word(_device(root, gpu.render_minor) / "vendor")
     return vendor is None or vendor == "0xffff"
 
@@ -123,7 +123,7 @@ def current_dpm_hz(text: str | None) -> float | None:
 
 
 def throttle_words(metrics: bytes | None) -> tuple[str, ...]:
-    """Return why the clocks are lower than they could be, from gpu_metrics of version 1.3; others do not tell."""
+    """Return the reasons for throttling, from gpu_metrics version 1.3; other versions report none."""
     if metrics is None or len(metrics) < _METRICS_1_3.size:
         return ()
     _, major, minor, status = _METRICS_1_3.unpack_from(metrics)

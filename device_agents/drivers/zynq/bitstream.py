@@ -1,4 +1,4 @@
-"""Reads bitstreams of Zynq parts and brings them into the form that Linux's FPGA manager takes. Pure, but for one read.
+"""Parses bitstreams of Zynq parts and converts them for Linux's FPGA manager. Pure, except for one read.
 
 A .bit file is a header (design, part, date, time, length) and configuration words, highest byte first. A .bin file is
 the words alone, in that order or with the bytes of each word reversed. Linux wants the latter, and checks only the
@@ -129,13 +129,13 @@ def parse_bitstream(content: bytes) -> Bitstream:
 
 
 def chip_of(part: str) -> str:
-    """Return a part's chip, without package and speed: "7z020clg400-1" -> "xc7z020"; empty if not known."""
+    """Return a part's chip, without package and speed grade: "7z020clg400-1" -> "xc7z020"; empty if unknown."""
     found = _CHIP.match(part.strip())
     return f"xc{found[1].lower()}" if found else ""
 
 
 def fabric_addresses(chip: str) -> tuple[range, ...]:
-    """Return the physical addresses at which processors find the fabric and nothing else; none for other chips.
+    """Return the physical address ranges that reach only the fabric; None for unknown chips.
 
     Those of the general purpose and high performance ports M_AXI_GP and M_AXI_HPM, as UG585 ("System Addresses") and
     UG1085 ("System Address Map") list them.
@@ -172,7 +172,7 @@ def check_chip(bitstream: Bitstream, board_part: str, *, device_name: str) -> No
 
 
 def _split_header(content: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the header's texts by their letters, and the rest."""
+    """Return the header's fields by their letters, and the rest."""
     fields: dict[str, str] = {}
     at = len(_BIT_HEAD)
     while True:
@@ -236,7 +236,7 @@ def _check_packets(image: bytes) -> int | None:
         register = header >> 13 & 0x1F
         count = (header & 0x7FF if kind == _TYPE_1 else header & 0x7FFFFFF) if is_write else 0
         if kind not in (0, 7, _TYPE_1, _TYPE_2) or (kind == _TYPE_1 and is_write and register == _REGISTER_CBC):
-            return idcode  # encrypted from here on, or a newer format: the rest cannot be checked
+            return idcode  # the rest is encrypted or in a newer format, and cannot be checked
         at += 4
         if kind in (0, 7):
             continue

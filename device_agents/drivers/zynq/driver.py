@@ -1,4 +1,4 @@
-"""Driver for AMD (Xilinx) Zynq boards: ARM cores beside a fabric that leases can program. Zynq-7000 and ZynqMP.
+"""Driver for AMD (Xilinx) Zynq boards: ARM cores beside programmable logic (the fabric). Zynq-7000 and ZynqMP.
 
     devices:
       - driver: zynq
@@ -55,7 +55,7 @@ class ZynqConfig(BoardConfig):
     ] = None
 
     def check(self, where: str) -> None:
-        CpuConfig.check(self, where)  # super() does not know a dataclass with slots
+        CpuConfig.check(self, where)  # super() does not work in a dataclass with slots
         if self.part and not chip_of(self.part):
             raise ConfigError(f"{where}: part: {self.part!r} is no Zynq; write it as xc7z020 or xczu3eg")
 
@@ -93,8 +93,9 @@ class ZynqDriver(BoardDriver):
         await super().close()
 
     async def _settle(self) -> None:
-        """Wait for a load under way, even if its client is gone: a kernel that touches the fabric now would hang the
-        board."""
+        """Wait for programming in progress, even if its client is gone: a kernel that accesses the fabric now would
+        hang the board.
+        """
         if self.fabric is not None:
             await self.fabric.settle()
 
@@ -127,7 +128,7 @@ class ZynqDriver(BoardDriver):
 
     @property
     def _part(self) -> str:
-        """The chip as configured, or as in the board's description; empty if not known."""
+        """Chip from the configuration, or from the board's description; empty if unknown."""
         return self._zynq.part or (self._board.labels.get("fpga", "") if self._board else "")
 
     def _inventory(self) -> Inventory:
@@ -141,7 +142,7 @@ class ZynqDriver(BoardDriver):
 
     def _worker_spec(self) -> WorkerSpec:
         settings: dict[str, object] = {
-            # Also without a description: then the runtime says so where a module calls the fabric.
+            # Also without a description: the runtime then reports that where a module calls the fabric.
             "registers_yaml": self._opened(self.fabric).registers_yaml,
             "root": str(self._zynq.sys_root),
         }
@@ -157,7 +158,9 @@ class ZynqDriver(BoardDriver):
         )
 
     def _reference_spec(self) -> WorkerSpec:
-        """Return a worker without the fabric: the kernel runs on the cores, and registers have one user at a time."""
+        """Return the specification of a worker without the fabric: the kernel runs on the cores, and registers have one
+        user at a time.
+        """
         return super()._worker_spec()
 
     def _probe(self) -> Health:

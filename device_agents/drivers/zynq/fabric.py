@@ -1,4 +1,4 @@
-"""The fabric of one board: programs it, and goes back to the last good bitstream when one fails.
+"""Programs the fabric of one board, and rolls back to the last good bitstream if that fails.
 
 Its memory outlives the agent: images and `state.json` in a directory of the board's own. After a restart, the fabric
 counts as programmed only if the machine has not rebooted since and the kernel says that it operates. The outcome of a
@@ -43,7 +43,7 @@ class Layer:
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """Name for messages."""
         return f"{self.design or 'unnamed'} ({self.digest[:_SHOWN_DIGITS]})"
 
 
@@ -72,7 +72,7 @@ class ZynqFabric:
         self._under_way: asyncio.Task[bool] | None = None
 
     def open(self) -> None:
-        """Recall the bitstream that an earlier agent loaded, and clean up unfinished work."""
+        """Recall the bitstream that an earlier agent loaded, and clean up its unfinished work."""
         self._manager.clear()
         try:
             state = json.loads((self._directory / "state.json").read_text())
@@ -90,12 +90,12 @@ class ZynqFabric:
 
     @property
     def registers_yaml(self) -> str:
-        """Functions for artifacts."""
+        """Description of the functions for artifacts."""
         return self._layers[-1].registers_yaml if self._is_loaded and self._layers else ""
 
     @property
     def fault(self) -> str:
-        """Why the board cannot take a lease; empty: it can."""
+        """Why the board cannot take a lease; empty if it can."""
         if self._manager.is_hanging:
             return "a write to the FPGA manager hangs in the kernel; reboot the board"
         if self._fault and self._manager.state != OPERATING:
@@ -103,7 +103,8 @@ class ZynqFabric:
         return ""
 
     async def program(self, order: ProgramOrder) -> bool:
-        """Program the fabric; return False if it holds this already. Runs to its end even if the caller is cancelled.
+        """Program the fabric; return False if it already holds this bitstream. Not interrupted if the caller is
+        cancelled.
 
         Raises:
             NotProgrammable: the kernel has no FPGA manager.
@@ -113,19 +114,19 @@ class ZynqFabric:
         if not self._manager.exists:
             raise NotProgrammable(f"{self._device_name} has no fabric to program: {self._manager.obstacle()}")
         if order.registers_yaml.strip():
-            # 48 KiB of YAML take seconds on a board.
+            # Parsing 48 KiB of YAML takes seconds on a board.
             await asyncio.to_thread(check_registers, order.registers_yaml, fabric_addresses(self._chip))
         timeout_sec = _TIMEOUT_SEC if order.timeout_sec is None else order.timeout_sec
         if not 0 < timeout_sec <= _LONGEST_SEC:
             raise InvalidRequest(f"a timeout of {timeout_sec:g} s; expected seconds above zero, up to {_LONGEST_SEC:g}")
-        # If it were cut off, the content of the fabric would be unknown. `settle` waits for the end.
+        # If programming were interrupted, the fabric's content would be unknown. `settle` waits for the end.
         task = asyncio.create_task(self._program(order, timeout_sec), name="program the fabric")
         task.add_done_callback(_retrieve)
         self._under_way = task
         return await asyncio.shield(task)
 
     async def settle(self) -> None:
-        """Return when nothing is being programmed any more."""
+        """Wait until no programming is in progress."""
         if self._under_way is not None:
             await asyncio.gather(self._under_way, return_exceptions=True)
 
@@ -140,7 +141,7 @@ class ZynqFabric:
                 registers_yaml=order.registers_yaml,
             )
             if self._holds(layer) and not order.force:
-                self._layers[-1] = layer  # another description of the same registers costs nothing
+                self._layers[-1] = layer  # a new description of the same registers needs no programming
                 self._save()
                 return False
             if layer.is_partial and not self._is_loaded:
@@ -170,7 +171,7 @@ class ZynqFabric:
         logger.info("fabric programmed", extra={"bitstream": layer.shown, "partial": layer.is_partial})
 
     async def _go_back(self) -> str:
-        """Load the last good layers again; return the result."""
+        """Roll back to the last good layers; return the result."""
         if not self._layers:
             return "There is no earlier bitstream to go back to"
         try:
@@ -201,7 +202,7 @@ class ZynqFabric:
         return self._directory / f"{layer.digest.removeprefix('sha256:')}.image"
 
     def _keep(self, layer: Layer, image: bytes) -> None:
-        """Keep the image to go back to, and remove those of former layers. On a full disk there is no going back."""
+        """Keep the image for a rollback, and remove those of former layers. On a full disk no rollback is possible."""
         kept = {self._image_path(each) for each in self._layers}
         with contextlib.suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,7 @@ def _file_name(layer: Layer) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all: a full disk leaves no half file in the way."""
+    """Replace a file atomically: a full disk leaves no partial file behind."""
     fresh = path.with_suffix(".new")
     try:
         fresh.write_bytes(content)
@@ -243,6 +244,6 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _retrieve(task: asyncio.Task[bool]) -> None:
-    """Consume the result of a task if its caller is gone."""
+    """Mark the result of a task as retrieved, since its caller may be gone."""
     if not task.cancelled() and task.exception() is not None:
         logger.debug("programming ended with an error", extra={"error": str(task.exception())})

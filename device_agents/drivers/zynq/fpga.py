@@ -1,4 +1,4 @@
-"""Linux's FPGA manager: loads a configuration into the fabric and believes nothing but the state afterwards.
+"""Linux's FPGA manager: loads a configuration into the fabric and trusts only the state read back afterwards.
 
 Vendor kernels (linux-xlnx) have the attribute `firmware` beside `state`: a file of /lib/firmware is loaded when its
 name is written, and the write returns when that is done. Kernels without it load through a device-tree overlay in
@@ -61,12 +61,12 @@ class FpgaManager:
 
     @property
     def exists(self) -> bool:
-        """True where the kernel has an FPGA manager."""
+        """True if the kernel has an FPGA manager."""
         return (self._attributes / "state").exists()
 
     @property
     def state(self) -> str:
-        """State in the kernel: "operating", "unknown", "write error", ...; empty where there is no manager."""
+        """State in the kernel: "operating", "unknown", "write error", ...; empty without a manager."""
         try:
             return (self._attributes / "state").read_text().strip()
         except OSError:
@@ -74,11 +74,11 @@ class FpgaManager:
 
     @property
     def is_hanging(self) -> bool:
-        """True while an earlier write that was given up has not come back from the kernel."""
+        """True while an abandoned write is still blocked in the kernel."""
         return self._hanging is not None and self._hanging.returncode is None
 
     def obstacle(self) -> str:
-        """Return why this process cannot program the fabric, and the remedy; empty when it can."""
+        """Return why this process cannot program the fabric, with the remedy; empty if it can."""
         if not self.exists:
             return f"{self._attributes} is not there; the kernel needs CONFIG_FPGA and the board's FPGA manager"
         if self._has_firmware_attribute:
@@ -101,7 +101,7 @@ class FpgaManager:
         return ""
 
     def clear(self) -> None:
-        """Remove the files that an agent left for the kernel when it was killed while programming."""
+        """Remove the firmware files of agents that were killed while programming."""
         for pattern in (f"{_FILE_PREFIX}{'[0-9a-f]' * NAME_DIGITS}.bin", _OVERLAY_FILE):
             for path in self._firmware_dir.glob(pattern):
                 with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ class FpgaManager:
         await self.start(name=name, is_partial=is_partial, timeout_sec=timeout_sec)
 
     async def stage(self, image: bytes, *, name: str) -> None:
-        """Put a configuration where the kernel finds it. The fabric keeps its current one.
+        """Write a configuration to the kernel's firmware folder. The fabric keeps its current one.
 
         Args:
             image: see `bitstream.Bitstream.image`.
@@ -131,7 +131,7 @@ class FpgaManager:
         await asyncio.to_thread(self._put_firmware, f"{_FILE_PREFIX}{name}.bin", image)
 
     async def start(self, *, name: str, is_partial: bool, timeout_sec: float) -> None:
-        """Load the staged bitstream and return once the fabric runs it. Afterwards its file is gone.
+        """Load the staged bitstream and return once the fabric runs it. Afterwards its file is removed.
 
         Raises:
             ProgrammingFailed: it does not run; `state` names the result.
@@ -167,7 +167,7 @@ class FpgaManager:
             self._firmware_dir.mkdir(parents=True, exist_ok=True)
             path.write_bytes(image)
         except OSError as error:
-            # Half an image is of no use, and takes up room.
+            # A partial image is useless and takes space.
             with contextlib.suppress(OSError):
                 path.unlink()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -198,7 +198,7 @@ class FpgaManager:
             raise ProgrammingFailed(f"the kernel did not apply the overlay (status: {status}); see dmesg")
 
     async def _write(self, path: Path, text: str) -> None:
-        # Isolated and without site: starts in a few milliseconds, and sees nothing of ours.
+        # Isolated and without site: starts in a few milliseconds, and ignores the user's environment.
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", fpga_writer.__file__, str(path), text, stderr=asyncio.subprocess.DEVNULL
         )
@@ -227,7 +227,7 @@ def _failed(path: Path, number: int, state: str = "") -> str:
 
 
 def _region_path(device_tree: Path) -> str:
-    """Return the path of the region that full bitstreams go to.
+    """Return the path of the region for full bitstreams.
 
     Raises:
         ProgrammingFailed: the device tree has none.

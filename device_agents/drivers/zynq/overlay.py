@@ -1,4 +1,4 @@
-"""Device-tree overlays that tell Linux to program a fabric region: made here, no device-tree compiler needed. Pure.
+"""Builds device-tree overlays that tell Linux to program a fabric region, without a device-tree compiler. Pure.
 
 The overlay has one fragment. Its target is the region, and its content names the firmware file. Format: Devicetree
 Specification 0.4, chapter 5; properties: Documentation/devicetree/bindings/fpga/fpga-region.yaml of Linux.

@@ -1,4 +1,4 @@
-"""Writes one text to one kernel file and ends with the errno, 0 when it went well. Run as a script, by itself.
+"""Writes one text to one kernel file and exits with the errno, 0 on success. Run as a standalone script.
 
 A process of its own, because a write to the FPGA manager returns once the fabric runs, which a hung fabric never does,
 and a thread that hangs in the kernel cannot be abandoned.
@@ -11,7 +11,7 @@ import sys
 
 
 def main(path: str, text: str) -> int:
-    """Write and return the errno."""
+    """Write the text and return the errno."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -1,5 +1,4 @@
-"""Function that `import tvm` calls, by the entry point group "tvm.backends". Costs nothing where there is no OpenCL
-driver.
+"""Hook that `import tvm` calls through the entry point group "tvm.backends". Free without an OpenCL driver.
 
 A module of its own, because its imports take 0.15 s.
 """
@@ -15,7 +14,7 @@ _VENDORS_VARIABLES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")
 
 
 def autoload() -> None:
-    """Offer OpenCL to the TVM that is being imported, where there is any driver."""
+    """Register OpenCL with the TVM that is being imported, if there is an OpenCL driver."""
     if not any(_VENDORS.glob("*.icd")) and not any(os.environ.get(name) for name in _VENDORS_VARIABLES):
         return
     from device_agents.runtimes.opencl import loader as opencl_loader

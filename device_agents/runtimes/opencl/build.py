@@ -28,12 +28,12 @@ _LOG_LINES = 12
 
 
 def built_for() -> str:
-    """Return the build identification of a plug-in for the installed TVM."""
+    """Return a key of the plug-in's build for the installed TVM."""
     return f"apache-tvm {tvm_version()}, apache-tvm-ffi {tvm_ffi_version()}"
 
 
 def plugin_path(folder: Path | None = None) -> Path | None:
-    """Return where the plug-in for this TVM lies or will lie, below `folder`; None without a C++ compiler."""
+    """Return the path of the plug-in for this TVM below `folder`, built or not; None without a C++ compiler."""
     compiler = _compiler()
     if compiler is None:
         return None
@@ -47,7 +47,7 @@ def plugin_path(folder: Path | None = None) -> Path | None:
 
 
 def ensure_plugin(folder: Path | None = None) -> Path:
-    """Return the plug-in, compiled now if it was not before.
+    """Return the path of the plug-in, compiling it if necessary.
 
     Raises:
         DeviceMissing: no compiler, no OpenCL headers, or no room for it.
@@ -75,9 +75,9 @@ def _make(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with (path.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.is_file():  # compiled by another process meanwhile
+        if path.is_file():  # another process has compiled it meanwhile
             return path
-        for leftover in path.parent.glob(f"{_SCRATCH}*"):  # of one that was killed
+        for leftover in path.parent.glob(f"{_SCRATCH}*"):  # left by a killed compiler
             shutil.rmtree(leftover, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=path.parent, ignore_cleanup_errors=True) as scratch:
             output = Path(scratch) / path.name
@@ -89,7 +89,7 @@ def _make(path: Path) -> Path:
 def _compile(output: Path) -> None:
     command = [_compiler() or _COMPILERS[0], *_FLAGS, f'-DFLEET_BUILT_FOR="{built_for()}"']
     command += [f"-I{_package(name) / 'include'}" for name in ("tvm", "tvm_ffi")]
-    # As one unit: TVM's headers, which take most of the time, are read once and not for each file.
+    # One translation unit: TVM's headers, which take most of the time, are read once.
     command += ["-x", "c++", "-", "-o", str(output), _LOADER]
     unit = "".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc")))
     try:

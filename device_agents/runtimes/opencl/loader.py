@@ -1,4 +1,4 @@
-"""Gives a process that has TVM's runtime an OpenCL runtime: TVM's own if its user built one, else our plug-in.
+"""Loads an OpenCL runtime into a process with TVM's runtime: TVM's own if the user built one, else our plug-in.
 
 `import tvm` calls `autoload` (see device_agents.runtimes.opencl.autoload). It loads a plug-in that is there. One that
 has still to be compiled is compiled when OpenCL is first used, as by `tvm.device("opencl").exist`: importing stays
@@ -19,7 +19,7 @@ _UPSTREAM = "libtvm_runtime_opencl.so"
 
 
 def upstream_library() -> Path | None:
-    """Return TVM's own OpenCL runtime beside its other libraries, which the wheel does not have."""
+    """Return TVM's own OpenCL runtime from the folder of its libraries. The wheel has none."""
     spec = importlib.util.find_spec("tvm")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     found = (Path(folder) / "lib" / _UPSTREAM for folder in folders)
@@ -42,14 +42,14 @@ def load_runtime(path: Path) -> None:
     library.fleet_opencl_built_for.restype = ctypes.c_char_p
     found = library.fleet_opencl_built_for().decode()
     if found != built_for():
-        # TVM's C++ classes have no stable layout: calling across versions crashes, or worse, does not.
+        # TVM's C++ classes have no stable layout: mixing versions crashes or silently corrupts memory.
         raise ConfigError(f"the OpenCL plug-in {path} was built for {found}, not for {built_for()}; remove it")
     if library.fleet_opencl_install() != 0:
         raise ConfigError(f"TVM refuses the OpenCL plug-in {path}")
 
 
 def autoload() -> None:
-    """Offer OpenCL to the TVM that is being imported. Does nothing where OpenCL or a compiler is missing."""
+    """Register OpenCL with the TVM that is being imported. Does nothing without OpenCL or a compiler."""
     import tvm_ffi
 
     if tvm_ffi.get_global_func(_DEVICE_API, allow_missing=True) is not None:

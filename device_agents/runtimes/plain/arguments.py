@@ -1,4 +1,4 @@
-"""The arguments of one call of a compiled function, in memory that the function can reach."""
+"""Arguments of one call of a compiled function, in memory that the function can access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
 
 class PackedArguments:
-    """The arguments of one call, in the form that compiled functions take; their memory is freed at the end."""
+    """Arguments of one call in the calling convention of compiled functions; their memory is freed at the end."""
 
     def __init__(self, library: ctypes.CDLL, args: Sequence[Argument]) -> None:
         self._library = library
@@ -51,7 +51,7 @@ class PackedArguments:
         self._tensors.clear()
 
     def written(self) -> list[Tensor]:
-        """Return the tensors that a caller wants back, see `wanted_back`."""
+        """Return the tensors to send back to the caller, see `wanted_back`."""
         found = [self._tensors[index] for index in wanted_back(self._args, range(self.count))]
         return [Tensor(spec, ctypes.string_at(tensor.data, size) if size else b"") for tensor, size, spec in found]
 

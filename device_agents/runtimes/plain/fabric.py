@@ -1,4 +1,4 @@
-"""The plain runtime with a fabric beside it: the counterpart of device_agents.runtimes.fabric without TVM's runtime."""
+"""The plain runtime with a fabric beside it: device_agents.runtimes.fabric without TVM's runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PlainFabricRuntime(PlainRuntime):
     """Runs candidates on a board's 32-bit CPU, beside its fabric."""
 
     def __init__(self, *, registers_yaml: str, root: str = "/") -> None:
-        """Register the functions. Arguments and errors as of FabricCalls."""
+        """Register the functions. Arguments and errors are those of FabricCalls."""
         super().__init__()
         self._calls = FabricCalls(registers_yaml, Path(root))
         for name in self._calls.names:

@@ -1,4 +1,4 @@
-"""The C library of the plain runtime as Python sees it: its types, its functions, and where it lies."""
+"""ctypes interface to the plain runtime's C library: types, functions, and path."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def python_value(value: AnyValue) -> int | float | None:
 
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    # Global: artifacts look for the one symbol that they miss in it.
+    # Loaded globally: artifacts resolve their one undefined symbol against it.
     library = ctypes.CDLL(str(_path()), ctypes.RTLD_GLOBAL)
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32
     for name, result, arguments in (
@@ -87,7 +87,7 @@ def load_library() -> ctypes.CDLL:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    # Artifacts do not list their dependencies: mathematical functions, and division on 32-bit ARM.
+    # Artifacts do not list their dependencies: the mathematical functions, and on 32-bit ARM the division.
     for name in ("libm.so.6", "libgcc_s.so.1"):
         with contextlib.suppress(OSError):
             ctypes.CDLL(name, ctypes.RTLD_GLOBAL)

@@ -39,7 +39,7 @@ from fleet.domain.proving import ProofArgument, ProofOrder
 from fleet.domain.tvm_versions import tvm_version
 
 if TYPE_CHECKING:
-    from _ctypes import _Pointer  # arguments of a callback; known to type checkers only
+    from _ctypes import _Pointer  # type of arguments of a callback; exists for type checkers only
 
 PackedFunction = Callable[..., None]
 """Called with integers, floats, and addresses of data as integers."""
@@ -63,7 +63,7 @@ _NEEDS_RUNTIME = (
 
 
 def is_only_choice() -> bool:
-    """Tell whether there is no other: TVM is not installed, and no wheel of it exists for this machine."""
+    """Tell whether TVM's runtime is unavailable: not installed, and without a wheel for this machine."""
     return tvm_version() is None and (BUNDLED.exists() or platform.machine() not in _WITH_WHEELS)
 
 
@@ -100,7 +100,7 @@ class PlainRuntime:
             return 0
 
         callback = CALLBACK(called)
-        self._callbacks.append(callback)  # called for as long as the process lives
+        self._callbacks.append(callback)  # must stay alive as long as the process
         if self._library.plain_register(name.encode(), callback, len(self._callbacks)):
             raise RuntimeError(f"{name!r} cannot be registered: its name is too long, or there are too many")
 
@@ -175,7 +175,7 @@ class PlainRuntime:
 
 
 class _Module:
-    """One loaded artifact."""
+    """Loaded artifact."""
 
     def __init__(self, library: ctypes.CDLL, path: str) -> None:
         self._library = library
@@ -198,7 +198,7 @@ class _Module:
 
 
 def _checked(evaluator: Evaluator) -> Evaluator:
-    """Return the knobs as they are turned here."""
+    """Return the evaluator with the settings that this runtime supports."""
     if evaluator.f_preproc:
         raise CandidateFailed(
             ErrorKind.BAD_ARGUMENTS,
@@ -210,7 +210,7 @@ def _checked(evaluator: Evaluator) -> Evaluator:
 
 
 def _as_argument(arg: ProofArgument) -> TensorSpec:
-    """Return the specification as an output, so that its memory is allocated without random content."""
+    """Return the specification as an output's, so that its memory is allocated but not filled."""
     return replace(arg.spec, is_output=True)
 
 

@@ -1,4 +1,4 @@
-"""The first words between a client and a TVM RPC server, spoken without TVM.
+"""Handshake between a client and a TVM RPC server, implemented without TVM.
 
 The client sends the magic number, the length of its name, and its name, "client:<key>" with options after a space. The
 server answers with the magic number when it takes the session, with one above it when the key is taken, with two above
@@ -25,16 +25,16 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
 class NotServed(Exception):
-    """The server is not there, or does not take the session. The text names the error and the remedy."""
+    """The server is unreachable or refuses the session. The text gives the error and the remedy."""
 
 
 def name_with_options(key: str, session_sec: int) -> str:
-    """Return a client's name without "client:": the key, and the time of the session's end."""
+    """Return a client's name without "client:": the key, and the deadline of the session."""
     return f"{key} -timeout={session_sec}"
 
 
 def greeting(key: str, session_sec: int) -> bytes:
-    """Return the client's message."""
+    """Return the client's first message."""
     name = f"client:{name_with_options(key, session_sec)}".encode()
     return _INT.pack(_MAGIC) + _INT.pack(len(name)) + name
 
@@ -61,7 +61,7 @@ def check_answer(content: bytes, address: str, key: str) -> None:
 
 
 def name_length(content: bytes, address: str) -> int:
-    """Return how long the name is that follows the answer.
+    """Return the length of the name that follows the answer.
 
     Raises:
         NotServed: no length of a name.
@@ -92,7 +92,7 @@ def knock(host: str, port: int, key: str, timeout_sec: float) -> None:
 
 
 async def knock_patiently(host: str, port: int, key: str) -> None:
-    """Open and close one session, however long the server serves others first. Only cancelling gives it up half way.
+    """Open and close one session, however long the server is busy with others. Only a cancellation interrupts it.
 
     Raises:
         NotServed: why there was none.
@@ -113,7 +113,7 @@ async def knock_patiently(host: str, port: int, key: str) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel probe the other end: a peer that lost its power says nothing, and would be awaited for ever."""
+    """Enable TCP keepalive: a peer that lost its power sends nothing, and would be awaited for ever."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
@@ -121,7 +121,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 async def _read(reader: asyncio.StreamReader, size: int) -> bytes:
-    """Return `size` bytes, or those that came before the end."""
+    """Return `size` bytes, or fewer at the end of the stream."""
     try:
         return await reader.readexactly(size)
     except asyncio.IncompleteReadError as error:

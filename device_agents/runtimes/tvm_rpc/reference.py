@@ -1,4 +1,4 @@
-"""The reference kernel of a device behind a TVM RPC server: work that the server has, and times, by itself.
+"""Reference kernel of a device behind a TVM RPC server: a workload that the server provides and times itself.
 
 Nothing can be compiled there and nothing is uploaded: TVM's runtime fills a small tensor with random numbers, always
 the same computation, in one thread. Its evaluator takes the time over there, as it does for candidates, so the network
@@ -39,10 +39,10 @@ _SETTLE_SEC = 0.1
 
 
 class RpcReferenceKernel:
-    """Times the work in one session. Keeps the session open, so it goes before the next one is opened."""
+    """Times the workload in one session. Must be done before the next session, since it keeps its session open."""
 
     def __init__(self, ffi: ModuleType, session: tvm_ffi.Module, cpu: tvm_ffi.Device) -> None:
-        """Prepare the work on the processor of the server.
+        """Prepare the workload on the processor of the server.
 
         Args:
             ffi: the module tvm_ffi.
@@ -60,7 +60,7 @@ class RpcReferenceKernel:
         )
 
     def __call__(self) -> list[float]:
-        """Return how long the work took in each piece of a run [s]."""
+        """Return the time of each piece of a run [s]."""
         give_up_at = time.monotonic() + _SETTLE_SEC
         while True:
             secs = list(struct.unpack(f"@{_PIECES}d", self._evaluate(self._tensor)))

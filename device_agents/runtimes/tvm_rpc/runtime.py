@@ -1,4 +1,4 @@
-"""Runs candidates on a device behind a TVM RPC server: an Android phone, or a board that speaks nothing else.
+"""Runs candidates on a device behind a TVM RPC server: an Android phone, or another board without an agent.
 
 The worker process on the agent's machine is the client; tvm_ffi and TVM's runtime libraries have all that it takes.
 The artifact is uploaded, loaded and timed there: times are the server's, without the network.
@@ -68,7 +68,7 @@ class RpcRuntime(TvmRuntime):
         device_index: int = 0,
         session_sec: int = 600,
     ) -> None:
-        """Connect with the first candidate, so that a failure is its result.
+        """Connect with the first candidate, so that a failed connection is its result.
 
         Args:
             session_sec: after this time the server ends a session.
@@ -96,7 +96,7 @@ class RpcRuntime(TvmRuntime):
         raise NotProvable("boards that are reached over TVM's RPC serve one connection at a time")
 
     def reference(self) -> list[float]:
-        """Time the reference kernel over there; nothing where there is none, or where it would tell nothing."""
+        """Time the reference kernel on the server; return no times if it has none, or if they would tell nothing."""
         if self._wanted[0] not in WITNESSED:
             return []
         with self._connected(_REFERENCE_SEC):
@@ -109,13 +109,13 @@ class RpcRuntime(TvmRuntime):
 
     @property
     def _server(self) -> tvm_ffi.Module:
-        """The session that `_connected` opened."""
+        """Session that `_connected` opened."""
         if self._session is None:
             raise RuntimeError("there is no session with the TVM RPC server")
         return self._session
 
     def _call_model(self, call: Call, path: str) -> list[Tensor]:
-        """Run a function of the Relax VM over there. Its result stays there; only tensors come, one by one."""
+        """Run a function of the server's Relax VM. Its result stays there; only tensors are fetched, one by one."""
         machine = self._module(call, path)
         arguments = self._arguments(call.args)
         try:
@@ -135,7 +135,7 @@ class RpcRuntime(TvmRuntime):
     def _open_device(self, device_type: str, device_index: int) -> tvm_ffi.Device | None:
         if self._session is None:
             return None
-        # By number: the names of a session's devices are valid in this session only.
+        # Pass numbers: a session's device names are valid in this session only.
         local = self._ffi.device(device_type, device_index)
         index = self._ffi.get_global_func("rpc.SessTableIndex")(self._session)
         return self._ffi.device(local.dlpack_device_type() + (index + 1) * _SESSION_MASK, device_index)
@@ -145,12 +145,12 @@ class RpcRuntime(TvmRuntime):
         return None if device_type == "cpu" else self._ffi.device("cpu", 0)
 
     def _settle(self) -> None:
-        """Do nothing: kernels run over there."""
+        """Do nothing: kernels run on the server."""
 
     def _load(self, path: str, kind: ModuleKind) -> tvm_ffi.Module:
         if kind is ModuleKind.FUNCTIONS:
             return super()._load(path, kind)
-        # The Relax VM runs over there: it is told the devices by the numbers that they have there.
+        # The Relax VM runs on the server: pass it the device numbers that are valid there.
         theirs = self._ffi.device(*self._wanted)
         ours, self._device = self._device, theirs
         try:
@@ -171,13 +171,13 @@ class RpcRuntime(TvmRuntime):
                     f"the artifact arrived cut short, as on a full disk: make room on the device ({error})",
                 ) from error
             raise
-        # Loaded it stays until the session ends; the device's disk is small.
+        # A loaded module stays until the session ends; the device's disk is small.
         self._server.get_function("tvm.rpc.server.remove")(name)
         return module
 
     @contextmanager
     def _connected(self, timeout_sec: float) -> Iterator[None]:
-        """Have a session for this long. An error of the connection ends the worker."""
+        """Keep a session open for this long. A connection error ends the worker."""
         try:
             if self._session is None or time.monotonic() + timeout_sec > self._ends_at:
                 self._connect(timeout_sec)
@@ -190,7 +190,7 @@ class RpcRuntime(TvmRuntime):
     def _connect(self, timeout_sec: float) -> None:
         for kept in self._modules.values():
             kept.clear()
-        # Whatever keeps the former session open: the server takes no other before it has ended.
+        # Drop everything that keeps the former session open: the server takes no other before it has ended.
         self._device = self._session = self._reference = None
         session_sec = max(self._session_sec, math.ceil(timeout_sec + _SPARE_SEC))
         name = name_with_options(self._key, session_sec)
@@ -208,7 +208,7 @@ class RpcRuntime(TvmRuntime):
         return f"{self._host}:{self._port}"
 
     def _end(self, error: Exception) -> WorkerEnd:
-        """Tell a candidate that took its session with it from a device that is gone."""
+        """Distinguish a candidate that ended its session from a device that is gone."""
         first_line = next((line for line in str(error).splitlines() if line.strip()), "")
         try:
             knock(self._host, self._port, self._key, _CONNECT_SEC)
@@ -227,7 +227,7 @@ class RpcRuntime(TvmRuntime):
             self._copy_from(tensor, ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p), size)
 
     def _prepare(self, libraries: Sequence[str]) -> None:
-        """Nothing is loaded here: the device's libraries are the server's."""
+        """Do nothing: the server has the device's libraries."""
 
 
 def _is_broken(error: Exception) -> bool:
@@ -236,7 +236,7 @@ def _is_broken(error: Exception) -> bool:
 
 @contextmanager
 def _time_limit(limit_sec: float) -> Iterator[None]:
-    """Interrupt a wait of TVM in C++: it checks for signals after each interrupted system call."""
+    """Interrupt TVM while it waits in C++: it checks for signals after each interrupted system call."""
 
     def interrupt(*_: object) -> None:
         raise TimeoutError(f"no answer within {limit_sec:g} s; it serves another session, or hangs")

@@ -26,16 +26,16 @@ CA, CERT, KEY = "ca.pem", "cert.pem", "key.pem"
 """Names of the files in a cluster's folder of certificates."""
 
 _SETTINGS = {
-    # Ours are few and last for seconds, and a build's machine is kept busy by its own pool: a task that moves would
-    # leave its warm search behind.
+    # Our tasks are few and last for seconds, and each builder's pool keeps its machine busy: a stolen task would leave
+    # its warm search behind.
     "distributed.scheduler.work-stealing": False,
-    # A builder that hangs with its machine says nothing more: its tasks begin anew elsewhere after this.
+    # A builder that hangs with its machine sends nothing more: its tasks restart elsewhere after this time.
     "distributed.scheduler.worker-ttl": "60s",
-    # So many builders may die under one task before it fails.
+    # Number of builders that may die under one task before it fails.
     "distributed.scheduler.allowed-failures": 3,
-    # Of a big model's cost model samples; the warning would be about our own design.
+    # Samples of a large model's cost model; the warning would criticise our own design.
     "distributed.admin.large-graph-warning-threshold": "1GB",
-    # Modules that monitor Python in a process that only waits for others.
+    # Dask modules that monitor Python, in a process that only waits for others.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.diagnostics.nvml": False,
@@ -49,7 +49,7 @@ _OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """A Dask scheduler. `check` says whether it may be used."""
+    """Address of a Dask scheduler, validated by `check`."""
 
     address: str
     """tls://host:port."""
@@ -63,7 +63,7 @@ class ClusterAddress:
         return self.certs or own_certs()
 
     def check(self) -> None:
-        """Refuse an unusable cluster.
+        """Refuse an unusable address or certificate folder.
 
         Raises:
             ConfigError: Dask is not installed, the address is malformed or without TLS, or certificates are missing or
@@ -150,7 +150,7 @@ def versions() -> str:
 
 
 def settle() -> None:
-    """Set Dask up as we need it in this process, and leave its log to ours."""
+    """Configure Dask for this process, and route its log to ours."""
     import dask.config
     import distributed  # noqa: F401 - sets up its own logging, which is undone below
 
@@ -160,4 +160,5 @@ def settle() -> None:
         found.handlers.clear()
         found.propagate = True
         found.setLevel(logging.WARNING)
-    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # each failed handshake, of which we report the last
+    # it logs each failed handshake, of which we report the last
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)

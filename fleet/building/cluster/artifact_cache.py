@@ -1,4 +1,4 @@
-"""Artifacts that a builder keeps until somebody wants them, the newest as far as they fit."""
+"""A builder's cache of artifacts until they are fetched; evicts the oldest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ArtifactCache:
         self._lock = threading.Lock()
 
     def put(self, artifact: Artifact) -> Artifact:
-        """Take an artifact's file over, and return the artifact as it is here."""
+        """Move an artifact's file into the cache, and return the artifact with its new path."""
         here = replace(artifact, path=self._folder / artifact.path.name)
         size_bytes = artifact.path.stat().st_size
         with self._lock:
@@ -37,7 +37,7 @@ class ArtifactCache:
         return here
 
     def get(self, digest: str) -> Artifact | None:
-        """Return an artifact; None: it is not here."""
+        """Return an artifact; None if it is not in the cache."""
         with self._lock:
             found = self._artifacts.get(digest)
             if found is None:

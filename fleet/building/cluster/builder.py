@@ -1,4 +1,4 @@
-"""One machine's builder, inside its Dask worker: a task that comes is handed to our own build pool.
+"""A machine's builder inside its Dask worker: passes incoming tasks to our own build pool.
 
 A Dask worker has threads, which cannot be stopped and share one fate. So its threads only wait: a task that crashes or
 hangs does so in a process of the pool, within the task's time limit, and the Dask worker never notices.
@@ -28,10 +28,10 @@ from fleet.errors import BuildError, FleetError
 T = TypeVar("T")
 
 SLOT = "slot of "
-"""Begins the name of Dask's resource for one process of a builder's pool; the builder's versions end it."""
+"""Prefix of the name of Dask's resource for one process of a builder's pool, followed by the builder's versions."""
 
 DELIVERY = "delivery by "
-"""The same for delivering artifacts, which need not wait for builds."""
+"""The same for deliveries of artifacts, which need not wait for builds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Errand:
 
     timeout_sec: float
     near: str = ""
-    """Rather run it in the process that had tasks of this key before."""
+    """Key of related tasks: preferably run it in the process that ran those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class BuiltElsewhere(Artifact):
     """An artifact on the builder that made it; `path` is for a copy, if one is needed here."""
 
     task: BuildTask
-    """Makes it again, should that builder be gone."""
+    """Builds it again if that builder is gone."""
 
     builder: str
 
@@ -86,7 +86,7 @@ class Builder:
             answer = Answer(value=self._run(call, errand))
         except FleetError as error:
             answer = Answer(error=error)
-        except RuntimeError as error:  # the pool is being shut down with its builder
+        except RuntimeError as error:  # the pool is shut down together with its builder
             answer = Answer(error=BuildError(f"the builder {self.address} was stopped: {error}"))
         return TaskOutcome(answer=answer, builder=self.address, host_fingerprint=machine_fingerprint())
 
@@ -121,13 +121,13 @@ _builder: Builder | None = None
 
 
 def set_builder(builder: Builder | None) -> None:
-    """Log the versions that this process builds with."""
+    """Set the builder of this process, or None to clear it."""
     global _builder  # Dask calls functions by name, and a process has one builder
     _builder = builder
 
 
 def this_builder() -> Builder:
-    """Return the versions that this process builds with.
+    """Return the builder of this process.
 
     Raises:
         RuntimeError: it is no builder of ours.
@@ -143,10 +143,10 @@ def run_errand(errand: Errand) -> TaskOutcome:
 
 
 def errand_of(fn: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
-    """Return a call as it travels."""
+    """Return a call in the form that is sent to a builder."""
     return pickle.dumps(partial(fn, *args, **kwargs))
 
 
 def resource_name(kind: str) -> str:
-    """Return the resource that our tasks take: only builders of the same versions have it, so no other gets one."""
+    """Return the Dask resource that our tasks require: only builders with the same versions have it."""
     return f"{kind}{versions()}"

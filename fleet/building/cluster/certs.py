@@ -48,7 +48,7 @@ def ensure_certs(folder: Path) -> None:
             shutil.rmtree(folder)
         fresh.rename(folder)
     except OSError as error:
-        if not (folder / CERT).is_file():  # else another process was faster
+        if not (folder / CERT).is_file():  # otherwise another process was faster
             raise ConfigError(f"cannot write certificates to {folder}: {error.strerror}") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -88,7 +88,7 @@ def make_certs(folder: Path, now: datetime | None = None) -> None:
                 made.append(folder / name)
                 file.write(content)
     except OSError as error:
-        for path in made:  # half of them would be in the way of the next attempt
+        for path in made:  # a partial set would block the next attempt
             path.unlink(missing_ok=True)
         raise ConfigError(f"cannot write certificates to {folder}: {error.strerror}") from error
 

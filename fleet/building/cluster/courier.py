@@ -1,4 +1,4 @@
-"""The optimizer's side of deliveries: asks the builders that have artifacts to put them where they are measured."""
+"""The optimizer's side of deliveries: tells builders to send their artifacts to the agents that measure them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClusterCourier:
         self._pool = pool
 
     async def bring(self, artifacts: Sequence[Artifact], device: Device) -> None:
-        """Have the device's agent get them, or this machine.
+        """Have the builders upload artifacts to the device's agent, or else to this machine.
 
         Raises:
             ArtifactRefused: see `Device.ensure`; or one of them is nowhere any more.
@@ -67,7 +67,7 @@ class ClusterCourier:
 
 
 async def _ticket(device: Device) -> UploadTicket | None:
-    """Return a ticket of the device's session; None: its agent is too old to make one."""
+    """Return an upload ticket of the device's session; None if its agent is too old to issue one."""
     try:
         return await device.make_upload_ticket()
     except FleetError as error:

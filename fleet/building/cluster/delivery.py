@@ -1,4 +1,4 @@
-"""Delivers a builder's artifact to the device that measures it: from builder to agent, without the optimizer between.
+"""Delivers an artifact from its builder directly to the agent of the device that measures it, bypassing the optimizer.
 
 The builder gets a ticket of the session, good for putting artifacts and for nothing else. If it cannot reach the agent,
 the artifact travels to the optimizer, which uploads it. A builder that is gone, or has cleared
@@ -47,21 +47,21 @@ class Delivery:
     """Of the machine that asks, for which the agent's address is true."""
 
     timeout_sec: float
-    """For building one of them again."""
+    """Time limit for rebuilding one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """Its result."""
+    """Result of a delivery."""
 
     is_put: bool
-    """The agent has all of them."""
+    """Whether the agent has all of them."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     """By digest, if not."""
 
     refused: str = ""
-    """Why the agent, or a look at the device's facts, refused one."""
+    """Why the agent, or a check against the device's facts, refused one."""
 
 
 async def run_delivery(delivery: Delivery) -> TaskOutcome:
@@ -71,7 +71,7 @@ async def run_delivery(delivery: Delivery) -> TaskOutcome:
         answer = Answer(value=await _deliver(builder, delivery))
     except FleetError as error:
         answer = Answer(error=error)
-    except RuntimeError as error:  # the pool is being shut down with its builder
+    except RuntimeError as error:  # the pool is shut down together with its builder
         answer = Answer(error=BuildError(f"the builder {builder.address} was stopped: {error}"))
     return TaskOutcome(answer=answer, builder=builder.address, host_fingerprint=machine_fingerprint())
 
@@ -117,7 +117,7 @@ async def _put(ticket: UploadTicket, artifacts: Sequence[Artifact]) -> None:
 
 async def _reaches(address: str, asker_fingerprint: str) -> bool:
     if is_loopback(host_of(address)) and asker_fingerprint != machine_fingerprint():
-        return False  # it would be another agent, of this machine
+        return False  # the address would be that of another agent, on this machine
     if time.monotonic() - _unreached.get(address, -_UNREACHED_SEC) < _UNREACHED_SEC:
         return False
     host, _, port = address.rpartition(":")

@@ -24,11 +24,11 @@ class Member:
     """Of the packages that have to match those of its users."""
 
     is_usable: bool
-    """Whether they are the same as here."""
+    """Whether its versions equal those of this process."""
 
 
 async def members(cluster: ClusterAddress, timeout_sec: float) -> list[Member]:
-    """Ask a scheduler for its builders, sorted by host; other workers of it are none.
+    """Return a scheduler's builders, sorted by host, without its other workers.
 
     Raises:
         ConfigError: see `ClusterAddress.check`.

@@ -1,4 +1,4 @@
-"""The optimizer's side of a cluster: the pool's methods, with tasks that run on builders known to Dask.
+"""The optimizer's side of a cluster: the pool's interface, with tasks that run on builders through Dask.
 
 A builder that dies costs time: Dask begins its tasks anew elsewhere, three times at most. So does a scheduler that
 comes back within a minute: unfinished tasks are submitted again.
@@ -55,7 +55,7 @@ class DaskPool:
     def __init__(
         self, cluster: ClusterAddress, *, timeout_sec: float = 30.0, connect_timeout_sec: float = 30.0
     ) -> None:
-        """Connect to nothing yet.
+        """Store the arguments. `open` connects.
 
         Args:
             timeout_sec: limit for a task of `submit`.
@@ -101,15 +101,15 @@ class DaskPool:
     def submit_near(
         self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
-        """Run `fn` on the builder, and in the process, that had tasks of this key before, while that builder lives."""
+        """Run `fn` on the builder, and in the process, that ran earlier tasks of this key, while that builder lives."""
         return self._submit(timeout_sec, key, fn, args, kwargs)
 
     def submit_delivery(self, builder: str, delivery: Delivery) -> Future[Delivered]:
-        """Fetch an artifact from its builder; another one builds it again if that one is gone."""
+        """Fetch an artifact from its builder; if that one is gone, another rebuilds it."""
         return self._begin(partial(self._run_delivery, builder, delivery))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more tasks. Without `wait`, drop those under way: their futures are cancelled."""
+        """Accept no more tasks. Without `wait`, drop those in progress: their futures are cancelled."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -178,7 +178,7 @@ class DaskPool:
                 return outcome
 
     async def _scheduler_back(self, client: Client, error: BaseException) -> None:
-        """Wait until the client is connected again.
+        """Wait until the client has reconnected.
 
         Raises:
             BuildersUnavailable: the scheduler stayed away.
@@ -235,7 +235,7 @@ class DaskPool:
 
 
 def matching(offered: Collection[tuple[str, Collection[str]]], address: str) -> list[str]:
-    """Return the names of the builders that have our versions; none, if there is no builder yet.
+    """Return the names of the builders with our versions; empty before the first one connects.
 
     Args:
         offered: name and resources of each Dask worker.

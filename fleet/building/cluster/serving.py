@@ -78,7 +78,7 @@ async def serve_scheduler(host: str, port: int, certs: Path | None, on_ready: Ca
 
 
 async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]) -> None:
-    """Build for a cluster until cancelled; if its scheduler goes away, join again when it is back.
+    """Build for a cluster until cancelled; rejoin when its scheduler returns after an outage.
 
     Raises:
         ConfigError: see `ClusterAddress.check`; TVM is not as it should be.
@@ -133,5 +133,5 @@ async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[s
     try:
         await worker.finished()
     finally:
-        # First leave, so that unfinished tasks begin anew elsewhere; their end here does not matter then.
+        # Leave first, so that unfinished tasks restart elsewhere; their end here does not matter then.
         await worker.close(executor_wait=False)

@@ -1,4 +1,5 @@
-"""The shapes of the commands' output with --json: the reference is made from this, a test holds it to the commands.
+"""Schemas of the commands' output with --json. The reference is generated from them, and a test compares the commands'
+output.
 
 Every object also has "schema", the version of all of these; `fleet.cli.json_out` has the rules that they share.
 """

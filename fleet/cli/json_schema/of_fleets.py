@@ -29,7 +29,7 @@ class Devices(TypedDict):
 
 
 class Leases(TypedDict):
-    """`fleet leases`, and `fleet leases revoke`: the one that ended"""
+    """`fleet leases`, and `fleet leases revoke`: the revoked one"""
 
     leases: list[Lease]
 
@@ -42,7 +42,7 @@ class Requests(TypedDict):
 
 
 class Cancelled(TypedDict):
-    """`fleet request cancel`: what was taken out of the queue"""
+    """`fleet request cancel`: the cancelled request"""
 
     requests: list[PendingRequest]
 
@@ -213,7 +213,7 @@ class Joined(TypedDict):
 
 
 class Deployed(TypedDict):
-    """`fleet agent deploy`; what ran already as asked tells no address and no devices"""
+    """`fleet agent deploy`; without address and devices if the requested agent was already running"""
 
     host: str
     is_changed: bool

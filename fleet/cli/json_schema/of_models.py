@@ -110,7 +110,7 @@ class Repeats(TypedDict):
 
 
 class Ratio(TypedDict):
-    """Ratio of two times measured in turns, with its 99 % confidence interval."""
+    """Ratio of two times measured alternately, with its 99 % confidence interval."""
 
     ratio: float
     low: float
@@ -118,7 +118,7 @@ class Ratio(TypedDict):
 
 
 class TunedModel(TypedDict):
-    """The whole model; its times are milliseconds, as they were from the first version on."""
+    """The whole model; its times are in milliseconds, as in the first version."""
 
     untuned_ms: float | None
     untuned_above_ms: float | None
@@ -175,7 +175,7 @@ class Reports(TypedDict):
 
 
 class Memory(TypedDict):
-    """A rate of reading what is as large as this; null: however large."""
+    """Read rate of a working set of this size; null: of any size."""
 
     size_bytes: int | None
     bytes_per_sec: float

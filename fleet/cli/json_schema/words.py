@@ -1,4 +1,4 @@
-"""Parts of the shapes."""
+"""Common parts of the schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Free = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """All fields of a message of protos/fleet/v1; what is unknown is null."""
+    """All fields of a message of protos/fleet/v1; unknown values are null."""
 
     name: str
 
