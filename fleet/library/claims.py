@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import POISON, ErrorKind
 from fleet.domain.scope import RecordScope
+from fleet.library import counting
 from fleet.library import engine as engines
 from fleet.library.jobs import job_id, workload_ids
 from fleet.library.schema import candidate_claims as claims
@@ -70,7 +71,7 @@ class CandidateClaims:
             )
         )
         with engines.reading(self._engine) as connection:
-            return frozenset(connection.scalars(query))
+            return frozenset(connection.scalars(query.where(counting.is_used(connection))))
 
     def in_flight(self, job_name: str, scope: RecordScope) -> dict[str, dict[str, str]]:
         """Return a job's claims in a scope without a record: for each workload, traces by digest."""
@@ -119,6 +120,7 @@ def _settled(connection: sa.Connection, key: Mapping[str, object], digests: set[
         records.c.kind == RecordKind.CANDIDATE.value,
         records.c.trace_digest.in_(sorted(digests)),
         sa.or_(is_measured, is_poison),
+        counting.is_used(connection),
     )
     return set(connection.scalars(query))
 

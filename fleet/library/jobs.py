@@ -82,7 +82,7 @@ def read_jobs(
     connection: sa.Connection, *, name: str | None = None, model_digest: str | None = None, limit: int | None = None
 ) -> list[Job]:
     """Return jobs with their counts, newest first."""
-    candidates = records.c.kind.in_([RecordKind.CANDIDATE.value, RecordKind.REVERTED_CANDIDATE.value])
+    candidates = records.c.kind == RecordKind.CANDIDATE.value
     # A candidate that was measured twice, as the best few are, is one trial; on another kind of board it is another.
     parts = (records.c.trace_digest, records.c.device_model, records.c.target_key)
     trial = sa.distinct(functools.reduce(operator.add, parts, sa.cast(records.c.workload_id, sa.String)))

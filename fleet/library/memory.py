@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from fleet.domain.measuring import NO_VERDICT, ErrorKind
 from fleet.domain.scope import ANY_SCOPE, ScopeFilter
+from fleet.library import counting, programs, records
 from fleet.library import engine as engines
-from fleet.library import programs, records
 from fleet.library import snapshots as kept
 from fleet.library.election import Term, stand
 from fleet.library.records import Selection
@@ -47,10 +47,12 @@ class Memory:
         query = (
             sa.select(table.c.trace_digest, *_program_columns())
             .select_from(_with_programs())
-            .where(*chosen.clauses(), record_programs.c.feature_version == feature_version)
+            .where(record_programs.c.feature_version == feature_version)
         )
         with engines.reading(self._engine) as connection:
-            found = connection.execute(query).mappings().all() if _is_kept(connection) else []
+            if not _is_kept(connection):
+                return {}
+            found = connection.execute(query.where(*chosen.clauses(connection))).mappings().all()
         return {row["trace_digest"]: _program_of(row) for row in found}
 
     def without_features(
@@ -66,10 +68,11 @@ class Memory:
         has_none = ~sa.exists().where(
             record_programs.c.record_id == table.c.id, record_programs.c.feature_version == feature_version
         )
-        query = records.joined().where(*chosen.clauses(), has_none, _tells(), table.c.trace_digest != "")
+        query = records.joined().where(has_none, _tells(), table.c.trace_digest != "")
         with engines.reading(self._engine) as connection:
             if not _is_kept(connection):
                 return []
+            query = query.where(*chosen.clauses(connection))
             return records.fetch(connection, query.order_by(table.c.id.desc()).limit(limit))[::-1]
 
     def add_programs(self, by_record: Mapping[int, RecordProgram]) -> None:
@@ -80,38 +83,14 @@ class Memory:
     def samples(self, feature_version: str, *, limit: int) -> list[StoredSample]:
         """Return training samples of a cost model: one sample a candidate and scope, of the newest `limit` records.
 
-        Of several times the newest undisturbed one counts. Simulated and emulated devices are left out: their times
-        are no board's.
+        Simulated and emulated devices are left out: their times are no board's.
         """
-        query = (
-            sa.select(
-                table.c.id.label("record_id"),
-                workloads.c.shash.label("workload"),
-                workloads.c.flop,
-                *(table.c[name] for name in ("target_key", "device_model", "tvm_version", "trace_digest")),
-                table.c.median_sec,
-                records.is_disturbed().label("is_disturbed"),
-                record_programs.c.stores,
-            )
-            .select_from(_with_programs())
-            .where(*Selection().clauses(), record_programs.c.feature_version == feature_version, _tells())
-            .order_by(table.c.id.desc())
-            .limit(limit)
-        )
         with engines.reading(self._engine) as connection:
             if not _is_kept(connection):
                 return []
-            found = connection.execute(query).mappings().all()
+            found = connection.execute(_samples(connection, feature_version, limit)).mappings().all()
             facts = _read_facts(connection)
-        samples: dict[tuple[str, ...], StoredSample] = {}
-        for row in reversed(found):
-            sample = _sample_of(dict(row))
-            key = (sample.workload, sample.target_key, sample.device_model, sample.tvm_version, row["trace_digest"])
-            if _is_board(sample.device_model, facts) and not (
-                key in samples and sample.is_disturbed and not samples[key].is_disturbed
-            ):
-                samples[key] = sample
-        return list(samples.values())
+        return [_sample_of(dict(row)) for row in found if _is_board(row["device_model"], facts)]
 
     def count_samples(self, feature_version: str, *, after: int = 0) -> int:
         """Return how many records have features, of those with larger ids than `after`."""
@@ -168,6 +147,27 @@ class Memory:
 
 def _is_kept(connection: sa.Connection) -> bool:
     return has_table(connection, record_programs)
+
+
+def _samples(connection: sa.Connection, feature_version: str, limit: int) -> sa.Select[tuple[object, ...]]:
+    """Select samples, oldest first. The features are most of a sample: they are read of chosen records only."""
+    newest = (
+        sa.select(*counting.columns(connection))
+        .select_from(_with_programs())
+        .where(*Selection().clauses(connection), record_programs.c.feature_version == feature_version, _tells())
+        .order_by(table.c.id.desc())
+        .limit(limit)
+    )
+    chosen = counting.choose(newest.subquery())
+    of_record = (table.c[name] for name in ("target_key", "device_model", "tvm_version", "median_sec"))
+    of_workload = (workloads.c.shash.label("workload"), workloads.c.flop)
+    return (
+        sa.select(
+            chosen.c.id.label("record_id"), *of_workload, *of_record, chosen.c.is_disturbed, record_programs.c.stores
+        )
+        .select_from(_with_programs().join(chosen, chosen.c.id == table.c.id))
+        .order_by(chosen.c.id)
+    )
 
 
 def _with_programs() -> sa.FromClause:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from fleet.errors import InvalidRequest
-from fleet.library import claims, records
+from fleet.library import claims
 from fleet.library import engine as engines
 from fleet.library import jobs as stored
 from fleet.library.ownership import ANYBODY, Caller, check_owner, store_owner
@@ -240,7 +240,6 @@ class JobQueue:
             if job.state in _UNDER_WAY:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()}; cancel it first")
             owner, at = stored.job_id(connection, name), None if is_undone else job.reverted_at or datetime.now(UTC)
-            records.revert(connection, owner, is_undone=is_undone)
             if not connection.execute(orders.update().where(orders.c.job_id == owner).values(reverted_at=at)).rowcount:
                 stored.insert_order(connection, name, {"reverted_at": at})
             return _only(connection, name)

@@ -9,13 +9,13 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target
-from fleet.domain.measuring import NO_VERDICT, ErrorKind
+from fleet.domain.measuring import NO_VERDICT, ErrorKind, disturbances_in
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.library import programs, proofs, rows
+from fleet.library import counting, programs, proofs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
-from fleet.library.schema import insert_into, jobs, records, workloads
-from fleet.library.values import REVERTED, SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
+from fleet.library.schema import disturbed_records, insert_into, jobs, records, workloads
+from fleet.library.values import SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
 
 _WORKLOADS_LOCK = 0x776F726B6C6F6164
 """Advisory lock held while workloads are added: "workload" in ASCII."""
@@ -32,8 +32,10 @@ class Selection:
     """Only records stored before this time, of all jobs. With `job_name`, also all records of that job."""
 
     kinds: Sequence[RecordKind] = SCHEDULED
+    with_reverted: bool = False
+    """Also records of reverted jobs."""
 
-    def clauses(self) -> list[sa.ColumnElement[bool]]:
+    def clauses(self, connection: sa.Connection) -> list[sa.ColumnElement[bool]]:
         """Conditions on `records` joined with `workloads` and `jobs`."""
         within = self.within
         given: list[tuple[sa.ColumnElement[str], object]] = [
@@ -46,6 +48,7 @@ class Selection:
         sources += [] if self.known_by is None else [records.c.created_at < self.known_by]
         found += [sa.or_(*sources)] if sources else []
         found.append(records.c.kind.in_([kind.value for kind in self.kinds]))
+        found += [] if self.with_reverted else [counting.is_used(connection)]
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
 
 
@@ -90,6 +93,7 @@ def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Rec
         touch(connection, owners.values())
     uids = [str(row["uid"]) for row in values]
     found = {record.uid: record for record in fetch(connection, joined().where(records.c.uid.in_(uids)))}
+    _note_disturbed(connection, found.values())
     known = {found[uid].id: record.program for uid, record in zip(uids, new, strict=True) if record.program}
     programs.add(connection, known)
     return [found[uid] for uid in uids]
@@ -99,7 +103,7 @@ def read_records(
     connection: sa.Connection, selection: Selection, *, with_errors: bool, limit: int | None
 ) -> list[Record]:
     """Return records, oldest first; with a limit, the newest ones."""
-    query = joined().where(*selection.clauses())
+    query = joined().where(*selection.clauses(connection))
     if not with_errors:
         query = query.where(records.c.error.is_(None))
     found = fetch(connection, query.order_by(records.c.id.desc()).limit(limit))
@@ -112,7 +116,7 @@ def best(
     """Return the k fastest candidates, fastest first, each by the record that counts."""
     if proven_only and not proofs.are_kept(connection):
         return []
-    ranked = _counting(selection, checked_only=checked_only, proven_only=proven_only)
+    ranked = _counting(connection, selection, checked_only=checked_only, proven_only=proven_only)
     fastest = sa.select(ranked.c.id).order_by(ranked.c.median_sec, ranked.c.id).limit(k)
     query = joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
     return fetch(connection, query)
@@ -120,7 +124,7 @@ def best(
 
 def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:
     """Return the record that counts for each candidate, oldest first."""
-    counting = sa.select(_counting(selection).c.id)
+    counting = sa.select(_counting(connection, selection).c.id)
     return fetch(connection, joined().where(records.c.id.in_(counting)).order_by(records.c.id))
 
 
@@ -146,21 +150,13 @@ def mark(connection: sa.Connection, record_id: int, *, is_right: bool, message: 
     connection.execute(records.update().where(*same, records.c.checked.is_(None)).values(values))
 
 
-def revert(connection: sa.Connection, owner: int, *, is_undone: bool) -> None:
-    """Give the records of a job kinds that no query asks for unless it means them, or those that they had."""
-    for kind, reverted in REVERTED.items():
-        old, new = (reverted, kind) if is_undone else (kind, reverted)
-        is_it = (records.c.job_id == owner) & (records.c.kind == old.value)
-        connection.execute(records.update().where(is_it).values(kind=new.value))
-
-
 def trial_counts(connection: sa.Connection, selection: Selection) -> dict[str, int]:
     """Return how many distinct candidates of each workload have a verdict."""
     verdict = records.c.error.is_(None) | records.c.error.not_in(sorted(NO_VERDICT))
     query = (
         sa.select(workloads.c.shash, sa.func.count(sa.distinct(records.c.trace_digest)).label("trials"))
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses(), verdict)
+        .where(*selection.clauses(connection), verdict)
         .group_by(workloads.c.shash)
     )
     return {row.shash: row.trials for row in connection.execute(query)}
@@ -173,7 +169,7 @@ def error_counts(connection: sa.Connection, selection: Selection) -> dict[str, d
             workloads.c.shash, records.c.error, sa.func.count(sa.distinct(records.c.trace_digest)).label("failed")
         )
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses(), records.c.error.is_not(None))
+        .where(*selection.clauses(connection), records.c.error.is_not(None))
         .group_by(workloads.c.shash, records.c.error)
     )
     found: dict[str, dict[ErrorKind, int]] = {}
@@ -188,7 +184,7 @@ def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool
     query = (
         sa.select(sa.func.min(records.c.target_json).label("target_json"), *parts[1:])
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses(), sa.true() if with_errors else records.c.error.is_(None))
+        .where(*selection.clauses(connection), sa.true() if with_errors else records.c.error.is_(None))
         .group_by(*parts)
         .order_by(sa.func.min(records.c.id))
     )
@@ -208,33 +204,29 @@ def only_row(connection: sa.Connection, record_id: int) -> rows.Row:
     return row
 
 
-def _counting(selection: Selection, *, checked_only: bool = False, proven_only: bool = False) -> sa.Subquery:
+def _note_disturbed(connection: sa.Connection, stored: Iterable[Record]) -> None:
+    ids = [{"record_id": record.id} for record in stored if disturbances_in(record.provenance)]
+    if ids:
+        connection.execute(insert_into(connection, disturbed_records).on_conflict_do_nothing(), ids)
+
+
+def _counting(
+    connection: sa.Connection, selection: Selection, *, checked_only: bool = False, proven_only: bool = False
+) -> sa.Subquery:
     """Choose the record that counts for each candidate in each scope.
 
-    It is the newest that nothing disturbed, or the newest at all: measuring again is how a doubtful time is replaced.
     A candidate with an output ever found wrong for this workload, target and TVM version is left out on every device.
     """
-    candidate = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
-    rank = sa.func.row_number().over(
-        partition_by=[records.c[name] for name in candidate], order_by=(is_disturbed(), records.c.id.desc())
-    )
     is_proven = proofs.is_proven() if proven_only else sa.true()
     times = (
-        sa.select(records.c.id, records.c.median_sec, rank.label("rank"), is_proven.label("is_proven"))
+        sa.select(*counting.columns(connection), records.c.median_sec, is_proven.label("is_proven"))
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses(), records.c.error.is_(None), ~_is_found_wrong())
+        .where(*selection.clauses(connection), records.c.error.is_(None), ~_is_found_wrong())
     )
     if checked_only:
         times = times.where(_is_found_right())
-    ranked = times.subquery()  # without the traces: they are most of a record, and few are needed
-    counting = sa.select(ranked.c.id, ranked.c.median_sec).where(ranked.c.rank == 1, ranked.c.is_proven)
-    return counting.subquery()
-
-
-def is_disturbed() -> sa.ColumnElement[int]:
-    """Return SQL that is 1 if the provenance names disturbances, else 0. It relies on how `JsonText` writes."""
-    text = sa.type_coerce(records.c.provenance, sa.Text)
-    return sa.case((text.like('%"disturbances":[%') & text.not_like('%"disturbances":[]%'), 1), else_=0)
+    found = counting.choose(times.subquery())  # without the traces: they are most of a record, and few are needed
+    return sa.select(found.c.id, found.c.median_sec).where(found.c.is_proven).subquery()
 
 
 def joined() -> sa.Select[tuple[object, ...]]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -183,6 +183,12 @@ records = sa.Table(
     sa.Index("records_by_workload_median", "workload_id", "kind", "median_sec"),
     sa.Index("records_by_workload_trace", "workload_id", "trace_digest"),
     sa.Index("records_by_job", "job_id"),
+)
+
+disturbed_records = sa.Table(
+    "disturbed_records",
+    metadata,
+    sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
 )
 
 candidate_claims = sa.Table(

@@ -251,11 +251,14 @@ class Library:
         job_name: str | None = None,
         kinds: Sequence[RecordKind] = SCHEDULED,
         with_errors: bool = True,
+        with_reverted: bool = False,
         limit: int | None = None,
     ) -> list[Record]:
         """Return the records that fit, oldest first; with a limit, the newest of them."""
         wanted = None if workload is None else [workload]
-        selection = Selection(workloads=wanted, within=within, job_name=job_name, kinds=kinds)
+        selection = Selection(
+            workloads=wanted, within=within, job_name=job_name, kinds=kinds, with_reverted=with_reverted
+        )
         with engines.reading(self._engine) as connection:
             return records.read_records(connection, selection, with_errors=with_errors, limit=limit)
 

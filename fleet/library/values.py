@@ -1,7 +1,7 @@
 """Values stored in the library: jobs, workloads, records. They know nothing of the database.
 
-A record is one verdict about one candidate on one device. Only the check of its output ever changes it, and whether its
-job is reverted: the same candidate measured again leaves another record.
+A record is one verdict about one candidate on one device. Only the check of its output ever changes it: the same
+candidate measured again leaves another record.
 """
 
 from __future__ import annotations
@@ -37,19 +37,6 @@ class RecordKind(enum.StrEnum):
     """The schedule that a whole model has after its best few ran in it; timed there. Its provenance has the digests of
     all that were "compared"."""
 
-    REVERTED_CANDIDATE = "reverted candidate"
-    REVERTED_STATIC = "reverted static"
-    REVERTED_BASELINE = "reverted baseline"
-    REVERTED_IN_PLACE = "reverted in place"
-
-
-REVERTED = {
-    RecordKind.CANDIDATE: RecordKind.REVERTED_CANDIDATE,
-    RecordKind.STATIC: RecordKind.REVERTED_STATIC,
-    RecordKind.BASELINE: RecordKind.REVERTED_BASELINE,
-    RecordKind.IN_PLACE: RecordKind.REVERTED_IN_PLACE,
-}
-"""Kinds of records of reverted jobs: kept, and used for nothing. The name begins with "reverted "."""
 
 SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
 """Records of schedules, by any chooser."""

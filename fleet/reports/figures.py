@@ -134,7 +134,7 @@ def _first_times() -> Callable[[Record], bool]:
 
     def is_first(record: Record) -> bool:
         key = (record.workload, record.trace_digest)
-        if record.kind not in (RecordKind.CANDIDATE, RecordKind.REVERTED_CANDIDATE) or key in seen:
+        if record.kind is not RecordKind.CANDIDATE or key in seen:
             return False
         seen.add(key)
         return True

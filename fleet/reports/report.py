@@ -58,7 +58,8 @@ class Report:
         """
         job_name = _newest(library) if job is None else f"jobs/{job.removeprefix('jobs/')}"
         summary = library.job(job_name)
-        return cls(figures_of(summary, library.records(job_name=job_name, kinds=tuple(RecordKind))))
+        records = library.records(job_name=job_name, kinds=tuple(RecordKind), with_reverted=True)
+        return cls(figures_of(summary, records))
 
     def html(self) -> str:
         """Return one file with everything in it."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,9 +28,10 @@ WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 EARLIER = range(schema.OLDEST_VERSION, schema.SCHEMA_VERSION)
 
 
-def record(number: int, kind: RecordKind = RecordKind.CANDIDATE) -> NewRecord:
+def record(number: int, kind: RecordKind = RecordKind.CANDIDATE, **more: object) -> NewRecord:
     scope = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
-    return NewRecord(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=(1.0,), kind=kind)
+    given = NewRecord(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=(1.0,), kind=kind)
+    return replace(given, **more)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -142,6 +144,32 @@ def test_version_1_takes_static_schedules_for_trials_and_has_no_place_for_those_
         left = connection.execute(sa.select(schema.records.c.kind).order_by(schema.records.c.id)).scalars().all()
 
     assert left == ["candidate", "candidate", "baseline"]
+
+
+def test_version_6_has_reverted_kinds_and_finds_disturbances_in_the_provenance(url: str) -> None:
+    """Reverted and disturbed records stay so on the way down to version 6 and up again."""
+    disturbed = {"disturbances": [{"kind": "OTHER", "text": "throttled"}]}
+    with Library.open(url) as library:
+        library.add_workload(WORKLOAD)
+        jobs = [library.start_job(title=title).name for title in "ab"]
+        new = [record(0, job_name=jobs[0]), record(1, job_name=jobs[1]), record(2, RecordKind.STATIC, job_name=jobs[1])]
+        library.add_records([*new, record(0, run_secs=(9.0,), provenance=disturbed)])
+        library.finish_job(jobs[1], JobState.FINISHED)
+        library.queue.revert(jobs[1])
+
+    with connected(url) as connection:
+        migrate(connection, schema.SCHEMA_VERSION, 6)
+        kinds = connection.execute(sa.select(schema.records.c.kind).order_by(schema.records.c.id)).scalars().all()
+        assert not sa.inspect(connection).has_table("disturbed_records")
+
+    assert kinds == ["candidate", "reverted candidate", "reverted static", "candidate"]
+    with Library.open(url) as library:
+        assert [found.run_secs for found in library.best("1", k=9)] == [(1.0,)]
+        assert library.queue.get(jobs[1]).trials_done == 1
+        library.queue.revert(jobs[1], is_undone=True)
+        assert [found.kind for found in library.records()] == [new_one.kind for new_one in new] + ["candidate"]
+    with connected(url) as connection:
+        assert connection.execute(sa.select(schema.disturbed_records.c.record_id)).scalars().all() == [4]
 
 
 def test_version_5_knows_no_proofs(url: str) -> None:

@@ -258,7 +258,7 @@ def test_a_job_of_this_process_cannot_be_cancelled_or_resumed_from_elsewhere(lib
 
 
 def test_records_of_a_reverted_job_are_kept_and_used_for_nothing(library: Library) -> None:
-    """Neither the best nor the trials of a workload count them, until it is undone."""
+    """Neither the best nor the trials of a workload count them, and other jobs may measure them, until it is undone."""
     kept, reverted = (library.start_job(title=title).name for title in "ab")
     library.add_records([record(0, kept), record(1, reverted), record(2, reverted)])
     with pytest.raises(InvalidRequest, match="cancel it first"):
@@ -269,6 +269,10 @@ def test_records_of_a_reverted_job_are_kept_and_used_for_nothing(library: Librar
     assert [entry.job_name for entry in library.best("1", SCOPE, k=9)] == [kept]
     assert library.trial_counts(["1"], SCOPE) == {"1": 1}
     assert library.queue.get(reverted).trials_done == 2
+    assert len(library.records()) == 1
+    assert len(library.records(job_name=reverted, with_reverted=True)) == 2
+    measured = digests(library, 3)
+    assert library.claims.take(kept, "1", SCOPE, measured) == set(list(measured)[1:])
 
     assert library.queue.revert(reverted, is_undone=True).reverted_at is None
     assert len(library.best("1", SCOPE, k=9)) == 3

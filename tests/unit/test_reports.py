@@ -124,6 +124,15 @@ def test_a_static_schedule_alone_has_a_curve(path: str) -> None:
         assert Report.of(library, name).text().startswith(f"{name} has no curve: no time is known of w2")
 
 
+def test_the_report_of_a_reverted_job_names_its_targets(job: tuple[Library, str]) -> None:
+    """Its records are read for the report although they are used for nothing."""
+    library, name = job
+    library.finish_job(name, JobState.FINISHED)
+    library.queue.revert(name)
+
+    assert Report.of(library, name).figures.targets == (SCOPE.target_json,)
+
+
 def test_device_seconds_are_told_by_what_they_went_to(job: tuple[Library, str]) -> None:
     """Trials, failed trials and baselines are separate; disturbances are counted by kind."""
     library, name = job
