@@ -153,7 +153,9 @@ def _ours(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> tuple
     ]
     parts = snapshot.model.parts(snapshot.model.frame(left.features), left.features).mean(axis=0)
     ablated = {
-        " and ".join(PARTS[place] for place in chosen): ranked_right(parts[list(chosen)].mean(axis=0), left.run_sec)
+        " and ".join(PARTS[place].name for place in chosen): ranked_right(
+            parts[list(chosen)].mean(axis=0), left.run_sec
+        )
         for count in range(1, len(PARTS) + 1)
         for chosen in itertools.combinations(range(len(PARTS)), count)
     }

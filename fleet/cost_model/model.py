@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model import experts
-from fleet.cost_model.experts import Experts, Prepared, Vector
+from fleet.cost_model.experts import Experts
 from fleet.cost_model.observation import Features
+from fleet.cost_model.part import Candidates, Vector
 from fleet.cost_model.pooling import Reference, pooled
 from fleet.cost_model.ranking import ranked_right
+from fleet.cost_model.ridge import residuals
 from fleet.cost_model.samples import Group
 
 FOLDS = 2
@@ -58,8 +60,8 @@ class Frame:
     """Reference candidates of a workload, with which others are compared."""
 
     reference: Reference
-    centres: tuple[float, ...]
-    """Mean value of each network for them."""
+    levels: tuple[tuple[float, ...], ...]
+    """Level of each member's parts for them, [n_members, n_parts]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class CostModel:
         """Return the frame of one workload's candidates: ideally some dozens, not chosen for their speed."""
         return Frame(
             reference=Reference.of(pooled(features)),
-            centres=tuple(float(member.network.values(features).mean()) for member in self.members),
+            levels=tuple(member.levels(features) for member in self.members),
         )
 
     def values(
@@ -94,37 +96,31 @@ class CostModel:
     def parts(
         self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
     ) -> NDArray[np.float32]:
-        """Return the values of each member's parts (`experts.PARTS`), [n_members, n_parts, n_candidates]."""
-        rows = frame.reference.relative(pooled(features))
-        residual = self.by_device.get(device_model, self.by_instruction_set.get(instruction_set))
+        """Return the values of each member's parts, [n_members, n_parts, n_candidates]."""
+        candidates = Candidates(
+            features=features,
+            rows=frame.reference.relative(pooled(features)),
+            residual=self.by_device.get(device_model, self.by_instruction_set.get(instruction_set)),
+        )
         return np.stack(
             [
-                member.parts(rows, member.network.values(features) - np.float32(centre), residual)
-                for member, centre in zip(self.members, frame.centres, strict=True)
+                member.values_by_part(candidates, levels)
+                for member, levels in zip(self.members, frame.levels, strict=True)
             ]
         )
 
 
 def train(groups: Sequence[Group], *, seed: int = 0) -> CostModel:
     """Fit a model to groups of at least two workloads."""
-    prepared = [experts.prepare(group) for group in groups]
+    lessons = [experts.lesson_of(group) for group in groups]
     folds = _folds(groups, seed)
-    matrix = experts.binned(prepared)
-    members = tuple(
-        experts.train(prepared, matrix, [its == fold for its in folds], seed=seed + fold)
-        for fold in range(max(folds) + 1)
-    )
-    by_set, by_device = experts.residuals(prepared)
-
-    def residual_of(device_model: str, instruction_set: str) -> Vector | None:
-        return by_device.get(device_model, by_set.get(instruction_set))
-
-    honest = [
-        members[fold].values(
-            *_inputs(members[fold], one), residual_of(one.group.device_model, one.group.instruction_set)
-        )
-        for one, fold in zip(prepared, folds, strict=True)
-    ]
+    members = experts.train(lessons, folds, seed=seed)
+    by_set, by_device = residuals(groups, lessons)
+    honest = []
+    for group, lesson, fold in zip(groups, lessons, folds, strict=True):
+        residual = by_device.get(group.device_model, by_set.get(group.instruction_set))
+        candidates = Candidates(features=lesson.features, rows=lesson.rows, residual=residual)
+        honest.append(members[fold].values(candidates, members[fold].levels(lesson.features)))
     return CostModel(
         width=groups[0].features[0].shape[1],
         members=members,
@@ -174,11 +170,6 @@ def spread_out(count: int, *, shift: int = 0) -> NDArray[np.float32]:
     values = np.array(quantiles, np.float32)
     scaled: NDArray[np.float32] = values / values.std()
     return scaled
-
-
-def _inputs(member: Experts, one: Prepared) -> tuple[NDArray[np.float32], Vector]:
-    raw = member.network.values(one.group.features)
-    return one.rows, raw - raw.mean()
 
 
 def _folds(groups: Sequence[Group], seed: int) -> list[int]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model.observation import Features
+from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector, other_folds
 
 Array = NDArray[np.float32]
 
@@ -24,25 +26,22 @@ _MOMENTUM, _SCALE = 0.9, 0.999
 _CLOSE = 0.03
 """Natural logarithms of times that are closer than this count as equal: noise."""
 
+_HIDDEN = 48
+_PASSES = 11
+"""Times that each workload is seen."""
+
+_SAMPLE = 64
+"""Candidates of a workload in one step."""
+
 _LIMIT = 5.0
 """Normalized features are cut here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """Training data from one workload."""
-
-    features: Sequence[Features]
-    targets: Array
-    """[n_candidates], higher is slower."""
-
-    weights: Array
-    """[n_candidates]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Weights, and the normalization of features."""
+    """Weights, and the normalization of features, as a part of the cost model."""
+
+    name: ClassVar[str] = "network"
 
     columns: NDArray[np.int64]
     """Mask of the used features: the others were constant."""
@@ -52,8 +51,42 @@ class Network:
     layers: tuple[Array, ...]
     """In the order of `_forward`."""
 
-    def values(self, features: Sequence[Features]) -> Array:
-        """Return a value per candidate [n_candidates]: higher is slower."""
+    divisor: float = 1.0
+    """Mean spread of the scores of a workload's candidates."""
+
+    @classmethod
+    def fit(cls, lessons: Sequence[Lesson], folds: Sequence[int], *, seed: int) -> list[Network]:
+        """Fit a network for each fold."""
+        return [_train(seen, seed + fold) for fold, seen in enumerate(other_folds(lessons, folds))]
+
+    def level(self, features: Sequence[Features]) -> float:
+        """Return the mean score of a frame's candidates."""
+        return float(self.scores(features).mean())
+
+    def values(self, candidates: Candidates, level: float) -> Vector:
+        """Return a value per candidate, in units of the usual spread."""
+        return (self.scores(candidates.features) - np.float32(level)) / np.float32(self.divisor)
+
+    def arrays(self) -> Arrays:
+        """Return weights and normalization."""
+        arrays: dict[str, NDArray[np.generic]] = {f"layer{place}": layer for place, layer in enumerate(self.layers)}
+        arrays |= {"columns": self.columns, "middle": self.middle, "net_scale": self.scale}
+        return {**arrays, "divisor": np.array(self.divisor)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Network:
+        """Read weights and normalization."""
+        layers = sorted(name for name in arrays if name.startswith("layer"))
+        return cls(
+            columns=arrays["columns"].astype(np.int64),
+            middle=arrays["middle"].astype(np.float32),
+            scale=arrays["net_scale"].astype(np.float32),
+            layers=tuple(arrays[name].astype(np.float32) for name in layers),
+            divisor=float(arrays["divisor"]),
+        )
+
+    def scores(self, features: Sequence[Features]) -> Array:
+        """Return a score per candidate [n_candidates]: higher is slower."""
         counts = np.array([len(one) for one in features])
         return _forward(self.layers, self.normalized(features), np.cumsum(counts) - counts)[-1]
 
@@ -64,18 +97,12 @@ class Network:
         return normalized
 
 
-def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, sample: int = 64, seed: int = 0) -> Network:
-    """Fit a network.
-
-    Args:
-        passes: how often each workload is seen.
-        sample: candidates of a workload in one step.
-    """
+def _train(lessons: Sequence[Lesson], seed: int) -> Network:
     random = np.random.default_rng(seed)
     stores = np.concatenate([one for lesson in lessons for one in lesson.features])
     spread = stores.std(axis=0)
     columns = np.flatnonzero(spread > 1e-6)
-    start = _start(len(columns), hidden, random)
+    start = _start(len(columns), random)
     network = Network(
         columns=columns,
         middle=stores.mean(axis=0)[columns],
@@ -89,18 +116,19 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
     gradient, first, second = (np.zeros_like(weights) for _ in range(3))
     layers, gradients = _views(weights, start), _views(gradient, start)
     step = 0
-    for number in range(passes):
-        rate = _RATE * (1 - number / passes)
+    for number in range(_PASSES):
+        rate = _RATE * (1 - number / _PASSES)
         for index in random.permutation(len(lessons)):
             step += 1
-            _write_gradients(gradients, layers, _drawn(prepared[index], sample, random))
+            _write_gradients(gradients, layers, _drawn(prepared[index], random))
             gradient += _DECAY * weights
             first += (1 - _MOMENTUM) * (gradient - first)
             second += (1 - _SCALE) * (gradient * gradient - second)
             # Both are biased towards zero at first, by known factors.
             factor = rate * math.sqrt(1 - _SCALE**step) / (1 - _MOMENTUM**step)
             weights -= factor * first / (np.sqrt(second) + 1e-8)
-    return Network(columns=columns, middle=network.middle, scale=network.scale, layers=layers)
+    trained = replace(network, layers=layers)
+    return replace(trained, divisor=float(np.mean([trained.scores(one.features).std() for one in lessons])) + 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +157,14 @@ def _batch(stores: Array, lesson: Lesson) -> _Batch:
     return _Batch(stores, counts, np.cumsum(counts) - counts, owner, lesson.targets, lesson.weights)
 
 
-def _drawn(batch: _Batch, sample: int, random: np.random.Generator) -> _Batch:
+def _drawn(batch: _Batch, random: np.random.Generator) -> _Batch:
     """Return a random sample of its candidates, or all if they are few."""
-    if len(batch.targets) <= sample:
+    if len(batch.targets) <= _SAMPLE:
         return batch
-    chosen = random.permutation(len(batch.targets))[:sample]
+    chosen = random.permutation(len(batch.targets))[:_SAMPLE]
     counts = batch.counts[chosen]
     starts = np.cumsum(counts) - counts
-    owner = np.repeat(np.arange(sample), counts)
+    owner = np.repeat(np.arange(_SAMPLE), counts)
     rows = np.arange(len(owner)) + (batch.starts[chosen] - starts)[owner]
     return _Batch(batch.stores[rows], counts, starts, owner, batch.targets[chosen], batch.weights[chosen])
 
@@ -147,17 +175,17 @@ def _views(vector: Array, shapes: Sequence[Array]) -> tuple[Array, ...]:
     return tuple(part.reshape(shape.shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True))
 
 
-def _start(inputs: int, hidden: int, random: np.random.Generator) -> tuple[Array, ...]:
+def _start(inputs: int, random: np.random.Generator) -> tuple[Array, ...]:
     def drawn(rows: int, columns: int, size: float = 1.0) -> Array:
         values: Array = (random.standard_normal((rows, columns)) * np.sqrt(2 / rows) * size).astype(np.float32)
         return values
 
-    nothing = np.zeros(hidden, np.float32)
+    nothing = np.zeros(_HIDDEN, np.float32)
     return (
-        *(drawn(inputs, hidden), nothing.copy()),
-        *(drawn(hidden, hidden), nothing.copy()),
-        *(drawn(hidden, hidden), nothing.copy()),
-        drawn(hidden, 1, 0.1),
+        *(drawn(inputs, _HIDDEN), nothing.copy()),
+        *(drawn(_HIDDEN, _HIDDEN), nothing.copy()),
+        *(drawn(_HIDDEN, _HIDDEN), nothing.copy()),
+        drawn(_HIDDEN, 1, 0.1),
     )
 
 

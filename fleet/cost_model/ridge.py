@@ -6,13 +6,16 @@ correction of a device to that of its instruction set to the weights that all de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
+from fleet.cost_model.gram import Gram
+from fleet.cost_model.observation import Features
+from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector, other_folds
+from fleet.cost_model.samples import Group
 
 STRENGTH = 0.02
 """Ridge penalty on the weights of normalized columns, as a share of the number of records."""
@@ -22,23 +25,37 @@ RESIDUAL_STRENGTH = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gram:
-    """Sums of products over the records of one workload."""
+class Ridge:
+    """Weights of the columns, as a part of the cost model."""
 
-    rows: NDArray[np.float64]
-    """[n_columns, n_columns]."""
+    name: ClassVar[str] = "ridge"
 
-    targets: NDArray[np.float64]
+    weights: Vector
     """[n_columns]."""
 
-    weight: float
-    """Sum of the records' weights."""
+    @classmethod
+    def fit(cls, lessons: Sequence[Lesson], folds: Sequence[int], *, seed: int) -> list[Ridge]:
+        """Solve one small system for each fold."""
+        return [cls(weights=fit(grams)) for grams in other_folds([lesson.gram for lesson in lessons], folds)]
+
+    def level(self, features: Sequence[Features]) -> float:
+        """Return 0: the rows are relative."""
+        return 0.0
+
+    def values(self, candidates: Candidates, level: float) -> Vector:
+        """Return a value per candidate, with the device's residual added to the weights."""
+        weights = self.weights if candidates.residual is None else np.add(self.weights, candidates.residual)
+        values: Vector = candidates.rows @ weights
+        return values
+
+    def arrays(self) -> Arrays:
+        """Return the weights."""
+        return {"weights": self.weights}
 
     @classmethod
-    def of(cls, rows: NDArray[np.float32], targets: NDArray[np.float32], weights: NDArray[np.float32]) -> Gram:
-        """Return the sums of weighted records."""
-        weighted = rows * weights[:, None]
-        return cls(rows=(weighted.T @ rows).astype(np.float64), targets=weighted.T @ targets, weight=weights.sum())
+    def from_arrays(cls, arrays: Arrays) -> Ridge:
+        """Read the weights."""
+        return cls(weights=arrays["weights"].astype(np.float32))
 
 
 def fit(grams: Sequence[Gram], *, strength: float = STRENGTH) -> Vector:
@@ -59,3 +76,34 @@ def fit_residual(grams: Sequence[Gram], shared: Vector) -> Vector:
     """Return the additions to the shared weights for these groups."""
     rest = [Gram(rows=gram.rows, targets=gram.targets - gram.rows @ shared, weight=gram.weight) for gram in grams]
     return fit(rest, strength=RESIDUAL_STRENGTH)
+
+
+def residuals(groups: Sequence[Group], lessons: Sequence[Lesson]) -> tuple[Mapping[str, Vector], Mapping[str, Vector]]:
+    """Return the residual weights of instruction sets, and then of device models.
+
+    A device model's residual includes that of its instruction set, which it borrows from its siblings. Nothing can be
+    told apart where there is only one of them.
+
+    Args:
+        lessons: of the groups.
+    """
+    grams = [lesson.gram for lesson in lessons]
+    shared = fit(grams)
+    by_set = _split(grams, [group.instruction_set for group in groups], lambda _: shared)
+    nothing = np.zeros_like(shared)
+    set_of = {group.device_model: group.instruction_set for group in groups}
+    by_device = _split(
+        grams, [group.device_model for group in groups], lambda device: shared + by_set.get(set_of[device], nothing)
+    )
+    total = {device: own + by_set.get(set_of[device], nothing) for device, own in by_device.items()}
+    return by_set, total
+
+
+def _split(grams: Sequence[Gram], keys: Sequence[str], shared: Callable[[str], Vector]) -> dict[str, Vector]:
+    names = sorted(set(keys) - {""})
+    if len(names) < 2:
+        return {}
+    return {
+        name: fit_residual([gram for gram, key in zip(grams, keys, strict=True) if key == name], shared(name))
+        for name in names
+    }

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import reprlib
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import TypedDict, TypeVar
+from typing import NotRequired, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet.base.digests import digest_of
+from fleet.cost_model import experts
 from fleet.cost_model.experts import Experts
 from fleet.cost_model.model import Calibration, CostModel
-from fleet.cost_model.network import Network
+from fleet.cost_model.part import Arrays, Part
 from fleet.cost_model.prediction import Prediction, predict
 from fleet.cost_model.samples import Query
 from fleet.errors import InvalidRequest
@@ -24,6 +26,9 @@ from fleet.errors import InvalidRequest
 _COLUMNS_VERSION = 1
 """Of the columns that a snapshot makes of stored rows; those have `feature_codec.FEATURE_VERSION`. A snapshot of
 another is refused: its columns would be taken for others."""
+
+_FIRST_PARTS = ("ridge", "trees", "network")
+"""Of snapshots that name none."""
 
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_UNPACKED_BYTES = 4 * _MOST_BYTES
@@ -45,8 +50,11 @@ class _Header(TypedDict):
     width: int
     calibration: _Calibration
     left_out_pairs: float
+    parts: NotRequired[list[str]]
+    """Of each member, in order; absent in snapshots of version 0.1."""
+
     scales: list[float]
-    """Of the members' networks, in order."""
+    """Divisors of the members' networks, in order: version 0.1 reads them here."""
 
     instruction_sets: list[str]
     device_models: list[str]
@@ -105,23 +113,24 @@ def snapshot_of(content: bytes) -> Snapshot:
 
 def pack(model: CostModel, metrics: Mapping[str, float]) -> Snapshot:
     """Return a model as a snapshot."""
+    arrays = {
+        f"{number}.{name}": array
+        for number, member in enumerate(model.members)
+        for part in member.parts
+        for name, array in part.arrays().items()
+    }
     header = {
         "feature_version": _COLUMNS_VERSION,
         "width": model.width,
         "calibration": asdict(model.calibration),
-        "scales": [member.scale for member in model.members],
+        "parts": [part.name for part in model.members[0].parts],
+        "scales": [float(arrays.get(f"{number}.divisor", np.array(1.0))) for number in range(len(model.members))],
         "instruction_sets": list(model.by_instruction_set),
         "device_models": list(model.by_device),
         "left_out_pairs": model.left_out_pairs,
         "metrics": dict(metrics),
     }
-    arrays: dict[str, NDArray[np.generic]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    for number, member in enumerate(model.members):
-        net = member.network
-        arrays[f"{number}.weights"] = member.weights
-        arrays[f"{number}.booster"] = np.frombuffer(member.booster, np.uint8)
-        arrays |= {f"{number}.columns": net.columns, f"{number}.middle": net.middle, f"{number}.net_scale": net.scale}
-        arrays |= {f"{number}.layer{place}": layer for place, layer in enumerate(net.layers)}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays |= {f"set{place}": row for place, row in enumerate(model.by_instruction_set.values())}
     arrays |= {f"device{place}": row for place, row in enumerate(model.by_device.values())}
     file = io.BytesIO()
@@ -137,19 +146,15 @@ def _read(read: Callable[[], T]) -> T:
         raise InvalidRequest(f"this is no snapshot of a cost model: {type(error).__name__}: {error}") from error
 
 
-def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> CostModel:
+def _unpack(arrays: Arrays) -> CostModel:
     header = _header(arrays)
+    kinds = _parts(header.get("parts", _FIRST_PARTS))
     members = []
-    for number, scale in enumerate(header["scales"]):
-        layers = sorted(name for name in arrays if name.startswith(f"{number}.layer"))
-        net = Network(
-            columns=arrays[f"{number}.columns"].astype(np.int64),
-            middle=arrays[f"{number}.middle"].astype(np.float32),
-            scale=arrays[f"{number}.net_scale"].astype(np.float32),
-            layers=tuple(arrays[name].astype(np.float32) for name in layers),
-        )
-        weights, booster = arrays[f"{number}.weights"].astype(np.float32), arrays[f"{number}.booster"].tobytes()
-        members.append(Experts(weights=weights, booster=booster, network=net, scale=scale))
+    for number, divisor in enumerate(header["scales"]):
+        prefix = f"{number}."
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        own["divisor"] = np.array(divisor)
+        members.append(Experts(parts=tuple(kind.from_arrays(own) for kind in kinds)))
     told = header["calibration"]
     return CostModel(
         width=header["width"],
@@ -167,9 +172,17 @@ def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> CostModel:
     )
 
 
-def _residuals(
-    names: list[str], prefix: str, arrays: Mapping[str, NDArray[np.generic]]
-) -> dict[str, NDArray[np.float32]]:
+def _parts(names: Sequence[str]) -> list[type[Part]]:
+    """Return the parts with these names. A name chooses among ours and never imports code."""
+    known = {part.name: part for part in experts.PARTS}
+    if not names or len(set(names)) < len(names) or not known.keys() >= set(names):
+        raise InvalidRequest(
+            f"the snapshot has the parts {reprlib.repr(names)}, this program {list(known)}: train it anew"
+        )
+    return [known[name] for name in names]
+
+
+def _residuals(names: list[str], prefix: str, arrays: Arrays) -> dict[str, NDArray[np.float32]]:
     return {name: arrays[f"{prefix}{place}"].astype(np.float32) for place, name in enumerate(names)}
 
 
@@ -189,7 +202,7 @@ def _arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
         raise InvalidRequest(f"this is no snapshot of a cost model: {error}") from error
 
 
-def _header(arrays: Mapping[str, NDArray[np.generic]]) -> _Header:
+def _header(arrays: Arrays) -> _Header:
     header: _Header = json.loads(arrays["header"].tobytes())
     version = header["feature_version"]
     if version != _COLUMNS_VERSION:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.cost_model.observation import Features
+from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector
 from fleet.cost_model.pooling import Rows
 
 if TYPE_CHECKING:
-    from xgboost import Booster, DMatrix, QuantileDMatrix
-
-Vector = NDArray[np.float32]
+    from xgboost import Booster, DMatrix
 
 _PARAMETERS = {
     "objective": "reg:squarederror",
@@ -36,6 +37,7 @@ _BINNED_PARAMETERS = {
 }
 
 _BINNED_EVERY = 8
+_ROUNDS = 20
 
 
 class Trees:
@@ -52,6 +54,55 @@ class Trees:
     def to_bytes(self) -> bytes:
         """Return the trees in XGBoost's UBJSON, for `load`."""
         return bytes(self._booster.save_raw("ubj"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTrees:
+    """Trees on the rows of all workloads, as a part of the cost model."""
+
+    name: ClassVar[str] = "trees"
+
+    booster: bytes
+    """For `load`."""
+
+    @classmethod
+    def fit(cls, lessons: Sequence[Lesson], folds: Sequence[int], *, seed: int) -> list[SharedTrees]:
+        """Fit trees for each fold.
+
+        Binning takes longer than a fit, so all fits share it, with bin limits from every eighth row. Rows hidden from
+        a fit get the weight 0.
+        """
+        import xgboost
+
+        rows = np.concatenate([lesson.rows for lesson in lessons])
+        targets = np.concatenate([lesson.targets for lesson in lessons])
+        weights = np.concatenate([lesson.weights for lesson in lessons])
+        owner = np.repeat(folds, [len(lesson.targets) for lesson in lessons])
+        cuts = xgboost.QuantileDMatrix(rows[::_BINNED_EVERY], nthread=1, max_bin=_MOST_BINS)
+        matrix = xgboost.QuantileDMatrix(rows, label=targets, nthread=1, max_bin=_MOST_BINS, ref=cuts)
+        fitted = []
+        for fold in range(max(folds) + 1):
+            matrix.set_weight(np.where(owner == fold, np.float32(0), weights))
+            trees = _train(matrix, _BINNED_PARAMETERS, rounds=_ROUNDS, seed=seed + fold)
+            fitted.append(cls(booster=trees.to_bytes()))
+        return fitted
+
+    def level(self, features: Sequence[Features]) -> float:
+        """Return 0: the rows are relative."""
+        return 0.0
+
+    def values(self, candidates: Candidates, level: float) -> Vector:
+        """Return a value per candidate."""
+        return load(self.booster).values(candidates.rows)
+
+    def arrays(self) -> Arrays:
+        """Return the trees as bytes."""
+        return {"booster": np.frombuffer(self.booster, np.uint8)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> SharedTrees:
+        """Read the trees; XGBoost parses them when they are first used."""
+        return cls(booster=arrays["booster"].tobytes())
 
 
 def fit(
@@ -71,23 +122,6 @@ def fit(
     import xgboost
 
     return _train(xgboost.DMatrix(rows, label=targets, weight=weights), parameters, rounds=rounds, seed=seed)
-
-
-def binned(rows: Rows, targets: Vector) -> QuantileDMatrix:
-    """Return rows with their targets, with bin limits from every eighth row.
-
-    Binning takes longer than a fit, so all fits share it. Rows hidden from a fit get the weight 0.
-    """
-    import xgboost
-
-    cuts = xgboost.QuantileDMatrix(rows[::_BINNED_EVERY], nthread=1, max_bin=_MOST_BINS)
-    return xgboost.QuantileDMatrix(rows, label=targets, nthread=1, max_bin=_MOST_BINS, ref=cuts)
-
-
-def fit_binned(matrix: QuantileDMatrix, weights: Vector, *, rounds: int, seed: int = 0) -> Trees:
-    """Fit trees to the rows of a matrix of `binned`, weighted."""
-    matrix.set_weight(weights)
-    return _train(matrix, _BINNED_PARAMETERS, rounds=rounds, seed=seed)
 
 
 @functools.lru_cache(maxsize=32)
