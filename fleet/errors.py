@@ -80,11 +80,11 @@ class ConfigError(FleetError):
 
 
 class DeviceMissing(ConfigError):
-    """Hardware that was asked for is not here, or lacks what it runs with; other devices can be served."""
+    """Requested hardware is absent, or lacks software that it needs; other devices can be served."""
 
 
 class JournalDamaged(ConfigError):
-    """A tracker's memory that does not hold what it held; `fleet tracker fsck` says what can be restored."""
+    """A damaged journal of a tracker; `fleet tracker fsck` reports the parts that can be restored."""
 
 
 class InvalidRequest(FleetError):
@@ -114,7 +114,7 @@ class ArtifactRefused(InvalidRequest):
 
 
 class LimitReached(FleetError):
-    """More than one peer, one user or the whole fleet may have; give something back, or wait until others do."""
+    """A limit of a peer, a user or the whole fleet is reached; release something, or wait until others do."""
 
     is_retryable = True
 
@@ -128,7 +128,7 @@ class AlreadyExists(FleetError):
 
 
 class LeaseError(FleetError):
-    """Something about a lease or the wait for one."""
+    """Error about a lease or a request for one."""
 
 
 class LeaseExpired(LeaseError):
@@ -136,7 +136,7 @@ class LeaseExpired(LeaseError):
 
 
 class LeaseRevoked(LeaseError):
-    """Taken away, or superseded by a newer lease."""
+    """Revoked, or superseded by a newer lease."""
 
 
 class NoMatchingDevice(LeaseError):
@@ -150,17 +150,17 @@ class QueueFull(LeaseError):
 
 
 class WaitTimeout(LeaseError):
-    """No device within the wait that the caller allowed."""
+    """No device became available within the caller's time limit."""
 
     exit_code = 124
 
 
 class Cancelled(LeaseError):
-    """The caller left the queue, or its own key or an admin took it out."""
+    """The request was cancelled by the caller, by its key, or by an admin."""
 
 
 class DeviceError(FleetError):
-    """Something about a device."""
+    """Error about a device."""
 
 
 class DeviceUnreachable(DeviceError):
@@ -218,11 +218,11 @@ class NoLibrary(LibraryError):
 
 
 class LibraryReadOnly(LibraryError):
-    """A library that can be read, and was to be written."""
+    """Write access to a library that is readable only."""
 
 
 class LibraryDamaged(LibraryError):
-    """A library whose file or pages are no longer what the database wrote; asking again does not help."""
+    """The library's file or pages are damaged; retrying does not help."""
 
 
 class DiskFull(FleetError):
@@ -230,7 +230,7 @@ class DiskFull(FleetError):
 
 
 class CacheFull(DiskFull):
-    """An agent keeps no more artifacts while live sessions use those that it has."""
+    """An agent's cache is full of artifacts that live sessions use."""
 
 
 class TrackerUnavailable(FleetError):
@@ -240,7 +240,7 @@ class TrackerUnavailable(FleetError):
 
 
 class BuildersUnavailable(FleetError):
-    """No cluster of builders answers, or it has no builder."""
+    """No cluster of builders answers, or it has no builders."""
 
     is_retryable = True
 
@@ -252,7 +252,7 @@ class OptimizerUnavailable(FleetError):
 
 
 def error_classes() -> dict[str, type[FleetError]]:
-    """Return all error classes by name, the base included; not those that one module keeps to itself."""
+    """Return all error classes by name, including the base, without those private to a module."""
     found: dict[str, type[FleetError]] = {}
     waiting = [FleetError]
     while waiting:

@@ -43,7 +43,7 @@ def fastest(library: Library, workload: str, within: ScopeFilter) -> list[Record
 
 
 def without_static(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, str]:
-    """Return NO_TRACE for each workload whose static schedule failed, for models that have nothing better for it.
+    """Return NO_TRACE for each workload whose static schedule failed, for models without a better schedule.
 
     It failed if the newest one with a verdict on this device model did, or if one of this target crashed on another. A
     device that was lost meanwhile is no verdict.
@@ -61,7 +61,7 @@ def without_static(library: Library, workloads: Sequence[Workload], scope: Recor
 
 
 def are_static(library: Library, schedules: Mapping[str, str], without: Mapping[str, str], scope: RecordScope) -> bool:
-    """Tell whether all of a model's schedules are the static ones.
+    """Tell whether all of a model's schedules are static.
 
     Args:
         without: NO_TRACE for each workload without a static schedule.
@@ -75,7 +75,7 @@ def are_static(library: Library, schedules: Mapping[str, str], without: Mapping[
 
 
 def in_model(library: Library, workload: str, trace_json: str, within: ScopeFilter) -> Record | None:
-    """Return the record of the winner in the model, which a whole model gets instead of what is fastest alone.
+    """Return the record of the schedule that won in the model, which a whole model uses instead of the fastest alone.
 
     Args:
         trace_json: of the schedule that is fastest alone. None is returned unless it ran against the winner there.

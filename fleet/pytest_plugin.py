@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a selector that cannot be read: tests that are skipped for a typo look as if they were well."""
+    """Refuse an invalid selector: tests that are skipped because of a typo look like successes."""
     named = config.getoption("--fleet-on") or config.getini("fleet_on")
     if named:
         from fleet.domain.selectors import parse_selector
@@ -76,7 +76,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say which devices a run was asked to use."""
+    """Report the devices that a run was asked to use."""
     if not config.getoption("--fleet-tracker") and not config.getoption("--fleet-on"):
         return None
     return f"fleet: {' and '.join(_selectors(config))} of {_tracker(config) or 'the default tracker'}"
@@ -86,7 +86,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the device into a test's report, for whoever reads why it failed."""
+    """Add the device to a test's report, to help explain a failure."""
     report = yield
     if _DEVICE in item.stash and call.when == "call":
         report.sections.append(("fleet device", item.stash[_DEVICE]))

@@ -15,7 +15,7 @@ from fleet.domain.leases import PendingRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Take a device from its holder."""
+    """End a lease against its holder's will."""
 
     lease_name: str
     question: str
@@ -23,7 +23,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """Take a request out of the queue."""
+    """Cancel a waiting request."""
 
     request_id: str
     question: str
@@ -41,7 +41,7 @@ Action = Revoke | CancelRequest | CancelJob
 
 
 def action_for_device(device: DeviceStatus) -> Revoke | None:
-    """Return the action on a device: end its lease, if it has one."""
+    """Return the action on a device: revoke its lease, if it has one."""
     if not device.lease_name:
         return None
     return Revoke(
@@ -52,7 +52,7 @@ def action_for_device(device: DeviceStatus) -> Revoke | None:
 
 
 def action_for_request(request: PendingRequest) -> CancelRequest:
-    """Return the action on a request: end the wait."""
+    """Return the action on a request: cancel it."""
     return CancelRequest(
         request_id=request.request_id,
         question=f"Take the request of {request.asked_by or 'somebody'} for {request.terms.selector} out of the queue? "
@@ -61,7 +61,7 @@ def action_for_request(request: PendingRequest) -> CancelRequest:
 
 
 def action_for_job(job: JobStatus) -> CancelJob | None:
-    """Return the action on a job: stop it, unless it has ended."""
+    """Return the action on a job: cancel it, unless it has ended."""
     if job.state not in (JobState.QUEUED, JobState.RUNNING, JobState.INTERRUPTED):
         return None
     return CancelJob(

@@ -1,4 +1,4 @@
-"""`fleet status` on a terminal: panes for devices, queue and jobs, details of one thing, and actions on it.
+"""`fleet status` on a terminal: panes of devices, queue and jobs, details of the selected row, and actions on it.
 
 Pure functions decide the content (`things`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
 keys, and puts lines on the screen.
@@ -47,7 +47,7 @@ _MOST_MESSAGE_LINES = 3
 
 
 async def show(source: SnapshotSource, jobs: JobSource, interval_sec: float) -> int:
-    """Show the fleet until somebody quits. Return the exit code.
+    """Show the fleet until the user quits. Return the exit code.
 
     Raises:
         FleetError: the tracker does not show it to us any more.
@@ -64,7 +64,7 @@ async def show(source: SnapshotSource, jobs: JobSource, interval_sec: float) -> 
 
 
 class FleetApp(App[None]):
-    """Shows a fleet."""
+    """Application that shows a fleet."""
 
     CSS = """
     #head, #keys { height: 1; }
@@ -91,7 +91,7 @@ class FleetApp(App[None]):
     ]
 
     def __init__(self, source: SnapshotSource, jobs: JobSource, interval_sec: float = 1.0) -> None:
-        """Show nothing yet.
+        """Store the sources. `on_mount` starts the display.
 
         Args:
             interval_sec: least time between two snapshots.
@@ -121,7 +121,7 @@ class FleetApp(App[None]):
         return self._choices[self._pane]
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the filter of every line: the terminal's encoding may lack signs."""
+        """Return the filters of every line: the terminal's encoding may lack characters."""
         found = super().get_line_filters()
         return [*found, self._signs] if self._signs.enabled else found
 
@@ -144,7 +144,7 @@ class FleetApp(App[None]):
         self.draw()
 
     async def _follow(self) -> None:
-        """Show every snapshot that comes."""
+        """Display every snapshot that arrives."""
         try:
             async with aclosing(self._source.watch(self._interval_sec)) as snapshots:
                 async for snapshot in snapshots:
@@ -157,8 +157,8 @@ class FleetApp(App[None]):
     # Content of the screen
 
     def draw(self) -> None:
-        """Draw everything as it is at this moment."""
-        if not self.is_running:  # a snapshot came while the screen is taken down
+        """Draw the current state."""
+        if not self.is_running:  # a snapshot arrived while the screen is closing
             return
         width = self.size.width
         if time.monotonic() > self._message_until_sec:
@@ -178,7 +178,7 @@ class FleetApp(App[None]):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Give every part its lines."""
+        """Divide the screen's lines among its parts."""
         available = self.size.height - 2 - self._message_lines() - self._filtering.display
         counts = [self._table_of(pane).row_count for pane in PANES]
         zoomed = PANES.index(self._pane) if self._is_zoomed else None
@@ -213,7 +213,7 @@ class FleetApp(App[None]):
             self._away_since_sec, self._away_since = time.monotonic(), time.strftime("%H:%M:%S")
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Show a message for a while."""
+        """Show a message for some seconds."""
         if not self.is_running:
             return
         self._message_until_sec = time.monotonic() + _MESSAGE_SEC
@@ -225,39 +225,39 @@ class FleetApp(App[None]):
     # Actions of keys
 
     def end_by(self, number: signal.Signals) -> None:
-        """End as a signal wants it, with the exit code of a shell, and leave the terminal as it was."""
+        """Exit on a signal with a shell's exit code, and restore the terminal."""
         self.exit(return_code=128 + number)
 
     def action_interrupt(self) -> None:
-        """Ctrl-C is a key here."""
+        """Quit on Ctrl-C, which arrives as a key."""
         self.end_by(signal.SIGINT)
 
     def action_next_pane(self, by: int) -> None:
-        """Go to the next pane, or to the details."""
+        """Focus the next pane, or the details."""
         stops = [widget for widget in (*map(self._table_of, PANES), self._details) if widget.display]
         at = stops.index(self.focused) if self.focused in stops else -1
         if stops:  # a terminal of two lines has none
             self.screen.set_focus(stops[(at + by) % len(stops)])
 
     def action_filter(self) -> None:
-        """Let a selector be typed."""
+        """Open the line for a filter."""
         self._filter.value = "" if self.choice.selector == ANY else str(self.choice.selector)
         self._filtering.display = True
         self.screen.set_focus(self._filter)
         self._lay_out()
 
     def action_sort(self) -> None:
-        """Sort by the next column; after the last one, as the pane does by itself."""
+        """Sort by the next column; after the last one, in the pane's own order."""
         titles = ["", *self._table.titles]
         at = titles.index(self.choice.sort_by) if self.choice.sort_by in titles else 0
         self._choose(replace(self.choice, sort_by=titles[(at + 1) % len(titles)], is_turned=False))
 
     def action_turn(self) -> None:
-        """Sort the other way round."""
+        """Reverse the order."""
         self._choose(replace(self.choice, is_turned=not self.choice.is_turned))
 
     def action_zoom(self) -> None:
-        """Give this pane all the room there is, or no more."""
+        """Toggle full size for this pane."""
         self._is_zoomed = not self._is_zoomed
         self.draw()
 
@@ -281,7 +281,7 @@ class FleetApp(App[None]):
         self.push_screen(Help(ALL_KEYS))
 
     def action_act(self) -> None:
-        """Confirm the action on the selected thing, and do it."""
+        """Ask for confirmation of the action on the selected row, and perform it."""
         deed = self._deed()
         if deed is None:
             self.say("nothing can be done about this from here")
@@ -328,7 +328,7 @@ class FleetApp(App[None]):
         self.draw()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed; an incomplete selector changes nothing and shows the error."""
+        """Filter while the user types; an incomplete selector changes nothing and shows the error."""
         if not self._filtering.display:
             return
         try:
@@ -367,7 +367,7 @@ class FleetApp(App[None]):
 
     @property
     def _now_sec(self) -> float:
-        """The tracker's clock."""
+        """Current time on the tracker's clock."""
         taken_at_sec = self._snapshot.taken_at_sec if self._snapshot is not None else 0.0
         return taken_at_sec + time.monotonic() - self._received_sec
 
@@ -388,7 +388,7 @@ class FleetApp(App[None]):
 
     @property
     def _filtering(self) -> Horizontal:
-        """The line where a filter is typed."""
+        """Input line of the filter."""
         return self.query_one("#filtering", Horizontal)
 
     @property

@@ -1,4 +1,4 @@
-"""The columns of devices, waiting requests and jobs: text of a cell, and sort key. Pure."""
+"""Columns of devices, waiting requests and jobs: a cell's text and sort key. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _text(value: str) -> Key | None:
 
 
 def _since(at_sec: float | None) -> Key | None:
-    """Sort by how long ago something was."""
+    """Return a sort key by age."""
     return _number(-at_sec if at_sec else None)
 
 
@@ -79,7 +79,7 @@ def _note(device: DeviceStatus) -> str:
 
 
 def _trouble(telemetry: Telemetry) -> str:
-    """Name the conditions that would disturb a measurement now."""
+    """Return the conditions that would disturb a measurement now."""
     if telemetry.throttle_reasons:
         return f"throttled: {', '.join(telemetry.throttle_reasons)}"
     if telemetry.foreign_processes:
@@ -203,7 +203,7 @@ def _progress(job: JobStatus) -> Text:
 
 
 def _share_done(job: JobStatus) -> float:
-    return max(job.share_done, share_done(job.trials_done, job.trials_total))  # older optimizers tell trials alone
+    return max(job.share_done, share_done(job.trials_done, job.trials_total))  # older optimizers report trials only
 
 
 @functools.cache

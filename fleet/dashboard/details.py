@@ -1,4 +1,4 @@
-"""All that is known about one device, one waiting request or one job. Pure."""
+"""Details of a device, a waiting request or a job. Pure."""
 
 from __future__ import annotations
 

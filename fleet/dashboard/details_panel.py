@@ -1,4 +1,4 @@
-"""The part of the screen that shows all that is known about one thing."""
+"""Panel with the details of the selected row."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _WIDE = 100
 """From this width [columns] on, a device's history is beside its other details."""
 
 _Drawing = Callable[[float, int], RenderableType]
-"""Rendering of a thing at a time, for a number of columns."""
+"""Rendering of a row's details at a time, for a number of columns."""
 
 
 class DetailsPanel(VerticalScroll, can_focus=True):
-    """Shows a snapshot's facts about a thing, and below them those of other calls."""
+    """Shows a snapshot's facts about the selected row, and below them those of other calls."""
 
     DEFAULT_CSS = """
     DetailsPanel { border-top: solid ansi_default; scrollbar-size-vertical: 1; }
@@ -47,7 +47,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
     ]
 
     class Loaded(Message):
-        """There is more to show."""
+        """More facts have been loaded."""
 
     def __init__(self, source: SnapshotSource, jobs: JobSource) -> None:
         super().__init__(id="details")
@@ -63,7 +63,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         self.set_interval(_LOAD_EACH_SEC, self.load)
 
     def show(self, thing: Selected | None, snapshot: Snapshot, now_sec: float) -> None:
-        """Show a thing as it is at this moment; None: there is none."""
+        """Show the current details of a row; None: no row is selected."""
         is_other = _name(thing) != _name(self._thing)
         self._thing = thing
         if is_other:
@@ -74,7 +74,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         self.query_one(Static).update(self._with_loaded(known, now_sec))
 
     def close(self) -> None:
-        """Show nothing, and ask for nothing."""
+        """Clear the panel, and stop loading."""
         self._thing, self._loaded = None, None
 
     def load(self) -> None:
@@ -97,7 +97,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
 
     @property
     def _width(self) -> int:
-        """Columns that a line may have."""
+        """Maximum columns of a line."""
         return max(1, self.app.size.width - self.styles.scrollbar_size_vertical)
 
     def _with_loaded(self, known: RenderableType, now_sec: float) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Screens over the panes: a question before something is done, and the keys."""
+"""Dialogs over the panes: a confirmation, and the list of keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOX = """
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks whether something is to be done. Only y does it."""
+    """Asks for confirmation of an action. Only y confirms."""
 
     DEFAULT_CSS = _BOX.format(name="Confirm")
     BINDINGS: ClassVar[list[BindingType]] = [

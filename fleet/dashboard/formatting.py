@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Formats numbers and names for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines at the edge of the screen: about the tracker, and the keys. Pure."""
+"""Top and bottom lines of the screen: the tracker, and the keys. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Hint:
 
 
 def head_line(snapshot: Snapshot, now_sec: float, address: str, *, width: int) -> Text:
-    """Return the line about the tracker, as much of it as there is room for."""
+    """Return the line about the tracker, shortened to fit."""
     busy = sum(device.state == DeviceState.LEASED for device in snapshot.devices)
-    parts = [  # with the rank of each: the largest are left out first
+    parts = [  # with the rank of each: those with the largest are left out first
         (0, f"tracker {address}".strip() if width >= _NARROW else address),
         (5, snapshot.tracker_version or "version ?"),
         (3, f"up {age_text(snapshot.started_at_sec, now_sec)}"),
@@ -45,7 +45,7 @@ def head_line(snapshot: Snapshot, now_sec: float, address: str, *, width: int) -
 
 
 def away_line(address: str, since: str, away_sec: float) -> Text:
-    """Return the line about a tracker that does not answer. `since`: the time of day."""
+    """Return the line about an unreachable tracker. `since`: the time of day."""
     text = f"tracker {address} away since {since} ({elapsed_text(away_sec)}), trying again"
     return Text(text, "bold red", no_wrap=True, overflow="ellipsis")
 

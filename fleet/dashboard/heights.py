@@ -13,7 +13,7 @@ _HEADER_LINES = 1
 def lay_out(
     available: int, row_counts: Sequence[int], *, zoomed: int | None = None, is_detailed: bool = False
 ) -> tuple[list[int], int]:
-    """Return the lines of each pane, and those of the details.
+    """Return the numbers of lines of each pane, and of the details.
 
     Args:
         available: lines for all of them.
@@ -31,7 +31,8 @@ def lay_out(
 
 
 def share(available: int, wanted: Sequence[int]) -> list[int]:
-    """Share lines fairly: a pane that needs less than an equal part gets all of it, and leaves the rest to the others.
+    """Share lines fairly: a pane that needs less than an equal part gets all it needs, and leaves the rest to the
+    others.
 
     Nobody gets more than it wants. The first ones get the lines that cannot be divided.
     """

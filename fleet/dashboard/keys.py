@@ -1,4 +1,4 @@
-"""The keys of the application, and which of them are shown at the bottom. Pure."""
+"""Keys of the application, and the hints at the bottom. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILTER_HINTS = (Hint(key="enter", text="keep", rank=0), Hint(key="esc", text="cl
 
 
 def hints(deed: Action | None, *, is_open: bool) -> list[Hint]:
-    """Return the keys that do something now.
+    """Return the keys that have an effect now.
 
     Args:
         deed: action on the selected thing.

@@ -1,4 +1,4 @@
-"""One pane on the screen: a header that stays, lines that scroll, a cursor that stays on its thing.
+"""One pane on the screen: a fixed header, scrolling lines, and a cursor that follows its row.
 
 It draws the lines that are seen, and only those that changed: with a thousand devices as fast as with ten. Textual's
 own DataTable measures every cell again whenever one of them changes, and cannot leave out columns as it gets narrower.
@@ -25,7 +25,7 @@ _UNDERLINED = Style(underline=True)
 
 
 class PaneTable(ScrollView, can_focus=True):
-    """Shows a sheet."""
+    """Widget that shows a sheet."""
 
     DEFAULT_CSS = """
     PaneTable { height: 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
@@ -43,10 +43,10 @@ class PaneTable(ScrollView, can_focus=True):
     ]
 
     class Moved(Message):
-        """The cursor is on another thing."""
+        """The cursor is on another row."""
 
     class Opened(Message):
-        """The thing under the cursor is to be shown."""
+        """The row under the cursor is to be opened."""
 
     class SortAsked(Message):
         """A column's title was clicked."""
@@ -62,7 +62,7 @@ class PaneTable(ScrollView, can_focus=True):
 
     @property
     def selected(self) -> str:
-        """Name of the thing under the cursor; empty where there is none."""
+        """Name of the row under the cursor; empty if there is none."""
         names = self._sheet.names
         return names[self._cursor] if self._cursor < len(names) else ""
 
@@ -76,7 +76,7 @@ class PaneTable(ScrollView, can_focus=True):
         return len(self._sheet.names)
 
     def show(self, sheet: Sheet) -> None:
-        """Show another sheet. The cursor stays on its thing, wherever that is now, and the view stays with it."""
+        """Show another sheet. The cursor and the scroll position follow the selected row."""
         former, name, at = self._sheet, self.selected, self._cursor
         self._sheet = sheet
         if name in sheet.names:

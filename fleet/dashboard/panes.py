@@ -1,4 +1,4 @@
-"""Devices, queue and jobs as panes: which of their rows are shown, and in which order. Pure."""
+"""Devices, queue and jobs as panes: filtering and order of rows. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Choice:
 
 
 def arrange(pane: Pane[T], things: Sequence[T], choice: Choice) -> list[T]:
-    """Return the rows that pass the filter, in order. Rows without a value go last in both orders."""
+    """Return the filtered rows, in order. Rows without a value go last in both orders."""
     found = [thing for thing in pane.order(things) if choice.selector == ANY or _matches(pane, thing, choice.selector)]
     column = next((column for column in pane.columns if column.title == choice.sort_by), None)
     if column is None:
@@ -74,15 +74,15 @@ def _matches(pane: Pane[T], thing: T, selector: Selector) -> bool:
 
 
 def _device_labels(device: DeviceStatus) -> dict[str, str]:
-    """Labels as for `fleet devices SELECTOR`, and the device's state."""
+    """Return the labels as for `fleet devices SELECTOR`, and the device's state."""
     return {"state": STATES[device.state].plain, "holder": device.holder, **labels_of(device)}
 
 
 def _request_labels(request: PendingRequest) -> dict[str, str]:
-    """The waiting holder, and the requested kind."""
+    """Return the waiting holder, and the requested kind."""
     try:
         kind = parse_selector(request.terms.selector).kind
-    except InvalidRequest:  # a newer tracker's language
+    except InvalidRequest:  # the selector syntax of a newer tracker
         kind = None
     return {"holder": request.holder, "purpose": request.terms.purpose, **({"kind": kind} if kind else {})}
 
@@ -97,7 +97,7 @@ def _job_labels(job: JobStatus) -> dict[str, str]:
 
 
 def by_name(devices: Sequence[DeviceStatus]) -> list[DeviceStatus]:
-    """Sort devices as people count them."""
+    """Sort devices by name in natural order."""
     return sorted(devices, key=lambda device: formatting.natural_key(device.name))
 
 

@@ -1,4 +1,4 @@
-"""The application's signs where the terminal takes fewer: as many, so that nothing moves."""
+"""ASCII replacements of equal width for terminals without Unicode."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _BRAILLE = range(0x2801, 0x2900)
 
 
 class PlainSigns(LineFilter):
-    """Replaces signs that an encoding lacks."""
+    """Replaces characters that an encoding lacks."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__(enabled=not can_write("·°━╌⣿─│", encoding))
         self._encoding = encoding
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the same segments in signs of the encoding, each as wide as before."""
+        """Return the segments with replacements that the encoding has, each of the same width."""
         return [Segment(_plain(text, self._encoding), style, control) for text, style, control in segments]
 
 
 def can_write(text: str, encoding: str) -> bool:
-    """Tell whether an encoding has these signs."""
+    """Tell whether an encoding has these characters."""
     try:
         codecs.encode(text, encoding)
     except (UnicodeEncodeError, LookupError):

@@ -38,7 +38,7 @@ def make_sheets(
 
 
 def find(snapshot: Snapshot, pane: str, name: str) -> Selected | None:
-    """Return the thing of a pane's row, or None if it is gone."""
+    """Return the item of a pane's row, or None if it is gone."""
     if pane == DEVICES.title:
         return next((device for device in snapshot.devices if DEVICES.name(device) == name), None)
     if pane == QUEUE.title:
@@ -47,7 +47,7 @@ def find(snapshot: Snapshot, pane: str, name: str) -> Selected | None:
 
 
 def action_for(thing: Selected | None) -> Action | None:
-    """Return the action on a thing."""
+    """Return the action on an item."""
     if isinstance(thing, DeviceStatus):
         return action_for_device(thing)
     if isinstance(thing, PendingRequest):
@@ -56,7 +56,7 @@ def action_for(thing: Selected | None) -> Action | None:
 
 
 def details_of(thing: Selected, snapshot: Snapshot, now_sec: float) -> RenderableType:
-    """Return all that a snapshot knows about a thing."""
+    """Return a snapshot's facts about an item."""
     if isinstance(thing, DeviceStatus):
         lease = next((lease for lease in snapshot.leases if lease.name == thing.lease_name), None)
         return device_details(thing, now_sec, lease)

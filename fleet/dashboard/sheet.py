@@ -1,4 +1,4 @@
-"""Rows of a pane as lines of a given width. Pure; a line is drawn when it is asked for, as few of them are seen."""
+"""Renders rows of a pane as lines of a given width. Pure; lines are rendered lazily, as few are visible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """The rows of a pane, ready to be drawn."""
+    """Table of a pane, ready to be rendered."""
 
     header: Text
     shapes: tuple[Shape, ...] = ()
@@ -52,7 +52,7 @@ class Sheet:
         )
 
     def title_at(self, x: int) -> str:
-        """Return the title of the column at a position; empty where there is none."""
+        """Return the title of the column at a position; empty if there is none."""
         for shape in self.shapes:
             if 0 <= x < shape.width:
                 return shape.title
@@ -96,7 +96,7 @@ def _title(column: Column[T], choice: Choice) -> str:
 
 
 def _widths(rows: Sequence[Sequence[Cell]], columns: Sequence[Column[T]], width: int) -> list[int]:
-    """Return a width for each column: that of its cells, less if not all fit. Numbers are never cut."""
+    """Return the width of each column: that of its cells, or less if not all fit. Numbers are never truncated."""
     needed = [max(map(_cell_width, cells)) for cells in zip(*rows, strict=True)]
     rest = next((index for index, column in enumerate(columns) if column.takes_rest), None)
     available = width - GAP * (len(columns) - 1)
@@ -117,7 +117,7 @@ def _cell_width(cell: Cell) -> int:
 
 
 def _fit(cell: Cell, shape: Shape, *, is_last: bool) -> Text:
-    """Return a cell as wide as its column, cut where it is wider."""
+    """Return a cell padded or truncated to the width of its column."""
     text = cell.copy() if isinstance(cell, Text) else Text(cell, shape.style)
     text.truncate(shape.width, overflow="ellipsis")
     missing = shape.width - text.cell_len

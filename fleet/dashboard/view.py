@@ -1,4 +1,4 @@
-"""A snapshot of the fleet as text, for `fleet status --once`. Pure."""
+"""Renders a snapshot of the fleet as text, for `fleet status --once`. Pure."""
 
 from __future__ import annotations
 

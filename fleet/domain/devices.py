@@ -1,4 +1,4 @@
-"""Devices as the fleet knows them: inventory, health and state."""
+"""Inventory, health and state of devices."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """Readings of one moment; None is unknown, not zero."""
+    """Readings at one moment; None is unknown, not zero."""
 
     read_at_sec: float = 0.0
     """Time of the reading, on the agent's clock [s since 1970]."""
@@ -109,7 +109,7 @@ class Telemetry:
 
 
 def holder_text(holder: str, note: str) -> str:
-    """Return a holder as text: the verified name, and in brackets the note of its client."""
+    """Return a holder as text: the verified name, followed by its client's note in brackets."""
     return f"{holder} ({note})" if holder and note else holder
 
 

@@ -1,4 +1,4 @@
-"""Tuning runs as others see them while they run."""
+"""Status of tuning runs, for other users, while they run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parse_priority(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One tuning run, as others see it while it runs. The library keeps the lasting record."""
+    """Status of a tuning run while it runs. The library keeps the lasting record."""
 
     name: str
     """ "jobs/<id>", the same as in the library."""

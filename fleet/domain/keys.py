@@ -70,7 +70,7 @@ def trace_digest(trace_json: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Spell numbers in one way: TVM hands true and 1.0 to Python, but writes 1 to its files."""
+    """Normalise numbers: TVM passes true and 1.0 to Python, but writes 1 to its files."""
     if isinstance(value, list):
         return [_plain(item) if type(item) in _RESPELLED else item for item in value]
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):

@@ -1,4 +1,4 @@
-"""Leases, and requests that wait for one, as values."""
+"""Leases, and the requests for them, as values."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class LeaseTerms:
     """Worth of a second of the device, >= 0. It orders the requests of one key only."""
 
     def within(self, selector: Selector) -> LeaseTerms:
-        """Return the same terms for those of its devices that also match a selector."""
+        """Return the same terms with a selector that also requires another one."""
         return replace(self, selector=str(parse_selector(self.selector) & selector))
 
 
@@ -134,7 +134,7 @@ def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
-    """A wait for a device, as others see it."""
+    """A request that waits for a device, as others see it."""
 
     request_id: str
     holder: str = ""

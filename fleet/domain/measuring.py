@@ -45,7 +45,7 @@ class DisturbanceKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Something that casts doubt on a time."""
+    """Condition that casts doubt on a time."""
 
     kind: DisturbanceKind
     text: str
@@ -177,7 +177,7 @@ TIMING = Evaluator(repeat=5, min_repeat_ms=50)
 
 
 class Stop(enum.StrEnum):
-    """Why a candidate was timed no longer. The names are those of fleet.v1.Stop without their prefix."""
+    """Why timing a candidate stopped early. The names are those of fleet.v1.Stop without their prefix."""
 
     HOPELESS = "HOPELESS"
     """Slower than `hopeless_above_sec` at once."""

@@ -1,4 +1,4 @@
-"""A snapshot of the shared cost model on its way to searches that use it."""
+"""A snapshot of the shared cost model, as it is sent to searches."""
 
 from __future__ import annotations
 

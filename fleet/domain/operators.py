@@ -52,7 +52,7 @@ class _Layout(NamedTuple):
 
 
 def describe_workload(name: str, args: Sequence[TensorSpec], mod_json: str = "") -> str:
-    """Return a readable name; TVM's own where the operator or its shapes are not known.
+    """Return a readable name; TVM's own if the operator or its shapes are unknown.
 
     Args:
         name: the function's name in the model.
@@ -138,7 +138,7 @@ def _recurrent(operator: str, shapes: list[tuple[int, ...]]) -> str | None:
 
 
 def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
-    """Read kernel, stride, groups and channels off the shapes: the first two that fit each other in some layout."""
+    """Infer kernel, stride, groups and channels from the shapes: the first two arrays that fit in some layout."""
     arrays = [shape for shape in shapes if len(shape) == len(output) > 2 and math.prod(shape) > 1]
     pairs = itertools.combinations(arrays, 2)  # a residual may come first
     return next(filter(None, (_convolution_of(operator, data, weight, output) for data, weight in pairs)), None)
@@ -167,7 +167,9 @@ def _convolution_of(
 
 
 def _makes(columns: int, channels: int, groups: int) -> bool:
-    """Tell whether weights with so many columns give so many channels: each group may be padded to whole vectors."""
+    """Tell whether weights with this many columns give this many channels: each group may be padded to whole
+    vectors.
+    """
     wide, wanted = (count // groups for count in (columns, channels))
     is_padded = columns % groups == 0 and wide % _VECTOR == 0 and wanted < wide < wanted + _VECTORS
     return columns == channels or is_padded

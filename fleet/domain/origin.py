@@ -1,4 +1,4 @@
-"""The origin of a candidate: the search that made it, and the choice of knobs that it has."""
+"""Origin of a candidate: the search that made it, and its choice of knobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Origin:
 
     @classmethod
     def of_trace(cls, trace_json: str) -> Self:
-        """Infer the origin of a schedule from its steps, where nothing else is known of it."""
+        """Infer the origin of a schedule from its steps, if nothing else is known."""
         return cls(source=Source.RULES if has_decisions(trace_json) else Source.SPACE)
 
     @classmethod
@@ -62,7 +62,7 @@ class Origin:
 
 
 def has_decisions(trace_json: str) -> bool:
-    """Tell whether a trace samples anything, so that there is something to mutate. Malformed ones do not."""
+    """Tell whether a trace has sampled decisions, which can be mutated. Malformed ones do not."""
     try:
         return bool(json.loads(trace_json)[1])
     except (ValueError, LookupError, TypeError):

@@ -129,7 +129,7 @@ class Proof:
 
 
 def too_fast(claimed_sec: float, floor_sec: float) -> Proof:
-    """Return the refutation of a time below the least that the device can."""
+    """Return the refutation of a time below the device's minimum."""
     message = f"{time_text(claimed_sec)} is less than the device can: {time_text(floor_sec)} at the very least"
     return Proof(verdict=ProofVerdict.REFUTED, claimed_sec=claimed_sec, least_sec=floor_sec, message=message)
 

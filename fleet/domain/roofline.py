@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRate:
-    """Rate of repeated reads through so much memory."""
+    """Read rate of a working set of this size."""
 
     size_bytes: int
     bytes_per_sec: float
@@ -20,7 +20,7 @@ class MemoryRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """The limits of one device; whatever it was measured with, more is possible only by other means."""
+    """The limits of one device. Whatever program they were measured with, only another method can exceed them."""
 
     flop_per_sec: float
     """Peak of float32 arithmetic, all cores; 0: not known."""
@@ -32,18 +32,18 @@ class Roofline:
     """Source of the figures, in a sentence."""
 
     def compute_sec(self, flop: float) -> float:
-        """Return the time that so many operations take at least; 0 where the peak is not known."""
+        """Return the minimum time of this many operations; 0 if the peak is unknown."""
         return flop / self.flop_per_sec if self.flop_per_sec else 0.0
 
     def memory_sec(self, size_bytes: float) -> float:
-        """Return the time that reading so much takes at least, out of the smallest cache that holds it."""
+        """Return the minimum time of reading this many bytes, out of the smallest cache that holds them."""
         if not self.memory:
             return 0.0
         rate = next((rate for rate in self.memory if rate.size_bytes >= size_bytes), self.memory[-1])
         return size_bytes / rate.bytes_per_sec
 
     def least_sec(self, flop: float, size_bytes: float) -> float | None:
-        """Return the time below which an operator cannot get, None where no limit is known."""
+        """Return the minimum time of an operator, or None if no limit is known."""
         return max(self.compute_sec(flop), self.memory_sec(size_bytes)) or None
 
     def is_memory_bound(self, flop: float, size_bytes: float) -> bool:

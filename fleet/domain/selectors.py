@@ -1,4 +1,4 @@
-"""Selectors: a few conditions on a device's name, kind and labels.
+"""Selectors: conditions on a device's name, kind and labels.
 
     cpu                          shorthand for kind=cpu
     kind=cpu,arch=x86_64         all conditions hold
@@ -57,12 +57,12 @@ class Selector:
     conditions: tuple[Condition, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a device with these labels will do. They include "name" and "kind", see `device_labels`."""
+        """Tell whether a device with these labels matches. They include "name" and "kind", see `device_labels`."""
         return all(condition.holds(labels) for condition in self.conditions)
 
     @property
     def kind(self) -> str | None:
-        """The kind of device that it names, if it does so without wildcards."""
+        """Kind of device that the selector names without wildcards; empty otherwise."""
         kinds = (c.pattern for c in self.conditions if c.key == "kind" and not c.is_negated and "*" not in c.pattern)
         return next(kinds, None)
 
@@ -75,7 +75,7 @@ class Selector:
 
 
 def is_nameable(value: str) -> bool:
-    """Tell whether a selector can ask for a label of this value, and for no other."""
+    """Tell whether a selector can match a label of this value exactly."""
     return _NAMEABLE.fullmatch(value) is not None
 
 
@@ -115,7 +115,7 @@ def _parse_condition(part: str, text: str) -> Condition:
     value = match["value"].strip() if match else ""
     if match and match["key"] == "name":
         value = value.removeprefix(_DEVICES).strip()
-    # A text that its canonical form would change is no name.
+    # A text that differs from its canonical form is not a name.
     if not match or not value or (match["key"] == "name" and value.startswith(_DEVICES)):
         raise InvalidRequest(
             f"selector {text!r}: cannot read {part!r}; write it like 'cpu' or 'kind=cpu,arch!=aarch64'"

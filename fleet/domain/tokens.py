@@ -40,7 +40,9 @@ class Claims:
 
 
 def new_nonce() -> str:
-    """Return a random text that no other start of a tracker has. It is in every token and lease name, and no secret."""
+    """Return a random text, unique to this start of a tracker. It is part of every token and lease name, and not
+    secret.
+    """
     return secrets.token_hex(6)
 
 
@@ -79,7 +81,7 @@ class TokenVerifier:
 
 
 def load_or_make_key(path: Path) -> Ed25519PrivateKey:
-    """Read the private key at `path`, making one (mode 0600, written atomically) when there is none.
+    """Read the private key at `path`, or create one (mode 0600, written atomically).
 
     Raises:
         ConfigError: the file holds something else.

@@ -53,7 +53,7 @@ def check_versions() -> None:
 
 
 def check_pair(tvm: str | None, ffi: str | None) -> None:
-    """Check given versions, as `check_versions` does.
+    """Check given versions in the same way as `check_versions`.
 
     Raises:
         ConfigError: what is wrong and what to install.

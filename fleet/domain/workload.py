@@ -59,5 +59,5 @@ class Workload:
 
 
 def terms_of_model(workloads: Iterable[Workload]) -> int:
-    """Return how many terms stand behind an output of a model: one sum after the other, each with its own rounding."""
+    """Return the number of terms behind an output of a model: consecutive sums, each with its own rounding."""
     return max(_FEWEST_TERMS, sum((workload.terms or 0) * workload.weight for workload in workloads))

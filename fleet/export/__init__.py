@@ -1,1 +1,1 @@
-"""Makes the archive of a tuned model that a user ships, and checks it on the device that will serve it."""
+"""Exports a tuned model as an archive, and checks it on the device that will serve it."""

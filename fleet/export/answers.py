@@ -40,7 +40,7 @@ class Answers:
 
 
 def find_answers(model: Model, seed: int) -> Answers:
-    """Run a model on seeded inputs for which its outputs are a real test, if there are any."""
+    """Run a model on seeded inputs whose outputs are a meaningful test, if there are any."""
     found: list[Answers] = []
     largest = largest_index(model)
     for attempt, style in enumerate(InputStyle):

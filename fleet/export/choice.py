@@ -51,7 +51,7 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
     found = {
         workload.shash: _of_time_alone(library, workload, scope, best)
         for workload in workloads
-        if traces.get(workload.shash)  # else it has none, or the unscheduled program is faster
+        if traces.get(workload.shash)  # otherwise it has no schedule, or the unscheduled program is faster
         for best in fastest(library, workload.shash, scope)
     }
     records = tuple(
@@ -78,8 +78,8 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
 
 
 def _of_time_alone(library: Library, workload: Workload, scope: RecordScope, best: Record) -> Record:
-    """Return the record that says how long alone the schedule takes that a model gets, which may be another than the
-    best: times within models decided that, and these compare with nothing.
+    """Return the record with the time alone of the schedule that a model gets. That may be another record than the
+    best: times within models decided, and they do not compare with others.
     """
     placed = in_model(library, workload.shash, best.trace_json, scope)
     if placed is None:

@@ -1,4 +1,4 @@
-"""`fleet.compile`: a model, compiled with all that the library knows, as something to call.
+"""`fleet.compile`: compiles a model with the library's schedules, as a callable.
 
 model = fleet.compile("model.onnx")       # with the records of your own library, for this machine
 scores = model(image)
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class CompiledModel:
-    """A model that `fleet.compile` made. It is loaded when it is called first; one for another machine can be saved."""
+    """A model compiled by `fleet.compile`. It is loaded at the first call; one for another machine can be saved."""
 
     def __init__(self, exported: Exported, stack: ExitStack) -> None:
         """Use `fleet.compile`."""
@@ -52,7 +52,7 @@ class CompiledModel:
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """The model in this process. Raises as `fleet.runtime.load`."""
+        """The model, loaded in this process. Raises as `fleet.runtime.load`."""
         return load(self._exported.path)
 
     def __call__(self, *arrays: object, **by_name: object) -> Any:

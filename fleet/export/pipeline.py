@@ -1,4 +1,5 @@
-"""`fleet.pipeline`: our passes and the library's schedules for users of stock Relax, with the lowering that they need.
+"""`fleet.pipeline`: our passes and the library's schedules for users of stock Relax, with the lowering that they
+require.
 
     executable = tvm.compile(mod, target, relax_pipeline=fleet.pipeline(target))
 
@@ -101,7 +102,7 @@ def _described(target: Mapping[str, object] | tvm.target.Target) -> dict[str, ob
 
 
 def _workloads(lowered: IRModule) -> list[Workload]:
-    """Return the programs that may have a record: those for tensors of any size have none."""
+    """Return the programs that may have a record: programs of dynamic shapes have none."""
     from tvm.tirx import PrimFunc
 
     return [

@@ -41,7 +41,7 @@ class ServeReport:
 
 
 async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeout_sec: float) -> ServeReport:
-    """Run a model's stored inputs, those of every set of shapes, on a device, compare, and time each there.
+    """Run a model's stored inputs for every set of shapes on a device, compare the outputs, and time each.
 
     Raises:
         ConfigError: there is no such file.

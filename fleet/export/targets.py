@@ -1,4 +1,6 @@
-"""Targets as users name them: a board, a target as JSON, or `host`, this machine as its own agent describes it."""
+"""Resolves targets as users name them: a board, a target as JSON, or `host`, this machine as its own agent
+describes it.
+"""
 
 from __future__ import annotations
 

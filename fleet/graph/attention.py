@@ -1,4 +1,4 @@
-"""Finds attention and replaces it by one tensor program, so that scores stay in the nearest cache.
+"""Fuses attention into one tensor program, so that scores stay in the nearest cache.
 
 Exporters write softmax(q k^T * scale + mask) v as single operators on heads, [batch, heads, tokens, width], or without
 the axis of heads; PyTorch's own operator arrives as `relax.nn.attention` on [batch, tokens, heads, width]. The program
@@ -51,7 +51,7 @@ class _Scores:
 
 
 def fuse_product(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace the product of a softmax of scores, and values."""
+    """Fuse the product of softmax(scores) and values."""
     from tvm import relax
 
     softmax = rebuild.call_only_for(call.args[0], "relax.nn.softmax")
@@ -76,7 +76,7 @@ def fuse_product(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def fuse_operator(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace PyTorch's operator, with tensors of [batch, tokens, heads, width]."""
+    """Fuse PyTorch's operator, with tensors of [batch, tokens, heads, width]."""
     from tvm import relax
 
     shapes = [shape_of(arg) for arg in call.args]
@@ -99,7 +99,7 @@ def fuse_operator(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _fused(rebuild: Rebuild, tokens: list[Expr], bias: Expr | None, attention: Attention) -> Expr | None:
-    """Return the program's call on query, key and value by token; None if it does not serve them."""
+    """Return the program's call on query, key and value by token; None if it does not support them."""
     query, key, value = ([int(size) for size in each.ty.shape.values] for each in tokens)
     if any(dtype_of(each) != "float32" for each in tokens) or value[2] // attention.shared_heads % _FEWEST_COLUMNS:
         return None
@@ -119,7 +119,7 @@ def _fused(rebuild: Rebuild, tokens: list[Expr], bias: Expr | None, attention: A
 
 
 def _scores(rebuild: Rebuild, expr: Expr) -> _Scores | None:
-    """Return the operands of scores, as far as they have no other reader."""
+    """Return the operands of scores that have no other reader."""
     for bias, rest in _with_bias(rebuild, expr):
         scaled = rebuild.call_only_for(rest, "relax.multiply")
         factor = None if scaled is None else array_of(rebuild, scaled.args[1])
@@ -133,7 +133,9 @@ def _scores(rebuild: Rebuild, expr: Expr) -> _Scores | None:
 
 
 def _with_bias(rebuild: Rebuild, expr: Expr) -> list[tuple[Expr | None, Expr]]:
-    """Return in which ways scores may be a bias and the rest: a sum, or a choice between the rest and a low number."""
+    """Return the ways to split scores into a bias and the rest: as a sum, or as a choice between the rest and a low
+    number.
+    """
     from tvm import relax
 
     call = rebuild.call_only_for(expr, "relax.add", "relax.where")
@@ -153,7 +155,7 @@ def _with_bias(rebuild: Rebuild, expr: Expr) -> list[tuple[Expr | None, Expr]]:
 
 
 def _are_heads(query: Expr, key: Expr, value: Expr, rank: int) -> bool:
-    """Tell whether these are three stacks of as many matrices, without any that is repeated to fit the others."""
+    """Tell whether these are three stacks of equally many matrices, without broadcasting."""
     shapes = [shape_of(each) for each in (query, key, value)]
     known = [shape for shape in shapes if shape is not None and len(shape) == rank]
     return rank in (_RANK - 1, _RANK) and len(known) == len(shapes) and len({shape[:-2] for shape in known}) == 1
@@ -171,7 +173,7 @@ def _by_token(rebuild: Rebuild, heads: Expr) -> Expr:
 
 
 def _once_by_token(rebuild: Rebuild, heads: Expr) -> tuple[Expr, int]:
-    """Return keys or values by token, each head once, and how many heads there are."""
+    """Return keys or values by token without repeated heads, and the number of heads."""
     from tvm import relax
 
     shape = shape_of(heads) or ()

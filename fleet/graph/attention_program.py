@@ -1,4 +1,4 @@
-"""Attention as one tensor program: softmax(q k^T * scale + bias) v, for all heads, on tensors as projections make them.
+"""Attention as one tensor program: softmax(q k^T * scale + bias) v, for all heads, in the layout of projections.
 
 The scores of one row of queries never reach memory if all stages run row by row (`fleet.spaces.attention`); that
 schedule finds the stages by their names. Keys are turned, so that a vector holds neighbours along the sequence, and
@@ -43,12 +43,12 @@ class Attention:
 
 
 def padded_to_vectors(seen: int) -> int:
-    """Return for how many keys scores are computed."""
+    """Return the number of keys for which scores are computed."""
     return -(-seen // _PADDED_TO) * _PADDED_TO
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, *, attention: Attention) -> Tensor:
-    """Return the tokens that attention makes, [batch, tokens, heads * width of values].
+    """Return the output tokens of attention, [batch, tokens, heads * width of values].
 
     Args:
         query: float32 [batch, tokens, heads * width].
@@ -80,7 +80,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
 
     def power(b: Expr, h: Expr, t: Expr, s: Expr) -> Expr:
         found = tirx.exp(logits[b, h, t, s] - largest[b, h, t])
-        # Again, for rows with all keys masked by the lowest number: there, the padding is no lower.
+        # Masked again, for rows with all keys masked by the lowest number: there, the padding is no lower.
         return found if padded == seen else tirx.Select(s < seen, found, tirx.const(0.0, "float32"))
 
     w = te.reduce_axis((0, width), "w")

@@ -1,4 +1,4 @@
-"""Names of blocks that do not depend on the model: a schedule is stored with the names of the blocks that it changes.
+"""Block names that are independent of the model: a schedule is stored with the names of the blocks that it changes.
 
 TVM names the parts of a reduction after the variable that it reads, `lv85_red`, and its structural hash knows no names.
 So the same program of another model, or of this one after another pass, has the same records; otherwise their schedules
@@ -23,7 +23,7 @@ _BEGINNING = re.compile(rf"\w+?_({_PART})(?=_|$)")
 
 
 def with_steady_names(mod: IRModule) -> IRModule:
-    """Return a module with the same names of blocks in each model."""
+    """Return a module whose block names are the same in each model."""
     from tvm import ir
     from tvm.tirx import PrimFunc
 
@@ -35,7 +35,7 @@ def with_steady_names(mod: IRModule) -> IRModule:
 
 
 def name_in(name: str, names: Sequence[str]) -> str:
-    """Return a block's name in a program with these names, given its name in another; the same if in doubt."""
+    """Return a block's name in a program with these names, given its name in another; unchanged if in doubt."""
     found = _BEGINNING.match(name)
     if found is None or name in names:
         return name

@@ -1,4 +1,4 @@
-"""Keeps indices that are computed or come from outside within the tensor that they are for.
+"""Clamps indices that are computed or come from outside to the tensor's bounds.
 
 TVM checks none: a token that the table of an embedding does not have reads whatever lies behind it, and a scatter
 writes there. Engines that run operator by operator refuse such a number; a program that is compiled can say nothing, so
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def take_nearest(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Have `take` bring each index into its axis."""
+    """Have `take` clamp each index to its axis."""
     if call.attrs.mode != "fast" or array_of(rebuild, call.args[1]) is not None:
         return None
     return with_attrs(call, list(call.args), {"mode": "clip"})
 
 
 def within_axis(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Bring the indices along one axis into it."""
+    """Clamp the indices along one axis to its bounds."""
     shape = shape_of(call.args[0])
     return None if shape is None else _within(rebuild, call, np.array(shape[int(call.attrs.axis)]))
 
 
 def within_shape(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Bring the last axis' coordinates, one for each of the tensor's first axes, behind those of the batch, into it."""
+    """Clamp the coordinates in the last axis, one for each of the tensor's axes after those of the batch."""
     shape, of_indices = (shape_of(arg) for arg in call.args[:2])
     if shape is None or of_indices is None:
         return None
@@ -43,7 +43,7 @@ def within_shape(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _within(rebuild: Rebuild, call: Call, sizes: Array) -> Expr | None:
-    """Return the call with indices of [0, size), of [-size, size) where negative ones count from the end."""
+    """Return the call with indices clamped to [0, size), or to [-size, size) if negative ones count from the end."""
     from tvm import relax
 
     data, indices, *others = call.args

@@ -1,4 +1,4 @@
-"""Stores a constant that is the same along an axis once, where an element-wise operator repeats it anyway.
+"""Compresses constants that are uniform along an axis, where an element-wise operator broadcasts them anyway.
 
 ONNX's `Min` and `Max` arrive with all their operands broadcast. So the 6 of a ReLU6 became a tensor as large as the
 result, which each run had to read: half of the time of MobileNetV2's depthwise convolutions with stride 2.
@@ -21,7 +21,7 @@ _OPERATORS = ("add", "divide", "maximum", "minimum", "multiply", "power", "subtr
 
 
 def store_once(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Shrink a constant operand of more than one long axis to those axes along which it varies.
+    """Reduce a constant operand to the axes along which it varies, if it has more than one long axis.
 
     One long axis is a bias or a scale. It stays as it is: weights of other values must not make another program.
     """
@@ -41,7 +41,7 @@ def store_once(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _varying(array: Array) -> Array:
-    """Return the array with every axis along which it is the same cut to one element."""
+    """Return the array with every uniform axis reduced to one element."""
     for axis in range(array.ndim):
         first = array.take([0], axis) if array.shape[axis] > 1 else array
         array = first if first is not array and np.array_equal(np.broadcast_to(first, array.shape), array) else array

@@ -1,4 +1,4 @@
-"""Puts channels last: convolutions get NHWC, and everything between them follows, so that only inputs are converted.
+"""Converts convolutions to NHWC; everything between them follows, so that only inputs are transposed.
 
 A convolution is rewritten as transpose(convolution in NHWC(transpose(x))), and transposes are moved on, behind the
 operators that follow, until they meet another one and cancel out. So each rule here has the same form,
@@ -27,11 +27,11 @@ _CHANNELS_LAST = {"NCW": ("NWC", "WIO"), "NCHW": ("NHWC", "HWIO"), "NCDHW": ("ND
 
 
 def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Give a convolution channels last. Constant weights are transposed here and now."""
+    """Convert a convolution to channels last. Constant weights are transposed at once."""
     from tvm import relax
 
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
-    if (layout, kernel_layout) == ("NHWC", "HWOI"):  # the layout of depthwise convolutions by TVM's TFLite frontend
+    if (layout, kernel_layout) == ("NHWC", "HWOI"):  # the layout of depthwise convolutions in TVM's TFLite frontend
         kernel = transposed_to(rebuild, call.args[1], kernel_layout, "HWIO")
         return with_attrs(call, [call.args[0], kernel], {"kernel_layout": "HWIO"})
     if layout not in _CHANNELS_LAST or str(call.attrs.out_layout) != layout:
@@ -91,7 +91,7 @@ def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def multiply_flat(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Multiply a tensor flattened with channels last: the rows of constant weights are put into that order."""
+    """Multiply a flattened channels-last tensor: the rows of constant weights are permuted to its order."""
     from tvm import relax
 
     flat = rebuild.call_of(call.args[0], "relax.reshape")
@@ -118,7 +118,7 @@ def resize(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _find_block(shape: tuple[int, ...], before: int, channels: int) -> tuple[int, int] | None:
-    """Return the slice of a shape that holds the channels, behind axes of that many elements; the longest one."""
+    """Return the slice of a shape that holds the channels, after axes with that many elements; the longest one."""
     starts = [start for start in range(len(shape) + 1) if math.prod(shape[:start]) == before]
     spans = [
         (start, end)
@@ -130,7 +130,7 @@ def _find_block(shape: tuple[int, ...], before: int, channels: int) -> tuple[int
 
 
 def _by_stored_axis(call: Call, spatial: list[int]) -> dict[str, object]:
-    """Return a pooling's attributes for spatial axes in another order: spatial[i] is where the i-th one lies."""
+    """Return a pooling's attributes with its spatial axes permuted: spatial[i] is the new position of axis i."""
     order = [spatial.index(axis) for axis in range(len(spatial))]
     padding, rank = [int(pad) for pad in call.attrs.padding], len(spatial)
     found: dict[str, object] = {

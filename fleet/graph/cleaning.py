@@ -1,4 +1,4 @@
-"""Removes leftovers of training and exporters from a model, and brings the rest into one form.
+"""Removes leftovers of training and exporters from a model, and canonicalises the rest.
 
 Dropout and identities go; BatchNorm becomes one multiplication and one addition by constants; a `Sum` becomes
 additions, which are fused with their neighbours; operators that only change a shape become a reshape.
@@ -37,7 +37,7 @@ def drop_tuple(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
 
 
 def fold_stack(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace a reduction over a stack of tensors, as which ONNX's `Sum` and `Max` arrive, by additions or maxima."""
+    """Replace a reduction over a stack of tensors, the form of ONNX's `Sum` and `Max`, by additions or maxima."""
     from tvm import relax
 
     stack = rebuild.call_only_for(call.args[0], "relax.stack")
@@ -67,7 +67,7 @@ def power(rebuild: Rebuild, call: Call) -> Expr | None:
         return None
     shape = shape_of(base)
     if exponent.size != 1 and (shape is None or shape != shape_of(rebuild.builder.normalize(call))):
-        return None  # the exponent repeats the base, or may
+        return None  # the exponent broadcasts the base, or may
     if value in _WHOLE_POWERS:
         return _product(rebuild, base, int(value))
     return relax.op.power(base, constant(exponent.reshape(-1)[0])) if exponent.ndim else None
@@ -87,7 +87,7 @@ def _product(rebuild: Rebuild, base: Expr, exponent: int) -> Expr:
 
 
 def reshape_once(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Drop a reshape that changes nothing, join two, and bring all other operators that reshape into this form."""
+    """Drop a no-op reshape, merge two, and convert all other reshaping operators into this form."""
     from tvm import relax
 
     source, shape = call.args[0], shape_of(rebuild.builder.normalize(call))
@@ -108,7 +108,7 @@ def broadcast_once(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def transpose_once(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Drop a transpose that changes nothing, and join two."""
+    """Drop a no-op transpose, and merge two."""
     from tvm import relax
 
     axes = transposed_axes(call)
@@ -127,7 +127,7 @@ def cast_once(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def constant_right(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Put the constant of an addition or multiplication on the right, where the other passes look for it."""
+    """Move the constant of an addition or multiplication to the right, where the other passes expect it."""
     from tvm import relax
 
     left, right = call.args
@@ -157,14 +157,14 @@ def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def sinh(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Write a hyperbolic sine as tanh(x) cosh(x), which keeps the digits of small numbers: TVM has none of vectors."""
+    """Write a hyperbolic sine as tanh(x) cosh(x), which is accurate for small numbers: TVM has no vector version."""
     from tvm import relax
 
     return relax.op.multiply(rebuild.bind(relax.op.tanh(call.args[0])), rebuild.bind(_cosh(rebuild, call.args[0])))
 
 
 def cosh(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Write a hyperbolic cosine as exponentials, which TVM has for vectors, too."""
+    """Write a hyperbolic cosine with exponentials, which TVM vectorizes."""
     return _cosh(rebuild, call.args[0])
 
 
@@ -201,7 +201,7 @@ def _scale_and_shift(rebuild: Rebuild, norm: Call) -> Expr | None:
 
 
 def reshape_for_transpose(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace a transpose that moves nothing in memory by a reshape, which costs nothing."""
+    """Replace a transpose that moves nothing in memory by a reshape, which is free."""
     from tvm import relax
 
     shape = shape_of(call.args[0])

@@ -1,4 +1,4 @@
-"""Recognizes tensor programs that put tensors side by side, and names why that may take copies."""
+"""Recognizes tensor programs that concatenate tensors, and reports why that may need copies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from tvm.tirx import BufferStore, PrimFunc, Var
 
 ATTRIBUTE = "fleet.concat"
-"""Of a PrimFunc that is a concat: for each input the first element that it fills, by axis."""
+"""Attribute of a PrimFunc that is a concat: for each input the index of the first element that it fills, by axis."""
 
 
 class CopyReason(enum.StrEnum):
-    """Why the operands of a concat are copied, and not written where they end up."""
+    """Why the operands of a concat are copied instead of being written to their final place."""
 
     NOT_COMPUTED = "not computed"
     """One is an input or a constant of the model, or comes from something else than a program with one output."""
@@ -42,7 +42,7 @@ class CopyReason(enum.StrEnum):
 
 
 def concat_starts(function: PrimFunc) -> tuple[tuple[int, ...], ...] | None:
-    """Return where each input of a concat begins in its output, by axis; None: the function is something else.
+    """Return the offset of each input of a concat in its output, by axis; None if the function is something else.
 
     Args:
         function: unscheduled: one block of loops, as an operator is legalized.
@@ -58,19 +58,19 @@ def concat_starts(function: PrimFunc) -> tuple[tuple[int, ...], ...] | None:
 
 
 def marked(function: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """Return a scheduled function with a note that it is a concat, if it is, which its loops may not tell any more."""
+    """Return a scheduled function with an attribute if it is a concat, which its loops may no longer show."""
     starts = concat_starts(original)
     return function if starts is None else function.with_attr(ATTRIBUTE, starts)
 
 
 def is_fused_concat(function: PrimFunc) -> bool:
-    """Tell whether an unscheduled program puts tensors side by side and computes something else, too."""
+    """Tell whether an unscheduled program concatenates tensors and computes something else, too."""
     stores = _stores(function)
     return len(stores) > 1 and any(store is not None and _pieces(store) for store in stores)
 
 
 def _pieces(store: BufferStore) -> list[tuple[Var, tuple[int, ...]]]:
-    """Return the tensors that a block puts side by side, the last first, and where each begins; [] if it does not."""
+    """Return the tensors that a block concatenates, last first, with their offsets; [] if it does not."""
     found: list[tuple[Var, tuple[int, ...]]] = []
     before = _sizes(store.buffer)
     for load, border in _choices(store.value, store.indices):
@@ -84,7 +84,7 @@ def _pieces(store: BufferStore) -> list[tuple[Var, tuple[int, ...]]]:
 
 
 def _covers(starts: Sequence[tuple[int, ...]], sizes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> bool:
-    """Tell whether inputs of these sizes, from there on, fill the output along one axis, one behind the other."""
+    """Tell whether inputs of these sizes, from there on, fill the output along one axis without gaps."""
     axes = {axis for start in starts for axis, first in enumerate(start) if first}
     if len(axes) != 1 or -1 in whole:
         return False
@@ -98,14 +98,16 @@ def _covers(starts: Sequence[tuple[int, ...]], sizes: Sequence[tuple[int, ...]],
 
 
 def _sizes(parameter: Var) -> tuple[int, ...]:
-    """Return a tensor's shape; -1 for sizes that are not known."""
+    """Return a tensor's shape; -1 for unknown sizes."""
     from tvm.tirx import IntImm
 
     return tuple(int(size) if isinstance(size, IntImm) else -1 for size in parameter.shape)
 
 
 def _stores(function: PrimFunc) -> list[BufferStore | None]:
-    """Return the value that each block of a function stores, or None if that is not one element by turns."""
+    """Return the value that each block of a function stores, or None if a block does not store one element at a
+    time.
+    """
     import tvm_ffi
     from tvm.s_tir import SBlock
 
@@ -125,7 +127,7 @@ def _store(block: SBlock) -> BufferStore | None:
 
 
 def _choices(value: Expr, axes: Sequence[Expr]) -> Iterator[tuple[TensorLoad | None, tuple[int, ...] | None]]:
-    """Return the loads that a value chooses from, each with the first indices, by axis, from which on it is chosen.
+    """Return the loads that a value selects from, each with the indices, by axis, from which it is selected.
 
     The first that fits is chosen. None: something else than a load, or than a choice by one index.
     """
@@ -148,7 +150,7 @@ def _border(condition: Expr, axes: Sequence[Expr]) -> tuple[int, ...] | None:
 
 
 def _begin(load: TensorLoad, axes: Sequence[Expr]) -> tuple[int, ...] | None:
-    """Return by how much the indices of a load are behind those of the output; None: they are not its alone."""
+    """Return by how much the indices of a load lag behind those of the output; None if they depend on more."""
     from tvm.ir.prim import expr as prim
     from tvm.tirx import IntImm
 

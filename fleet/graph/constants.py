@@ -1,4 +1,4 @@
-"""Constants of a Relax function as numpy arrays, and back. All changes of weights are made here, in numpy.
+"""Converts constants of a Relax function to numpy arrays, and back. All changes of weights are made here, in numpy.
 
 TVM's own FoldConstant compiles every operator with LLVM first, which takes 90 s on DenseNet.
 """
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 def array_of(rebuild: Rebuild, expr: Expr) -> Array | None:
-    """Return the value of a constant, not copied; None when it is none, or of a dtype that numpy does not have."""
+    """Return the value of a constant without a copy; None for other expressions and dtypes that numpy lacks."""
     from tvm import ir
 
     constant = rebuild.bound_to(expr)
@@ -33,22 +33,23 @@ def array_of(rebuild: Rebuild, expr: Expr) -> Array | None:
 
 
 def is_constant(expr: Expr) -> bool:
-    """Say whether an expression is a constant tensor."""
+    """Tell whether an expression is a constant tensor."""
     from tvm import ir
 
     return isinstance(expr, ir.GenericConst)
 
 
 def constant(value: Array, dtype: str | None = None) -> Expr:
-    """Return an array as a constant, rows contiguous, in the given dtype."""
+    """Return an array as a constant in the given dtype, in row-major order."""
     from tvm import relax
 
     array = np.asarray(value, dtype=dtype or value.dtype, order="C")
-    return relax.const(array, str(array.dtype))  # untold, it makes float32 of float64, and int32 of int64
+    # without a dtype it would convert float64 to float32, and int64 to int32
+    return relax.const(array, str(array.dtype))
 
 
 def operand(value: Array, other: Expr) -> Expr:
-    """Return an array as a constant that an operator combines with another tensor without a change of its rank.
+    """Return an array as a constant operand that does not change the rank of the other tensor.
 
     A single number has one axis where the other has any: TVM leaves that an argument, and writes one without axes into
     the program, which then is another one for each number.
@@ -57,7 +58,7 @@ def operand(value: Array, other: Expr) -> Expr:
 
 
 def shape_of(expr: Expr) -> tuple[int, ...] | None:
-    """Return a tensor's shape, None when a dimension or the rank is unknown, or it is no tensor."""
+    """Return a tensor's shape; None if a dimension or the rank is unknown, or for other values."""
     from tvm import relax, tirx
 
     if not isinstance(expr.ty, relax.TensorType) or not isinstance(expr.ty.shape, relax.ShapeExpr):

@@ -42,7 +42,7 @@ class GraphStage:
 
     reason: str
     operators: dict[str, int]
-    """Calls in one run of the model by operator, the most frequent first; after fusing, by the fused operators."""
+    """Calls in one run of the model by operator, most frequent first; after fusing, by the fused operators."""
 
     convolution_layouts: dict[str, int]
     """Convolutions by the layout of their data; empty once they are tensor programs."""

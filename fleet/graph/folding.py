@@ -39,7 +39,7 @@ _RESHAPING = ("relax.broadcast_to", "relax.expand_dims", "relax.flatten", "relax
 
 
 def fold(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Return the value of a call as a constant, None when not all its arguments are."""
+    """Return the value of a call as a constant; None if an argument is not constant."""
     args = list(call.args)[:1] if op_name(call) in _RESHAPING else list(call.args)
     arrays = [array_of(rebuild, arg) for arg in args]
     known = [array for array in arrays if array is not None]
@@ -67,7 +67,7 @@ def _computed(rebuild: Rebuild, call: Call, arrays: list[Array]) -> Expr | None:
 
 
 def _dequantized(array: Array, scale: Array, zero: Array, *, axis: int) -> Array:
-    """Return quantized numbers as real ones; scale and zero point are one, or one for each index of the axis."""
+    """Return dequantized numbers; scale and zero point are scalars, or have one element per index of the axis."""
     broadcast = [-1 if dim == axis % array.ndim else 1 for dim in range(array.ndim)]
     by_index = (value.reshape(broadcast if value.size > 1 else ()) for value in (scale, zero.astype(np.float32)))
     factor, shift = by_index

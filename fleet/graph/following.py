@@ -1,4 +1,4 @@
-"""Operators that work on any layout: they follow their inputs, and the axes that they name are renamed.
+"""Operators that support any layout: they follow their inputs, and their axes are renumbered.
 
 Each rule has the form operator(transpose(x)) = transpose(operator'(x)); see fleet.graph.channels_last.
 """
@@ -74,7 +74,7 @@ def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
     rank = len(moved.axes)
     axes = [moved.axes[int(axis) % rank] for axis in call.attrs.axes]
     if axes != sorted(axes):
-        return None  # scale and shift lie by these axes
+        return None  # scale and shift are laid out by these axes
     changed: dict[str, object] = {"axes": axes}
     if hasattr(call.attrs, "channel_axis"):
         changed["channel_axis"] = moved.axes[int(call.attrs.channel_axis) % rank]
@@ -115,12 +115,12 @@ def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
     if call is None or moved is None:
         return None
     axis = moved.axes[int(call.attrs.axis) % len(moved.axes)]
-    parts = rebuild.bind(with_attrs(call, [moved.source], {"axis": axis}))  # the same for each part; one is kept
+    parts = rebuild.bind(with_attrs(call, [moved.source], {"axis": axis}))  # the same for each part; only one is kept
     return transposed(rebuild.bind(relax.TupleGetItem(parts, item.index)), moved.axes)
 
 
 def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
-    """Return how the largest argument that was moved lies; None when none was, or a larger one was not.
+    """Return the layout of the largest argument that was converted; None if none was, or a larger one was not.
 
     That one may lie as it should already: moving it for the sake of a smaller one would never end.
     """
@@ -134,13 +134,13 @@ def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
 
 
 def _size(arg: Expr) -> float:
-    """Return the number of elements; an unknown one, like an open batch size, counts as the largest."""
+    """Return the number of elements; an unknown one, such as an open batch size, counts as the largest."""
     shape = shape_of(arg)
     return math.inf if shape is None and rank_of(arg) else math.prod(shape or ())
 
 
 def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
-    """Return an argument, which may have fewer axes and be broadcast, stored as others are that lie by these axes."""
+    """Return an argument, possibly of fewer axes for broadcasting, in the layout of these axes."""
     from tvm import relax
 
     if rank_of(arg) == 0:

@@ -38,14 +38,14 @@ itself."""
 
 
 def pad_groups(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace a convolution, channels last, by one with whole vectors."""
+    """Return the number of output channels that a group should have; None if unchanged."""
     if str(call.attrs.data_layout) != "NHWC" or padded_width(rebuild, call) is None:
         return None
     return convolve_in_groups(rebuild, call, call.args[0], lambda data: data)
 
 
 def padded_width(rebuild: Rebuild, call: Call) -> int | None:
-    """Return how many output channels a group should have; None if as many as it has."""
+    """Return the padded number of columns of each group; None if unchanged."""
     weights = array_of(rebuild, call.args[1])
     groups = int(call.attrs.groups)
     width = 0 if weights is None else weights.shape[-1] // groups
@@ -63,7 +63,7 @@ def whole_vectors(width: int, groups: int = 1) -> int | None:
 
 
 def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[[Tensor], Tensor]) -> Expr:
-    """Return a convolution as one tensor program, its groups padded where that helps.
+    """Return a convolution as one tensor program, its groups padded if that helps.
 
     Args:
         read: makes the convolution's data from `data`, within the program.
@@ -94,7 +94,7 @@ def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[
 
 
 def _pad(weights: Array, groups: int, padded: int) -> Array:
-    """Return weights [..., groups * width] as [..., groups * padded], zero behind each group."""
+    """Pad weights [..., groups * width] to [..., groups * padded], with zeros after each group."""
     split = weights.reshape(*weights.shape[:-1], groups, -1)
     added = [(0, 0)] * (split.ndim - 1) + [(0, padded - split.shape[-1])]
     return np.pad(split, added).reshape(*weights.shape[:-1], groups * padded)

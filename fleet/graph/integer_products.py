@@ -1,4 +1,4 @@
-"""Makes one tensor program of an integer convolution and its padding, and widens operands where that is needed.
+"""Fuses an integer convolution with its padding into one tensor program, and widens operands where needed.
 
 Apart, the padded data would go through memory once more. An instruction that multiplies 16-bit integers gets its data
 widened while it is padded; the weights are constants, and are widened here.

@@ -1,4 +1,4 @@
-"""Notes at each tensor program which of its arguments are constant wherever it is called: weights, mostly.
+"""Annotates each tensor program with its arguments that are constant at every call, mostly weights.
 
 Only those may be stored in another order than the model's: a design space that wants them packed transforms the
 parameter, and the compilation of the model repacks the constant.
@@ -20,7 +20,7 @@ ATTRIBUTE = "fleet.constants"
 
 
 def mark_constants(mod: IRModule) -> IRModule:
-    """Return the module with the attribute at each PrimFunc that has such arguments."""
+    """Return the module with the attribute on each PrimFunc that has such arguments."""
     from tvm import ir
 
     functions = dict(mod.functions)

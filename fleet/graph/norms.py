@@ -1,4 +1,4 @@
-"""Finds root-mean-square norms, which exporters write as single operators, and makes one operator of each.
+"""Fuses root-mean-square norms, which exporters write as single operators, into one operator each.
 
 x / sqrt(mean(x * x) + epsilon) * weight is an operator of its own in TVM, one program that reads a row once. As single
 operators, the squares went through memory: TVM fuses nothing into the reduction that follows it.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def fuse_rms_norm(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace the multiplication by the weight, the last of a norm's operators."""
+    """Fuse a norm at its last operator, the multiplication by the weight."""
     from tvm import relax
 
     x_shape, weight = shape_of(call.args[0]), array_of(rebuild, call.args[1])
@@ -37,7 +37,7 @@ def fuse_rms_norm(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _under_inverse_root(rebuild: Rebuild, expr: Expr) -> Expr | None:
-    """Return a of 1 / sqrt(a)."""
+    """Return `a` of 1 / sqrt(a)."""
     call = rebuild.call_of(expr, "relax.rsqrt", "relax.divide")
     if call is None or op_name(call) == "relax.rsqrt":
         return None if call is None else call.args[0]

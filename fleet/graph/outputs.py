@@ -1,4 +1,4 @@
-"""Gives each output of a model memory of its own, where it is an input, a constant, or another output, too.
+"""Gives each output of a model its own memory, even if it is an input, a constant, or another output.
 
 TVM returns that tensor itself, also in another shape: among several outputs, its reshapes are views. A kept answer
 changed with the next input; a write into one changed the model's constants.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def own_outputs(mod: IRModule) -> IRModule:
-    """Return a module of fused programs with functions that return no shared tensors."""
+    """Return a module of fused programs whose functions return no shared tensors."""
     returned: list[Expr] = []
     copied: list[Expr] = []
 
@@ -47,7 +47,7 @@ def own_outputs(mod: IRModule) -> IRModule:
 
 
 def _memory_of(mod: IRModule, rebuild: Rebuild, expr: Expr) -> Expr:
-    """Return the value, parameter or constant that an expression has its memory from."""
+    """Return the value, parameter or constant whose memory an expression uses."""
     from tvm import relax
 
     while isinstance(expr, relax.Var):
@@ -62,7 +62,7 @@ def _memory_of(mod: IRModule, rebuild: Rebuild, expr: Expr) -> Expr:
 
 
 def _is_reshape(mod: IRModule, value: Expr) -> bool:
-    """Tell whether TVM makes a view of a program's copy."""
+    """Tell whether TVM replaces a program's copy by a view."""
     from tvm import relax
 
     return (

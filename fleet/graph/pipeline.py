@@ -1,4 +1,4 @@
-"""From a model's operators to fused tensor programs: the passes, each with its reason, in their order.
+"""Lowers a model's operators to fused tensor programs: the passes in their order, each with its reason.
 
     lowered = lower(mod, parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}'))
 
@@ -59,7 +59,7 @@ def lower(mod: IRModule, target: Target) -> IRModule:
 
 
 def steps(target: Target) -> list[Step]:
-    """Return the passes for a target, in their order. They need the target as the current one."""
+    """Return the passes for a target, in order. Call it with that target as TVM's current one."""
     unit = integer_unit(target)
     quantized = [] if unit is None else [_compute_in_integers(unit)]
     padded = [] if unit is None else [_pad_integers(unit)]

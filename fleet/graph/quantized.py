@@ -1,4 +1,4 @@
-"""Computes quantized models in integers: between QuantizeLinear and DequantizeLinear no float goes through memory.
+"""Computes quantized models in integers: between QuantizeLinear and DequantizeLinear no float is stored in memory.
 
 A quantized model says "dequantize, convolve in float, quantize". With integers x, w, zero point z and scales s that is
 
@@ -48,7 +48,7 @@ class Codes:
     zero: int
 
     def real(self) -> Expr:
-        """Return the numbers that it stands for, as rules recognize them."""
+        """Return the dequantized numbers, as rules recognize them."""
         from tvm import relax
 
         zero = relax.const(np.array(self.zero, dtype_of(self.codes)))
@@ -67,7 +67,7 @@ class Weights:
 
 
 def in_integers(mod: IRModule, unit: IntegerUnit) -> IRModule:
-    """Return the module with its quantized products in integers, as the processor's instruction takes them."""
+    """Return the module with its quantized products in integers, in the form of the processor's instruction."""
     rules = _IntegerRules(unit)
     own: dict[str, Rule] = {
         "relax.add": rules.add_bias,
@@ -82,8 +82,9 @@ def in_integers(mod: IRModule, unit: IntegerUnit) -> IRModule:
 
 
 def _in_float(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Write a remaining dequantization as arithmetic with scales as arguments, so that programs do not differ in
-    them."""
+    """Write a remaining dequantization as arithmetic with scales as arguments, so that programs do not depend on
+    them.
+    """
     from tvm import relax
 
     found = codes_of(rebuild, call)
@@ -96,7 +97,7 @@ def _in_float(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def codes_of(rebuild: Rebuild, expr: Expr) -> Codes | None:
-    """Return the codes of a dequantized tensor, None when it is a constant, or has a scale for each channel."""
+    """Return the codes of a dequantized tensor; None if it is a constant, or has one scale per channel."""
     call = rebuild.call_of(expr, "relax.dequantize")
     if call is None or is_constant(rebuild.bound_to(call.args[0])) or dtype_of(call.args[0]) not in _RANGES:
         return None
@@ -107,14 +108,14 @@ def codes_of(rebuild: Rebuild, expr: Expr) -> Codes | None:
 
 
 class _IntegerRules:
-    """Rules that remember under which variable codes of the other dtype are kept."""
+    """Rewrite rules that track the variables whose codes are stored in the other dtype."""
 
     def __init__(self, unit: IntegerUnit) -> None:
         self._unit = unit
         self._kept: dict[Var, Expr] = {}
 
     def dequantize(self, rebuild: Rebuild, call: Call) -> Expr | None:
-        """Read codes as they are kept; compute a bias, which has codes of 32 bits."""
+        """Read stored codes; compute a bias, which has 32-bit codes."""
         if dtype_of(call.args[0]) == "int32":
             return fold(rebuild, call)
         found = codes_of(rebuild, call)
@@ -127,7 +128,7 @@ class _IntegerRules:
         return Codes(kept, found.scale, found.zero + shift).real()
 
     def quantize(self, rebuild: Rebuild, call: Call) -> Expr | None:
-        """Round to codes of the kept dtype; those of the model's dtype are there for whom else they concern."""
+        """Quantize to the stored dtype; codes in the model's dtype are computed for other readers."""
         scale, zero = (array_of(rebuild, arg) for arg in list(call.args)[1:])
         dtype = str(call.attrs.out_dtype)
         if dtype not in _RANGES or scale is None or zero is None or scale.size != 1 or zero.size != 1:
@@ -176,14 +177,14 @@ class _IntegerRules:
 
         data, weights = self._codes(rebuild, call.args[0]), _weights_of(rebuild, call.args[1], 1)
         if data is None or weights is None or weights.values.ndim != 2 or len(shape_of(call.args[0]) or ()) < 2:
-            return None  # a vector, or a shape that is not known
+            return None  # a vector, or a tensor of unknown shape
         if weights.values.shape[0] % self._unit.group or not self._can_multiply(weights.values, 1):
             return None
         summed = rebuild.bind(relax.op.matmul(data.codes, constant(weights.values), out_dtype="int32"))
         return _scaled(rebuild, summed, data, weights, 1, -1)
 
     def add_bias(self, rebuild: Rebuild, call: Call) -> Expr | None:
-        """Add a bias to the sums where it is a whole number of their steps, as quantizers make it."""
+        """Add a bias to the sums if it is a whole number of their steps, as quantizers make it."""
         from tvm import relax
 
         for product, other in ((call.args[0], call.args[1]), (call.args[1], call.args[0])):
@@ -202,7 +203,7 @@ class _IntegerRules:
         return None
 
     def move(self, rebuild: Rebuild, call: Call) -> Expr | None:
-        """Move codes, or take their maximum, instead of the numbers that they stand for."""
+        """Move codes, or take their maximum, instead of dequantized numbers."""
         found = self._codes(rebuild, call.args[0])
         if found is None:
             return None
@@ -218,7 +219,7 @@ class _IntegerRules:
         return bool(values.shape[columns] % self._unit.widths[-1] == 0) and terms <= _LARGEST_SUM
 
     def _shift_from(self, dtype: str) -> int:
-        """Return the offset added to codes of a dtype to keep them."""
+        """Return the offset between codes of a dtype and the stored ones."""
         return _RANGES[self._unit.data][0] - _RANGES[dtype][0]
 
     def _rounded(self, rebuild: Rebuild, value: Expr, scale: np.float32, zero: int) -> Expr:
@@ -241,7 +242,7 @@ class _IntegerRules:
 
 
 def _sums_of(rebuild: Rebuild, expr: Expr) -> tuple[Expr, Array] | tuple[None, None]:
-    """Return the integer sums behind a value, and the constant steps that they count."""
+    """Return the integer sums behind a value, and their constant scale."""
     scaled = rebuild.call_only_for(expr, "relax.multiply")
     cast = None if scaled is None else rebuild.call_of(scaled.args[0], "relax.astype")
     steps = None if scaled is None else array_of(rebuild, scaled.args[1])
@@ -251,7 +252,7 @@ def _sums_of(rebuild: Rebuild, expr: Expr) -> tuple[Expr, Array] | tuple[None, N
 
 
 def _scaled(rebuild: Rebuild, summed: Expr, data: Codes, weights: Weights, columns: int, channels: int) -> Expr:
-    """Return sums of products of codes as the numbers that they stand for.
+    """Return dequantized sums of products of codes.
 
     Args:
         columns: axis of the weights that has the output channels.
@@ -271,7 +272,7 @@ def _scaled(rebuild: Rebuild, summed: Expr, data: Codes, weights: Weights, colum
 
 
 def _weights_of(rebuild: Rebuild, expr: Expr, columns: int) -> Weights | None:
-    """Return constant weights with one scale, or one for each index of their axis `columns`; else None."""
+    """Return constant weights with one scale, or one per index of their axis `columns`; else None."""
     turned = rebuild.call_of(expr, "relax.permute_dims")
     axes = None if turned is None else transposed_axes(turned)
     call = rebuild.call_of(expr if turned is None else turned.args[0], "relax.dequantize")
@@ -292,7 +293,7 @@ def _weights_of(rebuild: Rebuild, expr: Expr, columns: int) -> Weights | None:
 
 
 def _shifted(rebuild: Rebuild, codes: Expr, shift: int, dtype: str) -> Expr:
-    """Return codes of one 8-bit dtype in the other one."""
+    """Return codes of one 8-bit dtype converted to the other one."""
     from tvm import relax
 
     wide = rebuild.bind(relax.op.astype(codes, "int16"))
@@ -301,7 +302,7 @@ def _shifted(rebuild: Rebuild, codes: Expr, shift: int, dtype: str) -> Expr:
 
 
 def _number(value: float) -> Expr:
-    """Return a number as a tensor of one element, which TVM leaves an argument."""
+    """Return a number as a tensor of one element, which TVM keeps as an argument."""
     return constant(np.array([value], "float32"))
 
 

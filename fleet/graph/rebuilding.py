@@ -1,4 +1,4 @@
-"""Walks the functions of a Relax module and builds them anew, binding by binding: the base of every pass here.
+"""Rewrites the functions of a Relax module binding by binding: the base of every pass here.
 
 A pass is a set of rules, by operator. A rule sees a call with arguments of the new function, and returns its
 replacement, or None to keep it; replacements are visited again. Rules look backwards
@@ -26,7 +26,7 @@ _MAX_REWRITES = 8
 
 
 class Rebuild:
-    """The function that is being built: the values and readers of its variables."""
+    """State of a function under construction: the values and readers of its variables."""
 
     def __init__(self, builder: BlockBuilder, uses: Counter[Var], apply: Rewrite) -> None:
         self.builder = builder
@@ -34,7 +34,9 @@ class Rebuild:
         self._apply = apply
 
     def bound_to(self, expr: Expr) -> Expr:
-        """Return the value of a variable, through its aliases; anything else, and a parameter, is returned as it is."""
+        """Return the value of a variable, through its aliases; other expressions and parameters are returned
+        unchanged.
+        """
         from tvm import relax
 
         while isinstance(expr, relax.Var):
@@ -45,35 +47,35 @@ class Rebuild:
         return expr
 
     def call_of(self, expr: Expr, *op_names: str) -> Call | None:
-        """Return the call behind a value if it is one of these operators'."""
+        """Return the call behind a value if it calls one of these operators."""
         call = self.bound_to(expr)
         return call if op_name(call) in op_names else None
 
     def call_only_for(self, expr: Expr, *op_names: str) -> Call | None:
-        """Return the call behind a value if it is one of these operators' and nobody else reads the value.
+        """Return the call behind a value if it calls one of these operators and has no other reader.
 
         Only then may the call be changed, or be repeated in another form.
         """
         return self.call_of(expr, *op_names) if self._uses[expr] <= 1 else None
 
     def emit(self, expr: Expr, name: str = "") -> Expr:
-        """Return a variable or constant for a value, after the pass has looked at it, too."""
+        """Return a variable or constant for a value, after applying the rules to it, too."""
         from tvm import ir, relax
 
         new = self._apply(self, expr)
         return new if isinstance(new, relax.Var | ir.GenericConst) else self.builder.emit(new, name)
 
     def bind(self, expr: Expr) -> Expr:
-        """Return a variable for a value that no rule shall see: a rule's own result, which it would take up again."""
+        """Return a variable for a value without applying rules: a rule's own result, which would match again."""
         return self.builder.emit(expr)
 
     def carry_uses(self, old: Var, new: Expr) -> None:
-        """Note that the readers of a variable of the old function now read a value of the new one."""
+        """Transfer the readers of a variable of the old function to a value of the new one."""
         self._uses[new] += self._uses[old]
 
 
 def op_name(expr: Expr) -> str:
-    """Return the operator that an expression calls, "" when it is no call of an operator."""
+    """Return the operator that an expression calls; "" if it calls none."""
     from tvm import ir, relax
 
     return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
@@ -100,7 +102,7 @@ def with_attrs(call: Call, args: list[Expr], changed: dict[str, object]) -> Expr
 
 
 def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
-    """Return the module with the rules applied to each call of its functions; of several sets, the first first."""
+    """Return the module with the rules applied to each call of its functions; several sets are applied in order."""
     from tvm import relax
 
     def first_found(rebuild: Rebuild, expr: Expr) -> Expr | None:
@@ -120,7 +122,7 @@ def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
 
 
 def rebuild_functions(mod: IRModule, apply: Rewrite, finish: Rewrite = lambda _, expr: expr) -> IRModule:
-    """Return the module with each bound value of its functions replaced; values without readers are dropped.
+    """Return the module with each bound value of its functions replaced; unused values are dropped.
 
     Args:
         finish: replaces a function's return value, a tensor or a tuple of them, after all that.
@@ -137,13 +139,13 @@ def rebuild_functions(mod: IRModule, apply: Rewrite, finish: Rewrite = lambda _,
 
 
 def count_uses(function: Function) -> Counter[Var]:
-    """Return how often each variable is read."""
+    """Return the number of reads of each variable."""
     values = [binding.value for block in function.body.blocks for binding in block.bindings]
     return Counter(var for value in [*values, function.body.body] for var in variables_of(value))
 
 
 def variables_of(expr: Expr) -> Iterator[Var]:
-    """Return the variables that an expression reads, once for each time."""
+    """Return the variables that an expression reads, once per read."""
     from tvm import relax
 
     if isinstance(expr, relax.Var):
@@ -156,7 +158,7 @@ def variables_of(expr: Expr) -> Iterator[Var]:
 
 
 def is_plain(function: Function) -> bool:
-    """Tell whether a function is one sequence of bindings, without branches or functions inside."""
+    """Tell whether a function is one sequence of bindings, without branches or nested functions."""
     from tvm import relax
 
     return isinstance(function.body, relax.SeqExpr) and all(
@@ -167,14 +169,14 @@ def is_plain(function: Function) -> bool:
 
 
 def is_taken(function: Function) -> bool:
-    """Tell whether another compiler has claimed a function, as TVM's partitioning for a vendor's library does."""
+    """Tell whether a function belongs to another compiler, as after TVM's partitioning for a vendor's library."""
     return any(name in (function.attrs or {}) for name in ("Codegen", "Composite", "Primitive"))
 
 
 def _rebuild(
     name: str, function: Function, others: Mapping[GlobalVar, BaseFunc], apply: Rewrite, finish: Rewrite
 ) -> tuple[Function, dict[GlobalVar, BaseFunc]]:
-    """Return the function, and its module's others, to which rules add tensor programs, each by a name of its own."""
+    """Return the rewritten function, and the module's others, to which rules add tensor programs with unique names."""
     from tvm import ir, relax
 
     builder = relax.BlockBuilder(ir.IRModule(others))

@@ -1,4 +1,4 @@
-"""Moves scales and shifts by constants towards the weights before them, and into them: where BatchNorm ends.
+"""Moves scales and shifts by constants towards the preceding weights and into them, which absorbs BatchNorm.
 
 Scales go in front of shifts: (x + a) * b becomes x * b + a * b. A factor behind a convolution or a matrix product with
 a single reader is multiplied into its weights, and one addition is left of the shifts.
@@ -61,8 +61,7 @@ def _weights_of(rebuild: Rebuild, expr: Expr) -> Array | None:
 
 
 def _scaled_weights(rebuild: Rebuild, call: Call, scale: Array) -> Expr | None:
-    """Return a convolution or matrix product with its output channels scaled, or None if the scale is not along
-    them."""
+    """Return a convolution or matrix product with scaled output channels, or None if the scale is not along them."""
     from tvm import relax
 
     weights, shape = array_of(rebuild, call.args[1]), shape_of(rebuild.builder.normalize(call))
@@ -80,14 +79,14 @@ def _scaled_weights(rebuild: Rebuild, call: Call, scale: Array) -> Expr | None:
 
 
 def _by_axis(value: Array, axis: int, rank: int) -> Array | None:
-    """Return a constant that varies along one axis only as a vector [its size, or 1], None when it is no such."""
+    """Return a constant that varies along one axis only as a vector [its size, or 1]; None for other constants."""
     shape = (1,) * (rank - value.ndim) + value.shape
     varies = [dim for dim, size in enumerate(shape) if size > 1]
     return value.reshape(-1) if varies in ([], [axis]) else None
 
 
 def _keep_shape(before: Call, *constants: Array) -> bool:
-    """Say whether constants are smaller than the tensor that they are joined behind: none of them broadcasts it."""
+    """Tell whether constants do not broadcast the tensor that they are combined with."""
     shape = shape_of(before.args[0])
     if shape is None or any(str(value.dtype) != dtype_of(before.args[0]) for value in constants):
         return False

@@ -1,4 +1,4 @@
-"""Folds channel shuffles into the convolutions behind them: ShuffleNet's, which otherwise move each tensor twice.
+"""Folds channel shuffles, as in ShuffleNet, into the following convolutions; otherwise each tensor is moved twice.
 
 A shuffle splits the channels into [parts, size], swaps the two and joins them again. It commutes with whatever computes
 channel by channel when that one's constants are shuffled the other way, so it is moved behind depthwise convolutions,
@@ -35,7 +35,7 @@ class Shuffle:
     size: int
 
     def restore(self, by_channel: Array) -> Array:
-        """Return values for the shuffled channels (last axis) in the order of the source's."""
+        """Return values of the shuffled channels (last axis) in the source's order."""
         split = by_channel.reshape(*by_channel.shape[:-1], self.size, self.parts)
         return np.ascontiguousarray(np.swapaxes(split, -1, -2)).reshape(by_channel.shape)
 
@@ -59,7 +59,7 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def by_channel(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Move a shuffle behind an operator between it and a constant for each channel."""
+    """Move a shuffle behind an operator that combines it with a constant per channel."""
     from tvm import relax
 
     shuffle, value = shuffle_of(rebuild, call.args[0]), array_of(rebuild, call.args[1])
@@ -83,7 +83,7 @@ def activate(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def shuffle_of(rebuild: Rebuild, expr: Expr) -> Shuffle | None:
-    """Return the shuffle that a value is the result of, None when it is none."""
+    """Return the shuffle that a value results from, or None."""
     join = rebuild.call_of(expr, "relax.reshape")
     swap = rebuild.call_of(join.args[0], "relax.permute_dims") if join is not None else None
     split = rebuild.call_of(swap.args[0], "relax.reshape") if swap is not None else None
@@ -99,7 +99,7 @@ def shuffle_of(rebuild: Rebuild, expr: Expr) -> Shuffle | None:
 
 
 def _shuffled(rebuild: Rebuild, expr: Expr, shuffle: Shuffle) -> Expr:
-    """Return a value shuffled as another one was."""
+    """Return a value shuffled in the same way as another one."""
     from tvm import relax
 
     source = rebuild.emit(expr)
@@ -111,7 +111,7 @@ def _shuffled(rebuild: Rebuild, expr: Expr, shuffle: Shuffle) -> Expr:
 
 
 def _grouped(rebuild: Rebuild, call: Call, shuffle: Shuffle) -> Expr:
-    """Return a grouped convolution that reads its data shuffled, as one tensor program."""
+    """Return a grouped convolution that reads shuffled data, as one tensor program."""
     from tvm import te
 
     def shuffled(data: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Transposes that bring axes from last place further to the front: how a tensor looks that lies with its channels last.
+"""Transposes that move the last axes to the front, as in a logical NCHW view of a channels-last tensor.
 
 `axes` as in numpy: axis i of the result is axis `axes[i]` of the source. NHWC seen as NCHW is [0, 3, 1, 2]: the last
 axis moved to place 1. Channels may have been split into several axes, which then are moved together.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A tensor that is seen with its last axes moved to the front."""
+    """View of a tensor with its last axes moved to the front."""
 
     source: Expr
     """Its layout in memory."""
@@ -32,7 +32,7 @@ class Moved:
     """Number of moved axes, at least 1."""
 
     def order_among_moved(self) -> list[int]:
-        """Return the axes of a transpose of the source after which the moved ones are in the order of the result."""
+        """Return the axes of a transpose of the source that puts the moved axes into the order of the result."""
         rest = len(self.axes) - self.count
         return [*range(rest), *self.axes[self.first : self.first + self.count]]
 
@@ -49,7 +49,7 @@ def moved_of(rebuild: Rebuild, expr: Expr) -> Moved | None:
 
 
 def transposed(expr: Expr, axes: list[int]) -> Expr:
-    """Return an expression transposed, itself where that changes nothing."""
+    """Return a transposed expression, or the expression itself if nothing changes."""
     from tvm import relax
 
     return expr if axes == sorted(axes) else relax.op.permute_dims(expr, axes)
@@ -61,20 +61,20 @@ def transposed_to(rebuild: Rebuild, tensor: Expr, layout: str, to_layout: str) -
 
 
 def transposed_axes(call: Call) -> list[int]:
-    """Return the axes of a transpose; without any it reverses all of them."""
+    """Return the axes of a transpose; without an attribute it reverses all of them."""
     rank = int(call.args[0].ty.ndim)
     axes = call.attrs.axes
     return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
 
 
 def is_reshape(call: Call, shape: tuple[int, ...]) -> bool:
-    """Say whether a transpose of a tensor of that shape moves axes of size 1 only, and so nothing in memory."""
+    """Tell whether a transpose of a tensor of this shape moves only axes of size 1, and so nothing in memory."""
     kept = [axis for axis in transposed_axes(call) if shape[axis] > 1]
     return op_name(call) == "relax.permute_dims" and kept == sorted(kept)
 
 
 def _moved_block(axes: list[int]) -> tuple[int, int] | None:
-    """Return where the moved axes are in the result, and how many: the fewest for which the others keep their order.
+    """Return the position and number of the moved axes: the fewest for which the others keep their order.
 
     Several axes moved over a single one are none: that is this one moved the other way, from channels first to last.
     """

@@ -1,4 +1,4 @@
-"""Transposed convolutions as convolutions: each of their phases is one, and all phases share one set of channels.
+"""Transposed convolutions as convolutions: one per phase, and all phases share one set of channels.
 
 With stride s, the outputs at s * q + a read the inputs q, q - 1, ... with the weights a, a + s, ... So a convolution
 with a kernel of ceil(k / s), with the s * s phases of the real output channels as its own, computes them all, and each
@@ -53,7 +53,7 @@ def convolve_phases(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _placed(rebuild: Rebuild, phases: Expr, shape: tuple[int, ...], strides: list[int], begin: list[int]) -> Expr:
-    """Return phases, which are blocks of channels, as the pixels that they are, channels last.
+    """Rearrange phases, which are blocks of channels, to pixels, channels last.
 
     One program with channels contiguous in memory. It replaces two reshapes and a transpose, with indices that no
     compiler vectorizes once a concatenation shifts them.
@@ -74,7 +74,7 @@ def _placed(rebuild: Rebuild, phases: Expr, shape: tuple[int, ...], strides: lis
 
 
 def phase_weights(weights: Array, strides: list[int]) -> Array:
-    """Return weights [inputs, outputs, height, width] as those of the phases.
+    """Return weights [inputs, outputs, height, width] rearranged by phase.
 
     Returns:
         [ceil(height / stride), ceil(width / stride), inputs, phases * outputs], zero where a phase has no weight.

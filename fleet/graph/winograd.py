@@ -1,4 +1,4 @@
-"""Computes 3x3 convolutions by Winograd's algorithm where that is less work: a third of the time on most.
+"""Computes 3x3 convolutions by Winograd's algorithm where that is cheaper: a third of the time on most.
 
 F(m, 3) in both dimensions cuts the data into overlapping tiles of m + 2 by m + 2, transforms them, multiplies them with
 the transformed weights, one matrix product for each of the (m + 2)^2 positions, and transforms the products back into
@@ -63,7 +63,7 @@ _GAIN = 0.9
 
 
 def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace a convolution, channels last, if it is one of those that get faster."""
+    """Replace a convolution, channels last, if Winograd's algorithm makes it faster."""
     weights, shape = array_of(rebuild, call.args[1]), shape_of(call.args[0])
     if weights is None or shape is None or not _fits(call, weights.shape):
         return None
@@ -88,7 +88,7 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def best_outputs(batch: int, height: int, width: int, *, channels: int, filters: int) -> int | None:
-    """Return which F(m, 3) is the fastest for a result of this size; None if none is faster than the sums as written.
+    """Return the m of the fastest F(m, 3) for a result of this size; None if the direct convolution is fastest.
 
     The figures were fitted to Zen 5. Transformed weights are larger: where a layer has few pixels for each, reading
     them takes longer than all multiplications.
@@ -157,7 +157,7 @@ def winograd(data: Tensor, kernel: Tensor, filtering: Filtering, size: Sequence[
 
 
 def _fits(call: Call, weights: tuple[int, ...]) -> bool:
-    """Tell whether a convolution is 3x3, dense, of whole vectors of float32, and skips nothing."""
+    """Tell whether a convolution is a dense 3x3 one of whole float32 vectors, with stride 1."""
     attrs = call.attrs
     ones = [int(step) for step in (*attrs.strides, *attrs.dilation, attrs.groups)]
     return (
@@ -172,7 +172,7 @@ def _fits(call: Call, weights: tuple[int, ...]) -> bool:
 
 
 def _choose(index: PrimExpr, values: Sequence[PrimExpr]) -> PrimExpr:
-    """Return the value of that index. Where the loop over it is unrolled, only that one is left."""
+    """Return the value of that index. If its loop is unrolled, only this value remains."""
     from tvm.tirx import Select
 
     *others, found = values

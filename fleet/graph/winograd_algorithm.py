@@ -58,7 +58,7 @@ class Filtering:
         return _PAIRS[self.outputs]
 
     def data(self, values: Sequence[Value]) -> list[Value]:
-        """Return the `size` transformed values of `size` neighbours."""
+        """Return the transformed values of `size` neighbours."""
         all_pairs = _coefficients(self.pairs)
         found = [_dot(all_pairs, values[::2])]
         for point in self.pairs:
@@ -68,7 +68,7 @@ class Filtering:
         return [*found, _dot(all_pairs, values[1::2])]
 
     def result(self, products: Sequence[Value]) -> list[Value]:
-        """Return the `outputs` results from `size` products."""
+        """Return the results from `size` products."""
         sums = [a + b for a, b in zip(products[1:-1:2], products[2:-1:2], strict=True)]
         apart = [a - b for a, b in zip(products[1:-1:2], products[2:-1:2], strict=True)]
         found = [
@@ -94,7 +94,7 @@ class Filtering:
 
 @functools.cache
 def growth(outputs: int) -> float:
-    """Return by how much rounding grows beyond that of a sum in the domain of the data, at most.
+    """Return an upper bound on the growth of rounding errors over those of the direct sum.
 
     For independent data and weights, a product of transformed values has the variance of |B_p|^2 |G_p|^2 products in
     each dimension (rows of the matrices that transform data and kernels), a result adds A_ip^2 of each, and is itself
@@ -117,7 +117,7 @@ def _coefficients(points: Sequence[float]) -> list[float]:
 
 
 def _dot(factors: Sequence[float], values: Sequence[Value]) -> Value:
-    """Return the sum of the values, each times its factor."""
+    """Return the weighted sum of the values."""
     first, *rest = [value if factor == 1.0 else factor * value for factor, value in zip(factors, values, strict=False)]
     for term in rest:
         first = first + term

@@ -1,4 +1,4 @@
-"""Key of this account that identifies the owner of jobs in a library. Independent of trackers and fleets."""
+"""This account's key, which identifies the owner of jobs in a library. Independent of trackers and fleets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def known_account_key_id() -> str:
 
 
 def account_key_id() -> str:
-    """Return the id of this account's key, which is created at first use; empty if it cannot be stored.
+    """Return the id of this account's key, creating it at first use; empty if it cannot be stored.
 
     Raises:
         ConfigError: other accounts can read the key, or it cannot be read.

@@ -10,7 +10,7 @@ LEASE_ENDED = "Lease.End"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One thing that somebody did or tried."""
+    """One action, performed or refused."""
 
     at_sec: float
     """On the tracker's clock [s since 1970]."""

@@ -1,4 +1,4 @@
-"""Keys and certificates of a fleet: its authority, and those that it signs for trackers, agents and people. Pure.
+"""Keys and certificates of a fleet: its authority, and the ones it issues for trackers, agents and people. Pure.
 
 Keys are ECDSA on P-256, which every TLS library has and which cost microseconds to make. A certificate says three
 things of its owner: a name for people, a role, and the key. The identity of a member is its key: `key_id`.
@@ -45,10 +45,10 @@ def make_key() -> bytes:
 
 
 def make_authority(now: dt.datetime) -> Credentials:
-    """Return a new authority: its own key, and the certificate that it signed for itself."""
+    """Return a new authority: its own key, and its self-signed certificate."""
     key_pem = make_key()
     key = _private(key_pem)
-    # A name of its own: to some libraries two authorities of one name are one.
+    # A unique name: some libraries treat two authorities of one name as the same.
     subject = _subject(f"tvm-fleet {secrets.token_hex(4)}", "authority")
     builder = _builder(subject, subject, key.public_key(), now + AUTHORITY_LIFE)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -66,7 +66,7 @@ def issue(
     now: dt.datetime,
     life: dt.timedelta = CERTIFICATE_LIFE,
 ) -> bytes:
-    """Return the authority's certificate for somebody's key, PEM. Its role and names are set here."""
+    """Issue a certificate for a key, PEM. The authority sets role and names."""
     issuer = x509.load_pem_x509_certificate(authority.certificate_pem)
     ends_at = min(now + life, ends_at_of(issuer))
     builder = _builder(_subject(name, role), issuer.subject, public_key, ends_at)
@@ -86,27 +86,27 @@ def issue(
 
 
 def issue_own(authority: Credentials, key_pem: bytes, *, name: str, role: Role, now: dt.datetime) -> Credentials:
-    """Return the credentials that an authority makes for a key of its own process."""
+    """Issue credentials for a key of the authority's own process."""
     certificate_pem = issue(authority, _private(key_pem).public_key(), name=name, role=role, now=now)
     return Credentials(key_pem=key_pem, certificate_pem=certificate_pem, authority_pem=authority.certificate_pem)
 
 
 def server_name(role: Role, key_id: str) -> str:
-    """Return the name that the owner of a certificate answers to."""
+    """Return the server name in a certificate."""
     if role is Role.TRACKER:
         return TRACKER_NAME
     return agent_name(key_id) if role is Role.AGENT else f"{key_id}.{role}.fleet"
 
 
 def make_request(key_pem: bytes) -> bytes:
-    """Return a request for a certificate, DER: the public key, and the proof that its owner asks."""
+    """Return a certificate request, DER: the public key, and the proof of possession."""
     key = _private(key_pem)
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
 def read_request(content: bytes) -> ec.EllipticCurvePublicKey:
-    """Return the key that a certificate is asked for.
+    """Return the key in a certificate request.
 
     Raises:
         InvalidRequest: it is no request, its key is of another kind, or its owner did not sign it.
@@ -146,13 +146,13 @@ def public_key_of(certificate_pem: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def key_id_of(public_key: ec.EllipticCurvePublicKey) -> str:
-    """Return the name of a key."""
+    """Return the id of a key."""
     content = public_key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(content).hexdigest()[:40]
 
 
 def own_key_id(key_pem: bytes) -> str:
-    """Return the name of a private key's public half."""
+    """Return the id of a private key's public half."""
     return key_id_of(_private(key_pem).public_key())
 
 
@@ -163,7 +163,7 @@ def pin_of(authority_pem: bytes) -> bytes:
 
 
 def authority_in(shown: bytes) -> bytes:
-    """Return the authority's certificate, PEM, inside the one that a server shows, DER. Not verified: compare its pin.
+    """Return the authority's certificate, PEM, embedded in a server's certificate, DER. Not verified: compare its pin.
 
     Raises:
         InvalidRequest: there is none.
@@ -191,13 +191,13 @@ def needs_renewal(certificate_pem: bytes, now: dt.datetime) -> bool:
 
 
 def end_of(certificate_pem: bytes) -> dt.datetime:
-    """Return when a certificate stops to be valid, as it is kept and shown."""
+    """Return a certificate's end of validity, as text."""
     return ends_at_of(x509.load_pem_x509_certificate(certificate_pem))
 
 
 def ends_at_of(certificate: x509.Certificate) -> dt.datetime:
-    """Return when a certificate stops to be valid."""
-    with_zone = getattr(certificate, "not_valid_after_utc", None)  # not in the library of the oldest boards
+    """Return a certificate's end of validity."""
+    with_zone = getattr(certificate, "not_valid_after_utc", None)  # missing in the library of the oldest boards
     if isinstance(with_zone, dt.datetime):
         return with_zone
     return certificate.not_valid_after.replace(tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""Credentials of a process: a private key, a certificate, and the authority that it trusts. As one PEM text.
+"""Credentials of a process: a private key, a certificate, and the trusted authority. As one PEM text.
 
 Reading needs no cryptography: a client only passes the three parts to gRPC.
 """

@@ -1,4 +1,4 @@
-"""The text that lets somebody into a fleet once: a secret, and the fingerprint of the fleet's authority.
+"""Join tokens: a secret for joining a fleet once, with the fingerprint of the fleet's authority.
 
     fleet1.<secret, 22 characters>.<fingerprint, 43 characters>
 
@@ -24,7 +24,7 @@ _ID_CHARS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinToken:
-    """One invitation."""
+    """Token for joining a fleet once."""
 
     secret: bytes
     pin: bytes
@@ -69,7 +69,7 @@ def parse_join_token(text: str) -> JoinToken:
 
 
 def digest_of(secret: bytes) -> str:
-    """Return the hash by which a token is known, hex."""
+    """Return the hash that identifies a token, hex."""
     return hashlib.sha256(secret).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A member of a fleet, as its tracker remembers it."""
+"""A member of a fleet, as stored by its tracker."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ RULES: Mapping[str, Rule] = {
     "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "LeaseService.CancelRequest": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
-    # At an agent. Each call also carries the token of a lease, which names the caller's key.
+    # At an agent. Each call also carries the token of a lease, which contains the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),
     "SessionService.FindMissing": Rule(roles=_USERS),
     "SessionService.PutArtifact": Rule(roles=_USERS),
@@ -88,7 +88,7 @@ _NOBODY = Rule(roles=frozenset())
 
 
 def rule_of(rpc: str) -> Rule:
-    """Return the rule of an rpc, named in full; nobody may call one that the table lacks."""
+    """Return the rule of an rpc, by its full name; rpcs without a rule are forbidden."""
     return RULES.get(short_name(rpc), _NOBODY)
 
 
@@ -109,7 +109,7 @@ def check_role(rpc: str, caller: Identity) -> None:
 
 
 def check_owner(rpc: str, caller: Identity, owner_key_id: str, *, what: str) -> None:
-    """Refuse access to another member's objects, unless the caller's role may.
+    """Refuse access to another member's objects, unless the caller's role permits it.
 
     Raises:
         NotAllowed: `what` names the object.
@@ -119,5 +119,5 @@ def check_owner(rpc: str, caller: Identity, owner_key_id: str, *, what: str) -> 
 
 
 def short_name(rpc: str) -> str:
-    """Return an rpc's name as the table has it, without the package."""
+    """Return an rpc's name in the table, without the package."""
     return rpc.removeprefix("fleet.v1.")

@@ -1,4 +1,4 @@
-"""Identity and role of a caller. Apart from the certificates' module, which takes long to import."""
+"""Identity and role of a caller. Separate from the certificates' module, which is slow to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The credentials of this account: one file per tracker, named by its address, readable by nobody else.
+"""The credentials of this account: one private file per tracker, named by its address.
 
     ~/.local/state/tvm-fleet/credentials/127.0.0.1:9290.pem
 
@@ -30,11 +30,11 @@ class CredentialStore:
         self.folder = folder or credentials_dir()
 
     def path_of(self, address: str) -> Path:
-        """Return where the credentials for the tracker at "host:port" are kept."""
+        """Return the path of the credentials for the tracker at "host:port"."""
         return self.folder / f"{canonical_address(address)}.pem"
 
     def find(self, address: str) -> Proof | None:
-        """Return the credentials for a tracker; None: this account has none.
+        """Return the credentials for a tracker, or None.
 
         Raises:
             ConfigError: there is a file, but it is invalid.
@@ -46,7 +46,7 @@ class CredentialStore:
             return None
 
     def all(self) -> list[Credentials]:
-        """Return all credentials that can be read, whatever the tracker."""
+        """Return all readable credentials of this account."""
         found: list[Credentials] = []
         for path in sorted(self.folder.glob("*.pem")):
             with contextlib.suppress(OSError, ConfigError):
@@ -55,7 +55,7 @@ class CredentialStore:
         return found
 
     def of_authority(self, authority_pem: bytes) -> Credentials | None:
-        """Return credentials for the fleet of an authority; None: this account has none."""
+        """Return credentials for the fleet of an authority, or None."""
         return next((known for known in self.all() if known.authority_pem == authority_pem), None)
 
     def version(self, address: str) -> tuple[int, int]:
@@ -63,12 +63,12 @@ class CredentialStore:
         return _version(self.path_of(address)) or _version(self.folder) or (0, 0)
 
     def age_sec(self, address: str) -> float:
-        """Return how long ago the credentials for a tracker's address were written; infinite: there are none."""
+        """Return the age of the credentials for a tracker's address; infinite if there are none."""
         version = _version(self.path_of(address))
         return max(time.time() - version[0] / 1e9, 0.0) if version is not None else math.inf
 
     def save(self, address: str, proof: Proof, *, home: Path | None = None) -> Path:
-        """Keep credentials for a tracker; return where.
+        """Store credentials for a tracker; return the path.
 
         Args:
             home: state directory of the tracker, when it is this account's own: its file goes when that is gone.
@@ -83,7 +83,7 @@ class CredentialStore:
         return path
 
     def replace(self, former: Credentials, fresh: Credentials) -> None:
-        """Keep newer credentials wherever the former ones are kept.
+        """Replace stored credentials by newer ones, in place.
 
         Raises:
             OSError: they cannot be written.
@@ -115,7 +115,7 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def _note(path: Path) -> bytes:
-    """Return the line that names a file's tracker; empty: there is none."""
+    """Return the line that names a file's tracker, or empty text."""
     try:
         found = _HOME.search(path.read_bytes())
     except OSError:
@@ -124,6 +124,6 @@ def _note(path: Path) -> bytes:
 
 
 def canonical_address(address: str) -> str:
-    """Return the one way in which an address is written in names of files; this machine's own is 127.0.0.1."""
+    """Return the canonical form of an address for names of files; this machine's own is 127.0.0.1."""
     host, port = host_of(address).strip("[]").lower(), address.rpartition(":")[2]
     return f"127.0.0.1:{port}" if is_loopback(host) or is_any_host(host) else f"{host}:{port}"

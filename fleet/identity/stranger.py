@@ -1,4 +1,4 @@
-"""The certificate of clients that have not joined. Its private key is known to everybody, on purpose.
+"""The certificate of clients that have not joined. Its private key is public on purpose.
 
 gRPC's servers ask every client for a certificate or none. One port serves members and future members; the latter
 present this. It proves nothing: it is of the role "stranger", which may only join, it signs nothing, and

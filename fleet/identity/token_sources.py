@@ -25,7 +25,7 @@ _PRIVATELY = "(umask 077; fleet tracker token create > FILE)"
 
 
 def read_join_token(source: Path = STDIN) -> JoinToken:
-    """Return the token in a file, or on stdin.
+    """Read a token from a file or from stdin.
 
     Raises:
         ConfigError: other accounts can read the file, it cannot be read, or stdin is empty.

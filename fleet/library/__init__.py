@@ -1,4 +1,4 @@
-"""The long-term memory: jobs, workloads and records, in SQLite or PostgreSQL. See `fleet.library.store`."""
+"""The fleet's long-term storage: jobs, workloads and records, in SQLite or PostgreSQL. See `fleet.library.store`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims of jobs on candidates: two jobs of one library do not measure the same one.
+"""Claims of jobs on candidates, so that two jobs of one library do not measure the same one.
 
 A claim is as good as its job's: once the job runs no more, or its optimizer lets the job's claim expire, another job
 may have the candidate. It keeps the trace, so that a resumed job can first measure the unfinished ones.
@@ -32,7 +32,7 @@ class CandidateClaims:
         self._engine = engine
 
     def take(self, job_name: str, workload: str, scope: RecordScope, traces: Mapping[str, str]) -> frozenset[str]:
-        """Claim candidates, and return the digests of those that are the job's to measure.
+        """Claim candidates, and return the digests of those that this job may measure.
 
         Left out are those that another running job has, that have a record in this scope, and those under which any
         device broke down.
@@ -54,13 +54,13 @@ class CandidateClaims:
                 {**key, "job_id": owner, "trace_digest": digest, "trace_json": traces[digest]}
                 for digest in sorted(free)
             ]
-            if rows:  # of two that do this at once, one waits, and then finds the other's
+            if rows:  # of two concurrent claims, one waits, and then finds the other's
                 connection.execute(insert_into(connection, claims).on_conflict_do_nothing(), rows)
             mine = sa.select(claims.c.trace_digest).where(*same, claims.c.job_id == owner)
             return frozenset(connection.scalars(mine))
 
     def poison(self, workload: str) -> frozenset[str]:
-        """Return the digests of a workload's schedules, static ones among them, under which any device broke down."""
+        """Return the digests of a workload's schedules, including static ones, that crashed any device."""
         query = (
             sa.select(records.c.trace_digest)
             .join(workloads)
@@ -88,7 +88,7 @@ class CandidateClaims:
 
 
 def forget(connection: sa.Connection, owner: int) -> None:
-    """Forget the claims of a job, by its database id, that never goes on from them."""
+    """Forget the claims of a job, by its database id, that will never be resumed."""
     connection.execute(claims.delete().where(claims.c.job_id == owner))
 
 
@@ -110,7 +110,7 @@ def _within(scope: RecordScope) -> list[sa.ColumnElement[bool]]:
 
 
 def _settled(connection: sa.Connection, key: Mapping[str, object], digests: set[str]) -> set[str]:
-    """Return which of the digests nobody should measure."""
+    """Return the digests that nobody should measure."""
     is_measured = sa.and_(
         *(records.c[name] == value for name, value in key.items()),
         sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(_NOT_RUN))),

@@ -1,4 +1,5 @@
-"""Elects the trainer: at most one of all processes that write a library, and another one soon after it was killed.
+"""Leader election: at most one of all processes that write a library trains its model; another takes over after a
+crash.
 
 SQLite: a row with its holder and its end; the holder renews it. PostgreSQL: an advisory lock, which the server
 releases with its holder's connection. Either way a snapshot is stored in a transaction that only the holder can commit.
@@ -29,11 +30,11 @@ class Term(Protocol):
     """The right to train, until it is closed or no longer renewed."""
 
     def renew(self) -> bool:
-        """Keep it: False if it was lost."""
+        """Extend the term; return False if it was lost."""
         ...
 
     def publish(self, new: NewSnapshot, *, publishes: bool = True) -> StoredSnapshot:
-        """Store a snapshot, whole or not at all; with `publishes` it is the one in use, and readers hear of it.
+        """Store a snapshot atomically; with `publishes` it becomes the one in use, and readers are notified.
 
         Raises:
             LibraryError: the term was lost; another process may train now.
@@ -41,12 +42,12 @@ class Term(Protocol):
         ...
 
     def close(self) -> None:
-        """Let another process train. Nothing happens to a term that was lost."""
+        """End the term, so that another process can train. Does nothing if the term was lost."""
         ...
 
 
 def stand(engine: sa.Engine, holder: str, lease_sec: float) -> Term | None:
-    """Ask for a term; None while another process has it, or where the library cannot be written.
+    """Request a term; None while another process has it, or if the library cannot be written.
 
     Args:
         holder: unlike that of any other trainer.
@@ -113,7 +114,7 @@ class _Locked:
                 with connection.begin():
                     may_write = sa.func.has_table_privilege(snapshot_table.name, "INSERT")
                     locks = sa.case((may_write, sa.func.pg_try_advisory_lock(_TRAINER_LOCK)), else_=False)
-                    if connection.scalar(sa.select(locks)):  # else readers could keep writers out
+                    if connection.scalar(sa.select(locks)):  # otherwise readers could keep writers out
                         return cls(engine, connection)
             except BaseException:
                 connection.close()
@@ -139,7 +140,7 @@ class _Locked:
 
     @contextmanager
     def _locked(self) -> Iterator[sa.Connection]:
-        """Run a transaction on the connection that has the lock.
+        """Run a transaction on the connection that holds the lock.
 
         Raises:
             LibraryError: it was lost, and the lock with it. SQLAlchemy would make another, which has none.

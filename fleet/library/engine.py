@@ -1,4 +1,4 @@
-"""Opens the database: its address, mode, version, and the meaning of its errors.
+"""Opens the database: its address, mode and version, and the translation of its errors.
 
 SQLite runs with a write-ahead log and `synchronous=NORMAL`: commits survive a kill -9 of any process,
 several processes write at once, readers never wait. Writers take the lock when they begin, not when they first write:
@@ -74,7 +74,7 @@ def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
 
 
 def shown_url(url: sa.URL) -> str:
-    """Return the URL of a database without a password; of SQLite its file."""
+    """Return the URL of a database without its password; for SQLite its path."""
     if url.get_backend_name() == "sqlite" and url.database:
         return url.database
     return url.render_as_string(hide_password=True)
@@ -110,7 +110,7 @@ def open_engine(url: sa.URL, *, is_default: bool = False, makes_file: bool = Tru
 
 
 def migrate_to(url: sa.URL, version: int, backup: Callable[[sa.Engine, int], None]) -> int:
-    """Bring a library to an earlier or later version, in one transaction; return the version that it had.
+    """Migrate a library to an earlier or later version, in one transaction; return its previous version.
 
     Args:
         backup: called before anything is changed, with the version that is there; not if that is the wanted one.
@@ -172,7 +172,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextlib.contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """Turn the database's errors into the fleet's."""
+    """Translate the database's errors into fleet errors."""
     try:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, engine.dialect.loaded_dbapi.Error) as error:
@@ -196,7 +196,8 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
     if make:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # private, since it has models and jobs; the database reports errors
+            # private, since it contains models and jobs; the database reports errors
+            with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except (FileExistsError, NotADirectoryError) as error:
             raise NoLibrary(f"{path.parent} cannot be the library's directory: {error.filename} is none") from error
@@ -211,7 +212,7 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
 
 
 def _is_frozen(url: sa.URL) -> bool:
-    """Tell whether nobody can be writing this file from here: SQLite makes its log beside it, even to read.
+    """Tell whether no process can write this file from here: SQLite creates its log beside it, even to read.
 
     Where a log is left, its content counts, so it is opened as any other.
     """
@@ -257,7 +258,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # the driver's own BEGIN is deferred and late; `_begin` issues ours
+    connection.isolation_level = None  # the driver issues BEGIN late and deferred; `_begin` issues it instead
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -286,7 +287,7 @@ def _prepare(engine: sa.Engine) -> None:
 
 
 def _make_or_migrate(engine: sa.Engine) -> None:
-    """Have the tables be today's. The second process waits, and finds it done."""
+    """Create missing tables, or migrate old ones. A second process waits, and finds them up to date."""
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCK)))
@@ -309,14 +310,15 @@ def _change_version(engine: sa.Engine, version: int) -> None:
 
 
 def _use_write_ahead_log(connection: sa.Connection) -> None:
-    # It lasts, so once at creation is enough. It cannot change inside a transaction, hence the driver's connection.
+    # The setting persists, so once at creation is enough. It cannot change inside a transaction, hence the driver's
+    # connection.
     raw: Any = connection.connection.driver_connection
     until_sec = time.monotonic() + _BUSY_TIMEOUT_MS / 1e3
     while True:
         try:
             raw.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            # For this statement SQLite does not wait: it fails at once where another process is making the library.
+            # SQLite does not wait for this statement: it fails at once while another process creates the library.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until_sec:
                 raise
             time.sleep(_AGAIN_SEC)
@@ -325,7 +327,7 @@ def _use_write_ahead_log(connection: sa.Connection) -> None:
 
 
 def _find_version(connection: sa.Connection) -> int | None:
-    """Return the schema version; None where there are no tables yet.
+    """Return the schema version, or None without tables.
 
     Raises:
         LibraryError: a version that this program cannot read, or the tables of another one.
@@ -333,7 +335,7 @@ def _find_version(connection: sa.Connection) -> int | None:
     where = connection.engine.url.render_as_string(hide_password=True)
     names = set(sa.inspect(connection).get_table_names())
     if schema.library.name not in names:
-        # A PostgreSQL database may serve several programs; a file with anything else in it is somebody else's.
+        # A PostgreSQL database may serve several programs, but a file with other tables is not a library.
         if names if connection.dialect.name == "sqlite" else names & set(schema.metadata.tables):
             raise LibraryError(f"{where} is the database of another program; name another --library")
         return None
@@ -348,7 +350,7 @@ def _find_version(connection: sa.Connection) -> int | None:
 
 
 def meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFull:
-    """Return the meaning of a database's error for users of the library at `where`."""
+    """Return the fleet error for a database's error, for users of the library at `where`."""
     if isinstance(error, sqlite3.Error):
         return _meaning_of_sqlite(error, where)
     sqlstate, said = getattr(error, "sqlstate", None), " ".join(str(error).split())

@@ -166,7 +166,7 @@ def _write_beside(directory: Path, lines: Sequence[str]) -> Path:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield place and content of every line that is not empty."""
+    """Yield position and content of every line that is not empty."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -237,7 +237,9 @@ def _with_args(workload: StoredWorkload, args: tuple[TensorSpec, ...]) -> Stored
 
 
 def _with_uids(new: Sequence[NewRecord]) -> list[NewRecord]:
-    """Name each record by its content and how often it occurred before, so that a second import recognises it."""
+    """Derive each record's uid from its content and its number of earlier occurrences, so that a second import
+    recognises it.
+    """
     seen: Counter[str] = Counter()
     named = []
     for record in new:

@@ -1,4 +1,4 @@
-"""Jobs in the database: starts them, ends them, and finds those of ended processes."""
+"""Jobs in the database: inserts and ends them, and finds those of dead processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAME_START_SEC = 2.0
 
 
 def insert_job(connection: sa.Connection, fields: Mapping[str, object]) -> str:
-    """Insert a running job of this process, unless the fields say otherwise or its name is known; return its name."""
+    """Insert a running job of this process, unless the fields override that or its name is known; return its name."""
     now = datetime.now(UTC)
     row = {
         "name": new_job_name(),
@@ -41,7 +41,7 @@ def insert_job(connection: sa.Connection, fields: Mapping[str, object]) -> str:
 
 
 def new_job_name() -> str:
-    """Return a name that no job has."""
+    """Return an unused job name."""
     return f"jobs/{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
@@ -104,7 +104,7 @@ def read_jobs(
 
 
 def _orders(connection: sa.Connection, owners: Sequence[int] | None = None) -> list[Row]:
-    """Return the orders of jobs, of all running ones for None; none in an older library that may only be read."""
+    """Return the orders of jobs, of all running ones for None; empty for an older, read-only library."""
     if not has_table(connection, job_orders):
         return []
     is_it = jobs.c.state == JobState.RUNNING.value if owners is None else jobs.c.id.in_(owners)
@@ -113,7 +113,7 @@ def _orders(connection: sa.Connection, owners: Sequence[int] | None = None) -> l
 
 
 def touch(connection: sa.Connection, owners: Iterable[int]) -> None:
-    """Note that running jobs are alive."""
+    """Record a heartbeat of running jobs."""
     is_it = jobs.c.id.in_(list(owners)) & (jobs.c.state == JobState.RUNNING.value)
     connection.execute(jobs.update().where(is_it).values(touched_at=datetime.now(UTC)))
 
@@ -125,7 +125,7 @@ def finish(
     message: str,
     report: Mapping[str, object] | None = None,
 ) -> None:
-    """End a job, and keep its report; ending an ended one changes its state: the last word is the process's own.
+    """End a job, and store its report. Ending an ended job changes its state, since its own process has the last word.
 
     Raises:
         NotFound: no such job.
@@ -142,7 +142,7 @@ def finish(
 
 
 def add_job_workloads(connection: sa.Connection, name: str, weight_by_shash: Mapping[str, float]) -> None:
-    """Store which workloads a job has; those it already named get the new weight.
+    """Store a job's workloads; known ones get the new weight.
 
     Raises:
         NotFound: no such job or workload.
@@ -160,7 +160,7 @@ def add_job_workloads(connection: sa.Connection, name: str, weight_by_shash: Map
 
 
 def job_workload_rows(connection: sa.Connection, owner: int) -> list[Row]:
-    """Return the workloads of a job with their weights, in the order in which they were named."""
+    """Return the workloads of a job with their weights, in the order of insertion."""
     query = (
         sa.select(workloads, job_workloads.c.weight)
         .join(job_workloads, job_workloads.c.workload_id == workloads.c.id)
@@ -186,7 +186,7 @@ def workload_ids(connection: sa.Connection, shashes: Sequence[str]) -> dict[str,
 
 
 def add_model_run(connection: sa.Connection, run: ModelRun) -> None:
-    """Store a model's latency, unless the job has one of that moment. Raises NotFound."""
+    """Store a model's latency, unless the job has one of the same time. Raises NotFound."""
     row = {name: getattr(run, name) for name in ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")}
     row |= {"job_id": job_id(connection, run.job_name), "created_at": run.created_at or datetime.now(UTC)}
     same = [model_runs.c[key] == row[key] for key in ("job_id", "created_at")]
@@ -200,7 +200,7 @@ def read_model_runs(connection: sa.Connection, owner: int, name: str) -> list[Mo
 
 
 def abandoned(connection: sa.Connection) -> list[str]:
-    """Return the running jobs of ended processes: on this host these are detected, on others their claim expires."""
+    """Return the running jobs of dead processes: detected at once on this host, by expired claims elsewhere."""
     columns = (jobs.c.id, jobs.c.name, jobs.c.host, jobs.c.pid, jobs.c.process_started_sec)
     running = sa.select(*columns).where(jobs.c.state == JobState.RUNNING.value)
     found = [dict(row) for row in connection.execute(running).mappings()]
@@ -212,20 +212,20 @@ def abandoned(connection: sa.Connection) -> list[str]:
 
 
 def lock(connection: sa.Connection, names: Sequence[str]) -> None:
-    """Let nobody else change jobs before the transaction ends. SQLite's writers are alone anyway."""
+    """Lock all jobs until the transaction ends. SQLite has a single writer anyway."""
     wanted = sa.select(jobs.c.id).where(jobs.c.name.in_(names)).order_by(jobs.c.id)
     connection.execute(wanted.with_for_update(key_share=True)).all()
 
 
 def interrupt_abandoned(connection: sa.Connection) -> None:
-    """Mark jobs of ended processes: submitted ones wait for another optimizer, unless they were asked to stop;
-    `ended_at` of the others is their last sign of life.
+    """Mark jobs of dead processes: submitted ones return to the queue unless they were asked to stop; `ended_at` of
+    the others is their last heartbeat.
     """
     seen = abandoned(connection)
     if not seen:
         return
     lock(connection, seen)
-    names = [name for name in abandoned(connection) if name in seen]  # not those that were taken or renewed meanwhile
+    names = [name for name in abandoned(connection) if name in seen]  # without those claimed or renewed meanwhile
     is_it = jobs.c.name.in_(names) & (jobs.c.state == JobState.RUNNING.value)
     owners = list(connection.scalars(sa.select(jobs.c.id).where(is_it)))
     queued = sa.select(job_orders.c.job_id).where(job_orders.c.is_queued)
@@ -245,7 +245,7 @@ def _is_process_gone(row: Row) -> bool:
 
 
 def is_process_alive(pid: int, started_sec: float) -> bool:
-    """Tell whether a process of this host runs, and is not another one with the same pid."""
+    """Tell whether a process of this host is alive and not another one with the same pid."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""Data for the cost model in a library: programs' features, devices' facts, snapshots of the cost model.
+"""Data for the cost model in a library: features of programs, facts about devices, snapshots of the cost model.
 
     library.memory.programs(workload, scope, FEATURE_VERSION)
 
@@ -33,7 +33,7 @@ _SAYS_NOTHING = sorted(
 
 
 class Memory:
-    """One library's. Raises LibraryError or DiskFull whenever the database does not do as told."""
+    """Access to one library's cost model data. Raises LibraryError or DiskFull if the database fails."""
 
     def __init__(self, engine: sa.Engine) -> None:
         """Use `Library.memory`."""
@@ -63,7 +63,7 @@ class Memory:
         within: ScopeFilter = ANY_SCOPE,
         limit: int,
     ) -> list[Record]:
-        """Return the newest records that can be learnt from, and have no features of this version; oldest first."""
+        """Return the newest usable records without features of this version, oldest first."""
         chosen = Selection(workloads=None if workload is None else [workload], within=within)
         has_none = ~sa.exists().where(
             record_programs.c.record_id == table.c.id, record_programs.c.feature_version == feature_version
@@ -81,7 +81,7 @@ class Memory:
             programs.add(connection, by_record)
 
     def samples(self, feature_version: str, *, limit: int) -> list[StoredSample]:
-        """Return training samples of a cost model: one sample a candidate and scope, of the newest `limit` records.
+        """Return training samples of a cost model: one per candidate and scope, from the newest `limit` records.
 
         Simulated and emulated devices are left out: their times are no board's.
         """
@@ -93,7 +93,7 @@ class Memory:
         return [_sample_of(dict(row)) for row in found if _is_board(row["device_model"], facts)]
 
     def count_samples(self, feature_version: str, *, after: int = 0) -> int:
-        """Return how many records have features, of those with larger ids than `after`."""
+        """Return the number of records with features whose ids exceed `after`."""
         query = sa.select(sa.func.count()).where(
             record_programs.c.record_id > after, record_programs.c.feature_version == feature_version
         )
@@ -121,18 +121,20 @@ class Memory:
             return kept.every(connection) if _is_kept(connection) else []
 
     def watch(self) -> AbstractContextManager[kept.Watch]:
-        """Hear of snapshots from now on."""
+        """Start watching for new snapshots."""
         return kept.watching(self._engine)
 
     def stand(self, holder: str, *, lease_sec: float) -> Term | None:
-        """Ask for the right to train: see `fleet.library.election`."""
+        """Request the right to train: see `fleet.library.election`."""
         with engines.reading(self._engine) as connection:
             if not _is_kept(connection):
                 return None
         return stand(self._engine, holder, lease_sec)
 
     def note_device(self, device_model: str, facts: Mapping[str, object]) -> None:
-        """Store the facts about a device model, JSON-ready; once for all of its records. The newest facts stay."""
+        """Store the facts about a device model, JSON-ready, shared by all of its records. New facts replace old
+        ones.
+        """
         row = {"name": device_model, "facts": dict(facts), "seen_at": datetime.now(UTC)}
         with engines.writing(self._engine) as connection:
             insert = insert_into(connection, device_models).values(row)
@@ -204,7 +206,7 @@ def _read_facts(connection: sa.Connection) -> dict[str, Mapping[str, object]]:
 
 
 def _is_board(device_model: str, facts: Mapping[str, Mapping[str, object]]) -> bool:
-    """Tell whether times are of real hardware. Libraries from before version 3 have the model's name only."""
+    """Tell whether times are of real hardware. Libraries older than version 3 have only the model's name."""
     if device_model in facts:
         return not facts[device_model].get("is_simulated", False)
     return not (device_model.startswith("emulated ") or device_model.endswith(" (simulated)"))

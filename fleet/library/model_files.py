@@ -19,13 +19,13 @@ _PART_BYTES = 4 << 20
 
 
 class ModelFiles:
-    """The files in one library."""
+    """The model files in one library."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def add(self, path: Path) -> str:
-        """Store a file unless its content is there; return its digest, "sha256:<hex>".
+        """Store a file unless its content is stored; return its digest, "sha256:<hex>".
 
         Each part is a transaction: a whole model would keep all others from writing. If this process is killed, the
         next one that stores the file completes it.
@@ -58,7 +58,7 @@ class ModelFiles:
                 file.write(content)
                 found.update(content)
             size = file.tell()
-        if f"sha256:{found.hexdigest()}" == digest:  # also of an empty file, which has no parts
+        if f"sha256:{found.hexdigest()}" == digest:  # also checks an empty file, which has no parts
             return
         what = (
             f"the model file {digest} in the library is damaged" if size else f"the library has no model file {digest}"

@@ -33,7 +33,7 @@ ANYBODY = Caller()
 
 
 def check_owner(connection: sa.Connection, job: Job, caller: Caller) -> None:
-    """Refuse to change a job of another account. Jobs without an owner may be changed by every account.
+    """Refuse changes to another account's job. Jobs without an owner may be changed by every account.
 
     Raises:
         NotAllowed: the job belongs to another account, or force is used by an account that does not own the library.
@@ -65,7 +65,7 @@ def owners(connection: sa.Connection, job_ids: Sequence[int]) -> dict[int, str]:
 
 
 def _owns_library(connection: sa.Connection) -> bool:
-    """Tell whether this account owns the file, or its role the tables."""
+    """Tell whether this account owns the file, or its database role owns the tables."""
     if connection.dialect.name == "sqlite":
         owner = Path(str(connection.engine.url.database)).stat().st_uid
         return os.geteuid() in (0, owner)

@@ -1,4 +1,4 @@
-"""Records' programs in the database: stores their hashes and features."""
+"""Programs of records in the database: their hashes and features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warning about schedules without a proven time."""
+"""Warning about schedules whose times are not proven."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ Key = tuple[object, ...]
 
 
 def are_kept(connection: sa.Connection) -> bool:
-    """Tell whether the library has proofs. A read-only library of an older version has none."""
+    """Tell whether the library can store proofs. A read-only library of an older version cannot."""
     return has_table(connection, proofs)
 
 
 def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_json: str, proof: Proof) -> None:
-    """Store a proof in place of an older one. Records of a refuted candidate become failures."""
+    """Store a proof, replacing an older one. Records of a refuted candidate become failures."""
     key: dict[str, object] = {
         "workload_id": workload_id,
         "target_key": canonical_target(scope.target_json),

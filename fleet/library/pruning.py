@@ -1,4 +1,4 @@
-"""Removes data from a library that grows without end and can be made or submitted again: snapshots, and jobs' models.
+"""Removes reproducible data that grows without bound from a library: snapshots, and jobs' models.
 
 It keeps data in use, data that kept jobs need, the newest few, and data younger than some days. A job is kept while
 it may run on by itself, or by the same rule; its row and its records stay for ever.
@@ -20,7 +20,7 @@ _GOES_ON = (JobState.QUEUED, JobState.RUNNING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """Removed data, or data that would be."""
+    """Removed or removable data."""
 
     snapshots: tuple[str, ...] = ()
     """Digests, oldest first."""
@@ -57,7 +57,7 @@ def prune(connection: sa.Connection, *, newest: int, made_before: datetime, is_t
 
 
 def _kept_jobs(connection: sa.Connection, newest: int, made_before: datetime) -> Iterator[tuple[object, object]]:
-    """Yield the order and the state of each."""
+    """Yield the order and the state of each job."""
     columns = (jobs.c.state, jobs.c.touched_at, job_orders.c.spec, job_orders.c.progress)
     query = sa.select(*columns).select_from(jobs.join(job_orders)).order_by(jobs.c.id.desc())
     for place, job in enumerate(connection.execute(query)):
@@ -66,7 +66,7 @@ def _kept_jobs(connection: sa.Connection, newest: int, made_before: datetime) ->
 
 
 def _old_snapshots(connection: sa.Connection, newest: int, made_before: datetime, used: set[str]) -> dict[str, int]:
-    """Return the sizes of those that go, by digest, oldest first."""
+    """Return the sizes of the snapshots to remove, by digest, oldest first."""
     columns = (snapshots.c.digest, snapshots.c.feature_version, snapshots.c.made_at, snapshots.c.published_at)
     query = sa.select(*columns, sa.func.length(snapshots.c.content).label("size")).order_by(snapshots.c.id.desc())
     seen: dict[str, int] = {}

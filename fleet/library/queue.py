@@ -1,4 +1,4 @@
-"""Jobs that optimizers take from the library: one queue, many optimizers.
+"""Queue of submitted jobs, shared by many optimizers.
 
     queue = library.queue
     job = queue.submit(title="squeezenet", spec={...})   # anybody
@@ -49,7 +49,7 @@ class Standing(enum.Enum):
 
 
 class JobQueue:
-    """The jobs of one library. Every call is one transaction; see `fleet.library.store`."""
+    """The queue of one library. Every call is one transaction; see `fleet.library.store`."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class JobQueue:
     def submit(
         self, *, title: str, spec: Mapping[str, object], priority: int = 0, holder: str = "", owner: str = ""
     ) -> Job:
-        """Store a job that any optimizer may take.
+        """Submit a job, which any optimizer may claim.
 
         Args:
             owner: key id of the owning account; empty if every account may change the job.
@@ -85,14 +85,14 @@ class JobQueue:
             return _only(connection, name)
 
     def take(self, optimizer: str, *, tracker: str | None = None, fleet_id: str = "") -> Job | None:
-        """Claim the job that goes first: the highest priority, then the oldest. None: there is none.
+        """Claim the next job: the highest priority, then the oldest. None if the queue is empty.
 
         Args:
             tracker: take only jobs for this address, and those that name none.
             fleet_id: the tracker's id of its fleet: jobs for it are taken under any of its addresses, and none for
             another fleet with the same address elsewhere.
         """
-        with engines.reading(self._engine) as connection:  # most often there is none, and looking writes nothing
+        with engines.reading(self._engine) as connection:  # usually the queue is empty, and reading writes nothing
             is_waiting = sa.select(jobs.c.id).where(jobs.c.state == JobState.QUEUED.value).limit(1)
             if connection.scalar(is_waiting) is None and not stored.abandoned(connection):
                 return None
@@ -116,7 +116,8 @@ class JobQueue:
             query = sa.select(jobs.c.id, jobs.c.name, orders.c.is_stop_asked).select_from(jobs.join(orders))
             mine = connection.execute(query.where(_owned(optimizer), jobs.c.name.in_(names))).all()
             owners = [row.id for row in mine]
-            stored.touch(connection, owners)  # first: everybody locks a job before its order, so nobody waits in a ring
+            # first: every transaction locks a job before its order, which prevents deadlocks
+            stored.touch(connection, owners)
             is_mine = orders.c.job_id.in_(owners) & (orders.c.optimizer == optimizer)
             connection.execute(orders.update().where(is_mine).values(claimed_until=claim_end()))
         for row in mine:
@@ -145,7 +146,7 @@ class JobQueue:
             return _only(connection, name)
 
     def tell(self, name: str, optimizer: str, progress: Mapping[str, object]) -> None:
-        """Store how far a job is."""
+        """Store a job's progress."""
         with engines.writing(self._engine) as connection:
             is_it = orders.c.job_id == _owner(connection, name, optimizer)
             connection.execute(orders.update().where(is_it).values(progress=dict(progress)))
@@ -159,8 +160,8 @@ class JobQueue:
         message: str = "",
         report: Mapping[str, object] | None = None,
     ) -> bool:
-        """End a job, or give it back with QUEUED: one that is to stop is CANCELLED then. Return False, and change
-        nothing, if the claim was lost.
+        """End a job, or return it to the queue with QUEUED; a job that has to stop becomes CANCELLED. Return False,
+        and change nothing, if the claim was lost.
         """
         now = datetime.now(UTC)
         freed: dict[str, object] = {"optimizer": "", "claimed_until": None, "is_stop_asked": False}
@@ -181,7 +182,7 @@ class JobQueue:
         return True
 
     def cancel(self, name: str, by: Caller = ANYBODY) -> Job:
-        """Stop a job: at once if it waits, or else as soon as its optimizer hears of it.
+        """Stop a job: at once if it waits, otherwise as soon as its optimizer notices.
 
         Raises:
             NotFound: no such job.
@@ -203,7 +204,7 @@ class JobQueue:
             return _only(connection, name)
 
     def resume(self, name: str, by: Caller = ANYBODY) -> Job:
-        """Put a stopped job into the queue again; it continues from its records.
+        """Return a stopped job to the queue; it continues from its records.
 
         Raises:
             NotFound: no such job.
@@ -227,7 +228,7 @@ class JobQueue:
             return _only(connection, name)
 
     def revert(self, name: str, by: Caller = ANYBODY, *, is_undone: bool = False) -> Job:
-        """Apply a job's records no more, or again. They stay in the library.
+        """Exclude a job's records from all uses, or include them again. They stay in the library.
 
         Raises:
             NotFound: no such job.
@@ -245,7 +246,7 @@ class JobQueue:
             return _only(connection, name)
 
     def register(self, *, tracker: str, holder: str) -> str:
-        """Enter this process as an optimizer; return its name. It is one until `alive` was not called for a while."""
+        """Register this process as an optimizer; return its name. The entry expires without calls of `alive`."""
         now, name = datetime.now(UTC), f"optimizers/{uuid.uuid4().hex[:12]}"
         row = {
             "name": name,
@@ -260,18 +261,18 @@ class JobQueue:
         return name
 
     def alive(self, optimizer: str) -> None:
-        """Say that an optimizer is alive."""
+        """Record a heartbeat of an optimizer."""
         with engines.writing(self._engine) as connection:
             is_it = optimizers.c.name == optimizer
             connection.execute(optimizers.update().where(is_it).values(alive_until=claim_end()))
 
     def leave(self, optimizer: str) -> None:
-        """Take an optimizer from the list."""
+        """Remove an optimizer from the list."""
         with engines.writing(self._engine) as connection:
             connection.execute(optimizers.delete().where(optimizers.c.name == optimizer))
 
     def optimizers(self) -> list[OptimizerRecord]:
-        """Return the optimizers that are alive, as far as can be seen; oldest first."""
+        """Return the optimizers whose entries have not expired, oldest first."""
         query = sa.select(optimizers).where(optimizers.c.alive_until > datetime.now(UTC))
         with engines.reading(self._engine) as connection:
             rows = connection.execute(query.order_by(optimizers.c.started_at)).mappings().all()
@@ -296,7 +297,7 @@ def _only(connection: sa.Connection, name: str) -> Job:
 
 
 def _locked(connection: sa.Connection, name: str) -> Job:
-    """Return a job that nobody else changes before the transaction ends."""
+    """Return a job, locked until the transaction ends."""
     stored.lock(connection, [name])
     return _only(connection, name)
 
@@ -306,7 +307,7 @@ def _owned(optimizer: str) -> sa.ColumnElement[bool]:
 
 
 def _owner(connection: sa.Connection, name: str, optimizer: str) -> int | None:
-    """Return the database id of a job that an optimizer has; None if it has it no more."""
+    """Return the database id of a job that an optimizer has claimed; None if the claim was lost."""
     query = sa.select(jobs.c.id).select_from(jobs.join(orders)).where(jobs.c.name == name, _owned(optimizer))
     found: int | None = connection.scalar(query)
     return found
@@ -334,5 +335,5 @@ def _claim(connection: sa.Connection, owner: int, optimizer: str) -> bool:
 
 
 def claim_end() -> datetime:
-    """Return until when a claim made now lasts."""
+    """Return the expiry of a claim made now."""
     return datetime.now(UTC) + timedelta(seconds=CLAIM_SEC)

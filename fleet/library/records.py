@@ -1,4 +1,4 @@
-"""Records and workloads in the database: stores them, and chooses which time stands for a candidate."""
+"""Stores records and workloads in the database, and selects the time that counts for a candidate."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Selection:
 
 def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> None:
     """Add new workloads. Known ones keep their name; only blank columns are filled in."""
-    if connection.dialect.name == "postgresql":  # two that add the same in another order would wait for each other
+    if connection.dialect.name == "postgresql":  # two inserts of the same rows in different order would deadlock
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WORKLOADS_LOCK)))
     for workload in new:
         row = rows.workload_row(workload)
@@ -129,7 +129,7 @@ def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:
 
 
 def baseline(connection: sa.Connection, baselines: Selection) -> Record | None:
-    """Return the newest of the baselines that count."""
+    """Return the newest of the counting baselines."""
     found = candidates(connection, baselines)
     return found[-1] if found else None
 
@@ -179,7 +179,7 @@ def error_counts(connection: sa.Connection, selection: Selection) -> dict[str, d
 
 
 def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool = False) -> list[RecordScope]:
-    """Return the scopes that have times, in order of their first measurement; with errors, those that have records."""
+    """Return the scopes with times, in order of their first measurement; with errors, all scopes with records."""
     parts = (records.c.target_key, records.c.device_model, records.c.tvm_version)
     query = (
         sa.select(sa.func.min(records.c.target_json).label("target_json"), *parts[1:])
@@ -192,7 +192,7 @@ def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool
 
 
 def known_uids(connection: sa.Connection, uids: Sequence[str]) -> set[str]:
-    """Return which of the uids are stored."""
+    """Return the stored ones among the uids."""
     return set(connection.scalars(sa.select(records.c.uid).where(records.c.uid.in_(uids))))
 
 

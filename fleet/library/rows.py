@@ -20,8 +20,9 @@ Row = Mapping[str, Any]
 
 
 def clean(text: str) -> str:
-    """Drop characters that no database stores: zero bytes, and lone surrogates from odd file names or the output of a
-    crash."""
+    """Drop characters that no database stores: zero bytes, and lone surrogates from undecodable file names or a
+    crash's output.
+    """
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
@@ -105,7 +106,9 @@ def scope_of(row: Row) -> RecordScope:
 
 
 def job_of(row: Row, order: Row, owner: str = "") -> Job:
-    """Return a job from its row joined with `trials_done` and `trials_failed`, and that of its order, if it has one."""
+    """Return a job from its row joined with `trials_done` and `trials_failed`, and from the row of its order, if it
+    has one.
+    """
     plain = ("name", "title", "model_digest", "conditions", "tuner", "message", "holder", "host", "pid")
     ordered = ("spec", "priority", "is_queued", "optimizer", "is_stop_asked", "progress", "report", "reverted_at")
     return Job(
@@ -136,7 +139,7 @@ def only(result: sa.CursorResult[tuple[object, ...]]) -> Row | None:
 def _check_verdict(record: NewRecord) -> None:
     if record.error is None and not record.run_secs:
         raise InvalidRequest(f"a record of workload {record.workload} has neither times nor an error")
-    if not all(0 <= sec < ABSURD_SEC for sec in record.run_secs):  # False for NaN, too
+    if not all(0 <= sec < ABSURD_SEC for sec in record.run_secs):  # also refuses NaN
         raise InvalidRequest(f"a record of workload {record.workload} has impossible times: {record.run_secs}")
     if record.created_at is not None and record.created_at.tzinfo is None:
         raise InvalidRequest(f"the time {record.created_at} of a record has no time zone")

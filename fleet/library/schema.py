@@ -85,7 +85,8 @@ jobs = sa.Table(
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("process_started_sec", sa.Float, nullable=False),  # tells the process from a later one with the same pid
+    # distinguishes the process from a later one with the same pid
+    sa.Column("process_started_sec", sa.Float, nullable=False),
     sa.Column("trials_total", sa.Integer, nullable=False),
     sa.Column("started_at", UtcDateTime, nullable=False),
     sa.Column("touched_at", UtcDateTime, nullable=False),
@@ -98,7 +99,7 @@ job_orders = sa.Table(
     sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
     sa.Column("spec", JsonText),  # job specification for an optimizer; null: it cannot be run again from here
     sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("is_queued", sa.Boolean, nullable=False),  # it was submitted: an optimizer takes it
+    sa.Column("is_queued", sa.Boolean, nullable=False),  # submitted: an optimizer will run it
     sa.Column("optimizer", sa.Text, nullable=False),
     sa.Column("claimed_until", UtcDateTime),
     sa.Column("is_stop_asked", sa.Boolean, nullable=False),
@@ -268,7 +269,7 @@ snapshots = sa.Table(
     sa.Column("last_record_id", sa.Integer, nullable=False),
     sa.Column("metrics", JsonText, nullable=False),
     sa.Column("made_at", UtcDateTime, nullable=False),
-    sa.Column("published_at", UtcDateTime),  # NULL while another one ranks better
+    sa.Column("published_at", UtcDateTime),  # NULL while another snapshot ranks better
 )
 
 trainer = sa.Table(
@@ -281,7 +282,7 @@ trainer = sa.Table(
 
 
 def has_table(connection: sa.Connection, table: sa.Table) -> bool:
-    """Tell whether the library has a table. An older library that may only be read lacks some.
+    """Tell whether the library has a table. An older, read-only library lacks some.
 
     Each database connection remembers the tables that it has: asking takes longer than a small query.
     """
@@ -292,7 +293,9 @@ def has_table(connection: sa.Connection, table: sa.Table) -> bool:
 
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    """Return the dialect's INSERT, for ON CONFLICT: both spell it alike, but SQLAlchemy has no common one."""
+    """Return the dialect's INSERT, for ON CONFLICT: both dialects share the syntax, but SQLAlchemy has no common
+    construct.
+    """
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

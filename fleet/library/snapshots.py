@@ -1,4 +1,4 @@
-"""Snapshots of the shared cost model in the database, and the news of them."""
+"""Snapshots of the shared cost model in the database, and notifications of new ones."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _POLL_SEC = 0.2
 
 
 class Watch(Protocol):
-    """Hears of commits."""
+    """Watches the database for commits."""
 
     def wait(self, timeout_sec: float) -> bool:
-        """Block until a snapshot may have been published: False after the time."""
+        """Block until a snapshot may have been published; return False after the time limit."""
         ...
 
 
 def add(connection: sa.Connection, new: NewSnapshot, *, publishes: bool) -> StoredSnapshot:
-    """Keep a snapshot, and with `publishes` tell all readers, in one transaction. A known one is stored once, and was
-    not trained on later records.
+    """Store a snapshot, and with `publishes` notify all readers, in one transaction. A known one is stored once,
+    and was not trained on later records.
     """
     now = datetime.now(UTC)
     digest = digest_of(new.content)
@@ -74,14 +74,14 @@ def every(connection: sa.Connection) -> list[StoredSnapshot]:
 
 @contextmanager
 def watching(engine: sa.Engine) -> Iterator[Watch]:
-    """Listen from now on, on a connection of its own."""
+    """Start listening, on a separate connection."""
     with translated_errors(engine), engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # closed at the end: the next user of a pooled one would go on listening
+        connection.detach()  # closed at the end: the next user of a pooled connection would go on listening
         yield _Listening(connection) if engine.dialect.name == "postgresql" else _Polling(connection)
 
 
 class _Listening:
-    """PostgreSQL sends a message with the commit."""
+    """Watch by PostgreSQL's NOTIFY, sent with the commit."""
 
     def __init__(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"LISTEN {_CHANNEL}")
@@ -93,7 +93,7 @@ class _Listening:
 
 
 class _Polling:
-    """SQLite has a number that changes with every commit of another connection."""
+    """Watch by polling SQLite's `data_version`, which changes with every commit of another connection."""
 
     def __init__(self, connection: sa.Connection) -> None:
         raw = connection.connection.dbapi_connection

@@ -1,4 +1,4 @@
-"""The library: the fleet's only long-term memory. Every call is one transaction, committed when it returns.
+"""The library: the fleet's only long-term storage. Every call is one transaction, committed on return.
 
     with Library.open() as library:
         job = library.start_job(title="squeezenet")
@@ -53,7 +53,7 @@ _TRIALS = (RecordKind.CANDIDATE,)
 
 
 class Library:
-    """One open library. Raises LibraryError or DiskFull whenever the database does not do as told."""
+    """An open library. Raises LibraryError or DiskFull if the database fails."""
 
     def __init__(self, engine: sa.Engine) -> None:
         """Use `Library.open`."""
@@ -64,7 +64,7 @@ class Library:
 
     @classmethod
     def open(cls, url_or_path: str | os.PathLike[str] | None = None) -> Self:
-        """Open a library; make it if there is none. Close it, or use it in a `with` block.
+        """Open a library, creating it if missing. Close it, or use it in a `with` block.
 
         Args:
             url_or_path: a file, as text or path ("records.sqlite"), or a URL ("postgresql://host/database",
@@ -113,12 +113,12 @@ class Library:
         self.close()
 
     def prune(self, *, newest: int, made_before: datetime, is_trial: bool = False) -> Pruned:
-        """Take old snapshots, and models of old jobs, out of the library; see `fleet.library.pruning`."""
+        """Remove old snapshots, and models of old jobs; see `fleet.library.pruning`."""
         with engines.writing(self._engine) as connection:
             return prune(connection, newest=newest, made_before=made_before, is_trial=is_trial)
 
     def check_writable(self) -> None:
-        """Check write access without writing, before work with results to store.
+        """Check write access without writing, before work whose results have to be stored.
 
         Raises:
             LibraryReadOnly: it may only be read.
@@ -140,7 +140,7 @@ class Library:
         optimizer: str = "",
         name: str = "",
     ) -> Job:
-        """Store a job that this process runs from now on.
+        """Store a job that this process starts now.
 
         Args:
             name: of two jobs with one name the first is kept, so a start may be repeated; empty = generated.
@@ -172,12 +172,12 @@ class Library:
             return jobs.read_jobs(connection, name=name)[0]
 
     def add_job_workloads(self, name: str, weight_by_shash: Mapping[str, float]) -> None:
-        """Store which workloads a job has, and how often its model calls each. Raises NotFound."""
+        """Store a job's workloads with their numbers of calls in the model. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             jobs.add_job_workloads(connection, name, weight_by_shash)
 
     def add_model_run(self, run: ModelRun) -> None:
-        """Keep a whole model's latency. Raises NotFound."""
+        """Store a whole model's latency. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             jobs.add_model_run(connection, run)
 
@@ -254,7 +254,7 @@ class Library:
         with_reverted: bool = False,
         limit: int | None = None,
     ) -> list[Record]:
-        """Return the records that fit, oldest first; with a limit, the newest of them."""
+        """Return the matching records, oldest first; with a limit, the newest of them."""
         wanted = None if workload is None else [workload]
         selection = Selection(
             workloads=wanted, within=within, job_name=job_name, kinds=kinds, with_reverted=with_reverted
@@ -271,7 +271,7 @@ class Library:
         checked_only: bool = False,
         proven_only: bool = False,
     ) -> list[Record]:
-        """Return the k fastest candidates, fastest first, none ever found wrong.
+        """Return the k fastest candidates, fastest first, without any that was ever found wrong.
 
         A candidate counts with its newest undisturbed time, or its newest time when all were disturbed.
 
@@ -294,7 +294,7 @@ class Library:
             return records.scopes(connection, Selection(workloads=wanted, within=within))
 
     def known_uids(self, uids: Iterable[str]) -> set[str]:
-        """Return which of the uids are stored already."""
+        """Return the stored ones among the uids."""
         with engines.reading(self._engine) as connection:
             return records.known_uids(connection, list(uids))
 
@@ -305,7 +305,7 @@ class Library:
             return records.baseline(connection, selection)
 
     def mark_checked(self, record_id: int) -> None:
-        """Store that a candidate's output is right. Raises NotFound."""
+        """Mark a candidate's output as right. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             records.mark(connection, record_id, is_right=True, message="")
 

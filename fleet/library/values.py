@@ -1,4 +1,4 @@
-"""Values stored in the library: jobs, workloads, records. They know nothing of the database.
+"""Values stored in the library: jobs, workloads, records. Independent of the database.
 
 A record is one verdict about one candidate on one device. Only the check of its output ever changes it: the same
 candidate measured again leaves another record.
@@ -22,7 +22,7 @@ from fleet.domain.scope import RecordScope
 
 
 class RecordKind(enum.StrEnum):
-    """Measured program."""
+    """Kind of the measured program."""
 
     CANDIDATE = "candidate"
     """A schedule that a search proposed: a trial."""
@@ -139,7 +139,7 @@ class StoredWorkload:
     """Floating-point operations of one run; 0 = unknown."""
 
     args: tuple[TensorSpec, ...] = ()
-    """Parameters in order, outputs marked; empty when unknown."""
+    """Arguments in order, outputs marked; empty when unknown."""
 
     def __repr__(self) -> str:
         return f"<StoredWorkload {self.shash}: {sanitize(self.operator)}>"
@@ -157,7 +157,7 @@ class StoredWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordProgram:
-    """A record's scheduled program, as search and cost model know it. Written by `fleet.cost_model.feature_codec`."""
+    """A record's scheduled program, as used by search and cost model. Written by `fleet.cost_model.feature_codec`."""
 
     program_hash: str = ""
     """Hash of the program in hexadecimal: two traces can make one program. Empty: not known."""
@@ -304,7 +304,7 @@ class StoredSnapshot(NewSnapshot):
 
     made_at: datetime
     published_at: datetime | None
-    """None: it ranked worse than the one before, or there was too little to tell by, and nobody uses it."""
+    """Time of publication; None: it ranked worse than its predecessor, or could not be compared, and is not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

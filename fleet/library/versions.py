@@ -1,4 +1,4 @@
-"""Brings a library to another schema version on demand, up or down, with a copy of it made first.
+"""Migrates a library to another schema version on demand, up or down, after making a copy.
 
 Programs do the way up by themselves when they open a library. The way down is for a return to an older program: it
 drops data that the older version cannot store, so the copy is not optional if this module can make it.
@@ -26,16 +26,16 @@ class Changed:
     """Result of a change of versions."""
 
     found: int
-    """The version that was there."""
+    """The previous version."""
 
     backup: Path | None
-    """The copy of that; None: nothing was changed, or its user has one."""
+    """The copy of that version; None: nothing was changed, or the user has one."""
 
 
 def change_version(
     url_or_path: str | Path | None, version: int, *, backup: Path | None = None, has_backup: bool = False
 ) -> Changed:
-    """Bring a library to a version that this program knows.
+    """Migrate a library to a version that this program supports.
 
     Args:
         backup: the file for the copy; None: beside the library, named after its version and the time.

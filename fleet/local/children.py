@@ -30,13 +30,13 @@ _LONGEST_PAUSE_SEC = 15.0
 
 
 def bound_to_me(command: Sequence[str], on_death: signal.Signals = signal.SIGTERM) -> list[str]:
-    """Return a command that runs `command` and sends it `on_death` when this process dies, however it dies."""
+    """Return a command that runs `command` and sends it `on_death` when this process dies for any reason."""
     return [sys.executable, "-I", "-S", str(_LAUNCHER), str(int(on_death)), str(os.getpid()), *command]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """Command line of a server, which writes a `Ready` to its stdout."""
+    """Command line of a server that writes a `Ready` to its stdout."""
 
     name: str
     """Its name for people: "tracker"."""
@@ -65,7 +65,7 @@ class Child:
         return process.pid if process is not None and process.returncode is None else None
 
     async def start(self, first_line: Awaitable[str] | None = None) -> Ready:
-        """Start it and wait until it serves.
+        """Start the process and wait until it serves.
 
         Args:
             first_line: input for its stdin, known only after its start.
@@ -81,7 +81,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL if first_line is None else asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours to handle: children stop in order
+                start_new_session=True,  # this process handles the terminal's Ctrl-C, and stops children in order
             )
         try:
             async with asyncio.timeout(self.spec.ready_timeout_sec):
@@ -104,13 +104,13 @@ class Child:
         return ready
 
     async def wait(self) -> int:
-        """Wait until it ends and return its exit code."""
+        """Wait for the process's end and return its exit code."""
         if self._process is None:
             raise FleetError(f"the {self.spec.name} was not started")
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Ask it to stop, then kill it. Idempotent."""
+        """Terminate the process, then kill it. Idempotent."""
         process = self._process
         if process is None:
             return
@@ -140,7 +140,7 @@ class Child:
             lines = said.strip().splitlines()[-_TAIL_LINES:]
         except OSError:
             lines = []
-        if lines and lines[-1].startswith("error: "):  # its message to people; the rest is its log
+        if lines and lines[-1].startswith("error: "):  # its error message; the rest is its log
             lines = lines[-1:]
         folder = self.spec.log_path.parent
         if not lines and folder.exists() and shutil.disk_usage(folder).free < _LOG_BYTES:
@@ -149,7 +149,7 @@ class Child:
 
 
 async def _tell(process: asyncio.subprocess.Process, line: str) -> None:
-    """Write a line to a child's stdin, and no more. One that has ended by now says why elsewhere."""
+    """Write a line to a child's stdin, and close it. Ignores a child that has ended, which is reported elsewhere."""
     if process.stdin is not None:
         with contextlib.suppress(ConnectionError):
             process.stdin.write(f"{line}\n".encode())
@@ -171,7 +171,7 @@ async def keep_running(child: Child, on_change: Callable[[str], object]) -> None
         pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         try:
             await child.start()
-        except (FleetError, OSError) as error:  # no process or log file can be had now: try again
+        except (FleetError, OSError) as error:  # no process or log file is available now: try again
             on_change(str(error))
         else:
             on_change(f"the {child.spec.name} is back")

@@ -1,4 +1,4 @@
-"""A fleet of this machine alone: a tracker and an agent as child processes.
+"""A local fleet: a tracker and an agent as child processes.
 
     async with LocalFleet() as local, fleet.aio.connect(local.address) as client: ...
 
@@ -84,7 +84,7 @@ class LocalFleet:
         await self.stop()
 
     async def start(self) -> None:
-        """Start both and wait until the agent's devices can be asked for.
+        """Start both and wait until the agent's devices can be leased.
 
         Raises:
             FleetError: one of them did not start; the message carries its last lines.
@@ -92,7 +92,7 @@ class LocalFleet:
         self.state_dir = self._state_dir()
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            # Side by side: the agent is loaded by the time that it has to know where the tracker listens.
+            # Concurrently: the agent is loaded by the time that it needs the tracker's address.
             await together({"start tracker": self._start_tracker(address), "start agent": self._start_agent(address)})
             if self._has_devices:
                 await self._await_devices()
@@ -129,7 +129,7 @@ class LocalFleet:
     async def _start_tracker(self, found: asyncio.Future[str]) -> None:
         self.tracker = Child(self._tracker_spec(self._port))
         self.address = (await self.tracker.start()).address
-        # After a restart it has to be where agents and clients look for it.
+        # After a restart it has to listen at the address that agents and clients know.
         self.tracker.spec = self._tracker_spec(int(self.address.rpartition(":")[2]))
         found.set_result(self.address)
 
@@ -169,7 +169,7 @@ class LocalFleet:
         )
 
     async def _await_devices(self) -> None:
-        """Wait for the tracker to know the agent's devices: a request before that would be refused."""
+        """Wait until the tracker lists the agent's devices: an earlier request would be refused."""
         calls = TrackerCalls(self.address)
         try:
             async with asyncio.timeout(self._ready_timeout_sec):
@@ -185,7 +185,7 @@ class LocalFleet:
 
 
 def drivers_for(selector: str) -> tuple[str, ...]:
-    """Return the drivers with which a local agent can serve a selector; empty: whatever is found.
+    """Return the drivers with which a local agent can serve a selector; empty: all that find a device.
 
     Raises:
         InvalidRequest: the selector is malformed.

@@ -1,4 +1,4 @@
-"""The adapters that MetaSchedule users touch: one argument of a stock script changes.
+"""Adapters for MetaSchedule users: a stock script changes one argument.
 
     from fleet.metaschedule import FleetBuilder, FleetRunner, load_intrinsics
 
@@ -51,7 +51,7 @@ def host_target() -> Target:
 
 
 def load_intrinsics(target: object) -> None:
-    """Load the tensor intrinsics of one target, so that TVM does not load those of all.
+    """Load the tensor intrinsics of one target, so that TVM does not load those of all targets.
 
     Call it before the first tuning run of the process. Later runs in the same process for another family of targets
     need a call of their own.

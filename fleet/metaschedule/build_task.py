@@ -9,7 +9,7 @@ from cross.targets.target import parse_target
 
 
 def build_module(mod_json: str, target_json: str, out_dir: str) -> str:
-    """Build a scheduled module as MetaSchedule's own builder does; return the path of the shared library.
+    """Build a scheduled module in the same way as MetaSchedule's builder; return the path of the shared library.
 
     Raises:
         BuildError: it did not compile or link.

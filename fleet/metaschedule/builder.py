@@ -1,4 +1,4 @@
-"""`FleetBuilder`: MetaSchedule builds in warm worker processes, linked by the fastest linker installed.
+"""`FleetBuilder`: builds MetaSchedule's candidates in warm worker processes, with the fastest linker installed.
 
 `LocalBuilder` starts its workers anew every round, and each imports TVM with the intrinsics of every GPU; that is most
 of the time of a stock tuning run. Here workers are forked from a warm process and stay.
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 @derived_object
 class FleetBuilder(PyBuilder):  # type: ignore[misc]
-    """Builds candidates into shared libraries. A candidate that crashes or hangs the compiler costs only itself.
+    """Builds candidates into shared libraries. A candidate that crashes or hangs the compiler fails alone.
 
     Artifacts are temporary: MetaSchedule's RemoveBuildArtifact callback deletes each after its measurement, and the
     rest goes when the builder is closed or the process ends.
     """
 
     def __init__(self, *, max_workers: int | None = None, timeout_sec: float = 30.0) -> None:
-        """Do nothing yet: workers start with the first build.
+        """Store the arguments: workers start with the first build.
 
         Args:
             max_workers: worker processes; one per core when None.
@@ -56,7 +56,7 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
         return [_result(future) for future in [self._submit(given) for given in build_inputs]]
 
     def _submit(self, given: BuilderInput) -> Future[str]:
-        # A directory each, because RemoveBuildArtifact deletes the whole directory of an artifact.
+        # One directory each, because RemoveBuildArtifact deletes an artifact's whole directory.
         out_dir = self._root() / str(next(self._numbers))
         return self._pool.submit(build_module, tvm.ir.save_json(given.mod), str(given.target), str(out_dir))
 

@@ -52,7 +52,7 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
     def __init__(
         self, snapshot: Snapshot | None = None, *, library: Library | str | os.PathLike[str] | None = None
     ) -> None:
-        """Begin with a snapshot.
+        """Start with a snapshot.
 
         Args:
             snapshot: None: that of the library, and where none is for the target, the one that comes with the package,
@@ -100,14 +100,14 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
             else:
                 stock.data[lesson.workload] = FeatureGroup(lesson.workload, [lesson.features], cost)
         stock.data_size = len(self._lessons)
-        if self._lessons:  # its own `load` wants trees
+        if self._lessons:  # XGBModel's `load` requires trees
             groups = list(stock.data.values())
             ratios = np.concatenate([group.min_cost / group.costs for group in groups])
             stock._train([one for group in groups for one in group.features], ratios)  # noqa: SLF001
         stock.save(path)
 
     def load(self, path: str) -> None:
-        """Refuse any file: it holds pickles, which can run code when they are read.
+        """Refuse any file: it contains pickles, which can run code when loaded.
 
         Raises:
             RuntimeError: always; TVM makes it of an InvalidRequest.

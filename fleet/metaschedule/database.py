@@ -136,7 +136,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         return self._workloads[shash]
 
     def commit_tuning_record(self, record: TuningRecord) -> None:
-        """Store a record. One without times is stored as failed; MetaSchedule does not say why.
+        """Store a record. A record without times is stored as failed; MetaSchedule gives no reason.
 
         Raises:
             InvalidRequest: no device model to store it under, or a step that is not on the allowlist.
@@ -262,7 +262,7 @@ def _leave(database: FleetDatabase, *raised: object) -> None:
         database.tell()
 
 
-# TVM's decorator only forwards a fixed set of methods, without these two.
+# TVM's decorator forwards only a fixed set of methods, without these two.
 FleetDatabase.__exit__ = _leave
 FleetDatabase.__repr__ = _described  # type: ignore[assignment, method-assign]
 
@@ -283,13 +283,13 @@ def _is_same(one: Target, other: Target) -> bool:
 
 
 def _run_secs(record: TuningRecord) -> tuple[float, ...]:
-    """Return a record's times [s]; none for a failure, which MetaSchedule notes as 1e10 s."""
+    """Return a record's times [s]; empty for a failure, which MetaSchedule stores as 1e10 s."""
     run_secs = tuple(float(getattr(sec, "value", sec)) for sec in record.run_secs or ())
     return run_secs if run_secs and max(run_secs) < _FAILED_SEC else ()
 
 
 def _tuning_records(records: list[Record], workload: Workload) -> list[TuningRecord]:
-    """Convert records to TVM's own; skip those with a trace that this TVM cannot read."""
+    """Convert records to TVM's; skip those whose trace this TVM cannot read."""
     found = []
     for record in records:
         target = json.loads(canonical_target(record.scope.target_json) or "null")

@@ -1,4 +1,4 @@
-"""Leases for as long as there is something to measure: the asynchronous half of `FleetRunner`.
+"""Leases devices while there are trials: the asynchronous half of `FleetRunner`.
 
 Work comes in from any thread and waits in one queue. Each lane leases a device when there is work, sends trials ahead
 of their results, and gives the device back after a while without work. So one lease serves many rounds of a search, and
@@ -63,7 +63,7 @@ class Lanes:
         self._is_closed = False
 
     def submit(self, artifact: Artifact, trial: Trial) -> Future[Measurement]:
-        """Queue a trial. Its future has a Measurement, or a FleetError when no device can be had.
+        """Queue a trial. Its future gets a Measurement, or a FleetError if no device is available.
 
         Raises:
             DeviceClosed: after `close`.
@@ -80,7 +80,7 @@ class Lanes:
         return queued.result
 
     def close(self) -> None:
-        """Give all devices back and end the thread. Trials without a result fail. Idempotent."""
+        """Release all devices and end the thread. Trials without a result fail. Idempotent."""
         with self._lock:
             self._is_closed = True
             thread, loop = self._thread, self._loop
@@ -116,7 +116,7 @@ class Lanes:
                 await self._serve_connected(queue)
             except* FleetError as errors:
                 queue.fail_all(_first(errors))
-            except* Exception as errors:  # the outermost loop: callers that wait for a result must learn of the failure
+            except* Exception as errors:  # outermost loop: callers that wait for a result must learn of the failure
                 logger.exception("runner failed")
                 queue.fail_all(FleetError(f"the runner failed: {_first(errors)!r}"))
 

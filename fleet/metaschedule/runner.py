@@ -50,7 +50,7 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
         wait_timeout_sec: float | None = None,
         connect_timeout_sec: float = 10.0,
     ) -> None:
-        """Do nothing yet: the tracker is called with the first candidate.
+        """Store the arguments: the first candidate connects to the tracker.
 
         Args:
             address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
@@ -116,14 +116,14 @@ class _FleetRunnerFuture(PyRunnerFuture):  # type: ignore[misc]
 
 
 def runner_result(measurement: Measurement) -> RunnerResult:
-    """Return a measurement in MetaSchedule's form; an error names its kind first."""
+    """Return a measurement in MetaSchedule's form; an error starts with its kind."""
     if measurement.error is None:
         return RunnerResult(list(measurement.run_secs), None)
     return RunnerResult(None, f"{measurement.error.value}: {measurement.error_message}")
 
 
 def argument_specs(args_info: Sequence[ArgInfo]) -> tuple[TensorSpec, ...]:
-    """Return a function's arguments as MetaSchedule describes them; it does not say which are outputs."""
+    """Return a function's arguments as MetaSchedule describes them, without marking outputs."""
     return tuple(TensorSpec(tuple(int(extent) for extent in info.shape), str(info.dtype)) for info in args_info)
 
 

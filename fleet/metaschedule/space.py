@@ -1,4 +1,4 @@
-"""`FleetSpace`: the fleet's own schedules as a design space of MetaSchedule, beside the rules that it has itself.
+"""`FleetSpace`: the fleet's own schedules as a design space of MetaSchedule, in addition to its rules.
 
     ms.tune_tir(mod, target, ..., space=FleetSpace(target))
 

@@ -1,4 +1,4 @@
-"""Serve a model's engine in a separate process that times it on request.
+"""Serves a model's engine in a separate process that times it on request.
 
 Requests and answers are JSON lines in two named pipes, because a confined process has no sockets.
 """

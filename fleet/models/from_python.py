@@ -1,4 +1,4 @@
-"""Writes models that exist in Python to files, which every process can read."""
+"""Saves models that exist in Python to files, which every process can read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def model_file(model: PythonModel, example_inputs: Sequence[Tensor], folder: Path) -> Path:
-    """Return the file of a model, written into a folder if there is none yet.
+    """Return the file of a model, saving it to a folder if it has none.
 
     Args:
         model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).
@@ -43,7 +43,7 @@ def model_file(model: PythonModel, example_inputs: Sequence[Tensor], folder: Pat
     try:
         with torch.no_grad():
             torch.export.save(torch.export.export(model.eval(), tuple(example_inputs)), path)
-    finally:  # its user may be training it
+    finally:  # the caller may be training it
         for part in were_training:
             part.training = True
     return path

@@ -1,4 +1,4 @@
-"""The importers in order, one value for each kind of models. An addition is one module and one line here."""
+"""Importers in order, one value for each kind of model. An addition is one module and one line here."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _FRONTENDS: dict[ModelFormat, Frontend] = {importer.frontend.format: importer.fr
 
 
 def importer_of(source: Path | str) -> Importer | None:
-    """Return the importer of a name, or None if it is no name of a model."""
+    """Return the importer for a name, or None if it does not name a model."""
     return next((importer for importer in _BY_PREFIX_FIRST if importer.matches(source)), None)
 
 
 def frontend_of(model_format: ModelFormat) -> Frontend:
-    """Return the way of a format to Relax."""
+    """Return the frontend of a format."""
     return _FRONTENDS[model_format]
 
 
 def has_code(source: Path | str) -> bool:
-    """Tell whether reading a model may run code of its author."""
+    """Tell whether reading a model may run its author's code."""
     importer = importer_of(source)
     return importer is not None and importer.frontend.has_code
 
 
 def title_of(source: Path) -> str:
-    """Return a model's name for people."""
+    """Return a model's readable name."""
     importer = importer_of(source)
     return importer.title(source) if importer else source.stem

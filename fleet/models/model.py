@@ -1,4 +1,4 @@
-"""Model files in: one value for all formats, and one way to Relax.
+"""Loads model files: one value for all formats, and one conversion to Relax.
 
 `load_model` reads a file without TVM; `import_model` gives it to the frontend of its format. Every kind of models is
 one of `fleet.models.importers`.
@@ -36,7 +36,7 @@ _BUNDLED = "backend/test/data/light"
 
 
 def bundled_model(name: str = "squeezenet") -> Path:
-    """Return the path of a model that the `onnx` package carries: "squeezenet", "resnet50", "shufflenet", ...
+    """Return the path of a model inside the `onnx` package: "squeezenet", "resnet50", "shufflenet", ...
 
     Raises:
         NotFound: it carries no such model.
@@ -55,12 +55,14 @@ def bundled_model(name: str = "squeezenet") -> Path:
 
 
 def is_model(source: Path | str) -> bool:
-    """Tell whether a name is one of a model, whether there is such a file or not. A single program is none."""
+    """Tell whether a name has the form of a model's, whether or not the file exists. A single program is not a
+    model.
+    """
     return importer_of(source) not in (None, PROGRAM)
 
 
 def check_exists(source: Path, *, takes_programs: bool = False) -> None:
-    """Refuse other files than models at once, before anything is started for them.
+    """Refuse files that are not models, before anything is started for them.
 
     Args:
         takes_programs: a file with one program will do.
@@ -104,7 +106,7 @@ def load_model(
 
 
 def import_model(model: Model, *, unrolls: bool = False) -> IRModule:
-    """Return a model as Relax functions, for its own shapes; for those of its others, give it these.
+    """Return a model as Relax functions, for its own shapes. For its other shapes, pass one of `others`.
 
     Args:
         unrolls: unroll the steps of recurrent layers, for targets without a program for a whole layer: GPUs.

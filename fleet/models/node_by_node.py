@@ -1,4 +1,4 @@
-"""Runs an ONNX model one node at a time, so that constants can be changed when the values before them are known.
+"""Runs an ONNX model one node at a time, so that constants can be changed once the preceding values are known.
 
 Each node becomes a model of its own, run by ONNX Runtime where it is installed, else by the reference evaluator of the
 `onnx` package: slow at pooling, but always there. One thread, so that sums keep their order. Values that no later node
@@ -26,14 +26,14 @@ _FATAL_ONLY = 4
 
 
 class CannotRun(Exception):
-    """A node that nothing here can run: an operator of somebody's own, or a value that is no tensor."""
+    """A node that cannot be run: a custom operator, or a value that is not a tensor."""
 
 
 class NodeByNode:
-    """The values of a model's tensors, as far as its nodes have run."""
+    """Values of a model's tensors after the nodes that have run."""
 
     def __init__(self, proto: ModelProto, inputs: Mapping[str, Array]) -> None:
-        """Begin with the model's inputs and its stored constants."""
+        """Start with the model's inputs and its stored constants."""
         from onnx import numpy_helper
 
         self._proto = proto
@@ -47,7 +47,7 @@ class NodeByNode:
         self.values.update(inputs)
 
     def outputs_of(self, node: NodeProto) -> dict[str, Array]:
-        """Run one node on the present values, and leave them as they are.
+        """Run one node on the current values, without changing them.
 
         Raises:
             CannotRun: it does not run on tensors, or nothing knows its operator.
@@ -58,7 +58,7 @@ class NodeByNode:
         return dict(zip([name for name in node.output if name], results, strict=True))
 
     def advance(self, index: int) -> None:
-        """Run node `index` of the graph and keep its outputs; drop values without later readers.
+        """Run node `index` of the graph and store its outputs; drop values without later readers.
 
         Raises:
             CannotRun: as `outputs_of`.
@@ -93,7 +93,7 @@ def example_inputs(proto: ModelProto, rng: np.random.Generator) -> dict[str, Arr
 
 
 def names_read(node: NodeProto) -> list[str]:
-    """Return the names that a node reads, also from within its branches and loops."""
+    """Return the names that a node reads, including those in its branches and loops."""
     names = list(node.input)
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
@@ -133,6 +133,6 @@ def _run(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
         options.log_severity_level = _FATAL_ONLY
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, dict(feeds)))
-    except Exception as error:  # both raise whatever their operators raise
+    except Exception as error:  # both raise any error of their operators
         node = model.graph.node[0]
         raise CannotRun(f"node {node.name!r} ({node.op_type}) does not run: {error}") from error

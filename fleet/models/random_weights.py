@@ -55,7 +55,7 @@ _STEPS_PER_OCTAVE = 4
 
 
 def randomize_weights(proto: ModelProto, seed: int) -> int:
-    """Replace the float weights of a model in place. Return how many there were.
+    """Replace the float weights of a model in place. Return their number.
 
     A node that cannot run here ends the measuring: the weights after it are scaled by the size of their sums alone.
     """
@@ -80,7 +80,7 @@ class _Drawing:
         self._constants = {tensor.name for tensor in proto.graph.initializer}
 
     def visit(self, index: int) -> None:
-        """Draw the weights of a node, fit them to its data, and run it."""
+        """Draw the weights of a node, scale them to its data, and run it."""
         node = self._nodes[index]
         for position in range(len(node.input)):
             self._draw(node, position)
@@ -110,7 +110,9 @@ class _Drawing:
         self.drawn[name] = self._steps.values[name] = weight
 
     def _fit(self, node: NodeProto) -> None:
-        """Bring the result of a product to a mean square of 1, and the statistics of a normalisation to its data."""
+        """Scale the result of a product to a mean square of 1, and fit the statistics of a normalisation to its
+        data.
+        """
         if node.op_type == "BatchNormalization":
             data = self._steps.values[node.input[0]].astype(np.float64)
             mean, deviation = float(np.mean(data)), float(np.std(data))
@@ -132,14 +134,14 @@ class _Drawing:
 
 
 def _rounded(value: float) -> float:
-    """Return the nearest power of 2^(1/4) with the sign of the value; 0 and values that are not finite stay."""
+    """Return the nearest power of 2^(1/4) with the sign of the value; 0 and non-finite values are unchanged."""
     if value == 0 or not math.isfinite(value):
         return value
     return math.copysign(2.0 ** (round(math.log2(abs(value)) * _STEPS_PER_OCTAVE) / _STEPS_PER_OCTAVE), value)
 
 
 def _store(proto: ModelProto, drawn: dict[str, Array]) -> None:
-    """Make the drawn arrays the model's constants, and remove values without readers."""
+    """Store the drawn arrays as the model's constants, and remove values without readers."""
     from onnx import numpy_helper
 
     graph = proto.graph
@@ -165,7 +167,7 @@ def _transposes(node: NodeProto) -> bool:
 
 
 def _product(rng: np.random.Generator, shape: _Shape, axes: tuple[int, ...]) -> _Drawn:
-    """Draw a weight that is summed over these axes: size by their product, and most of its mean taken away."""
+    """Draw a weight that is summed over these axes: scaled by their product, with most of its mean removed."""
     terms = math.prod(shape[axis] for axis in axes)
     drawn = _normal(rng, shape, 1 / math.sqrt(max(terms, 1)))
     if terms >= _FEWEST_TERMS:

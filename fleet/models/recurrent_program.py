@@ -247,7 +247,7 @@ class _Step:
             return self._activate(1, self._input(2, n, r, lane) + second[r, n, 0, lane])
 
         def hidden(n: Expr, r: Expr, lane: Expr) -> Expr:
-            # (1 - z) * candidate + z * hidden, with one multiplication less
+            # equals (1 - z) * candidate + z * hidden, with one multiplication less
             found, old = candidates[r, n, lane], self._old(n, r, lane)
             return self._hold(r, found + updates[r, n, lane] * (old - found), old)
 

@@ -70,7 +70,7 @@ def engine_of(model_format: ModelFormat) -> str:
 
 
 def is_refused(model: Model, inputs: Sequence[NDArray[np.generic]]) -> bool:
-    """Tell whether the engine of a model's format does not run it on some inputs; False where it is not installed."""
+    """Tell whether the engine of a model's format does not run it on some inputs; False if it is not installed."""
     reference = _installed(model)
     if reference is None:
         return False

@@ -1,4 +1,4 @@
-"""ONNX Runtime's time by operator in a model, from its own profiler.
+"""Profiles a model in ONNX Runtime: its time by operator.
 
 Its profile is a JSON list of Chrome trace events. Those of category "Node" with a name that ends in "_kernel_time" are
 runs of a node of its optimized graph, `dur` in microseconds: see "Profiling Tools" of onnxruntime.ai/docs/performance.
@@ -31,7 +31,7 @@ _KERNEL = "_kernel_time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceNode:
-    """One node of the graph that ONNX Runtime made of the model."""
+    """One node of ONNX Runtime's optimized graph."""
 
     name: str
     op_type: str
@@ -42,7 +42,7 @@ class ReferenceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceProfile:
-    """A model in ONNX Runtime."""
+    """Profile of a model in ONNX Runtime."""
 
     nodes: tuple[ReferenceNode, ...]
     median_sec: float
@@ -52,7 +52,7 @@ class ReferenceProfile:
 
 
 class _Event(TypedDict, total=False):
-    """Used fields of a trace event."""
+    """Fields of a trace event that are used here."""
 
     cat: str
     name: str
@@ -63,7 +63,7 @@ class _Event(TypedDict, total=False):
 def profile_reference(
     model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int, runs: int
 ) -> ReferenceProfile | None:
-    """Time a model and its nodes in ONNX Runtime. None for other formats, and where it is missing or refuses the model.
+    """Time a model and its nodes in ONNX Runtime. None for other formats, and if it is missing or refuses the model.
 
     Args:
         inputs: one array per input of the model, in order.
@@ -86,7 +86,7 @@ def profile_reference(
 
 
 def parse_nodes(events: Sequence[_Event]) -> tuple[ReferenceNode, ...]:
-    """Read the nodes of a profile, in the order in which they first ran; runs that warm up do not count."""
+    """Parse the nodes of a profile, in the order of their first run, without warm-up runs."""
     secs: dict[tuple[str, str], list[float]] = {}
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
@@ -101,7 +101,7 @@ def parse_nodes(events: Sequence[_Event]) -> tuple[ReferenceNode, ...]:
 def _run(
     model: Model, feeds: Mapping[str, NDArray[np.generic]], threads: int, runs: int, *, profile_prefix: Path | None
 ) -> list[float]:
-    """Return the time of each run [s], after those that warm up."""
+    """Return the time of each run [s] after the warm-up runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

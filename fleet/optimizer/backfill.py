@@ -1,4 +1,4 @@
-"""Gives the records of libraries from before their features: in the background, in small steps that are kept."""
+"""Backfills features of old records in the background, in small steps whose progress is saved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REST_SEC = 3.0
 
 
 async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec: float = _REST_SEC) -> int:
-    """Compute features until every record that can be learnt from has them; return of how many they were missing.
+    """Compute features until every usable record has them; return the number of records that lacked them.
 
     Finished features stay if this ends halfway; the next process continues there.
     """
@@ -46,7 +46,7 @@ async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec:
 
 
 async def fill_in_background(library: Library, pool: Pool, turns: Turns) -> None:
-    """Fill features in until cancelled; a failure costs a warning."""
+    """Backfill features until cancelled; a failure only logs a warning."""
     await asyncio.sleep(_FIRST_SEC)
     while True:
         try:
@@ -85,7 +85,7 @@ async def _recall_step(
         programs = await run_within(
             pool, _STEP_TIMEOUT_SEC, recall_programs, mod_json, parse_target(target_json), traces
         )
-    except ConfigError:  # an imported target that we refuse, or none at all
+    except ConfigError:  # an imported target that is refused, or none at all
         return {record.id: NO_PROGRAM for record in records}
     except BuildError:
         if len(records) == 1:

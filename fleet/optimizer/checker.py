@@ -74,7 +74,7 @@ class Checker:
         workload_of: Callable[[str], Workload],
         baselines: dict[str, Artifact],
     ) -> None:
-        """Check nothing yet.
+        """Store the arguments.
 
         Args:
             baselines: unscheduled programs that are built, by workload; shared by the checkers of a job.
@@ -108,7 +108,7 @@ class Checker:
             return
         try:
             fault = await self._find_fault(workload, effect, expected)
-        except MeasurementError as error:  # the device went away: no verdict, and do not risk another one
+        except MeasurementError as error:  # the device was lost: no verdict, and do not risk another one
             yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
             return
         if fault or not effect.claimed_sec:
@@ -206,7 +206,7 @@ class Checker:
 
 
 async def _once_more_if_it_crashed(call: Callable[[], Awaitable[list[Array]]]) -> list[Array]:
-    """Run a program; if it crashed, once more in a new worker: the first may have been killed by somebody else."""
+    """Run a program; after a crash, once more in a new worker: the first may have been killed from outside."""
     try:
         return await call()
     except MeasurementError as error:

@@ -1,4 +1,4 @@
-"""Keeps a job in the library ours while it runs, and stops the run when it is not, or when its user says so."""
+"""Renews the claim on a running job, and stops the run if the claim is lost or the user cancels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENEW_SEC = 1.0
 
 
 class JobClaim:
-    """One job of one optimizer."""
+    """Claim of one optimizer on one job."""
 
     def __init__(self, library: Library, job_name: str, optimizer: str) -> None:
         self._library = library
@@ -28,7 +28,7 @@ class JobClaim:
         """Last state from the library."""
 
     async def keep(self, work: asyncio.Task[T] | None = None) -> None:
-        """Renew the claim until it is lost or the job is to stop; then cancel the work, if there is any to cancel.
+        """Renew the claim until it is lost or the job has to stop; then cancel the work.
 
         A library that cannot be reached is asked again: the work itself stops when it cannot store a result.
         """

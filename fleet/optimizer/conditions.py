@@ -1,4 +1,4 @@
-"""The conditions that all candidates of a job share."""
+"""Conditions shared by all candidates of a job."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Conditions:
     """time.monotonic() at the start of the process [s]."""
 
     def like_trials(self, evaluator: Evaluator) -> Evaluator:
-        """Return an evaluator that rests and flushes like the candidates' own, so that times compare."""
+        """Return an evaluator that pauses and flushes like the candidates' own, so that times compare."""
         asked = self.evaluator
         return replace(
             evaluator,

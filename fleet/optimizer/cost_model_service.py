@@ -1,5 +1,6 @@
-"""Serves the shared cost model to clients that cannot reach the library: an optimizer passes on the snapshots that it
-reads."""
+"""Serves the shared cost model to clients that cannot reach the library: an optimizer forwards the snapshots that
+it reads.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class OptimizerDaemon:
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Take and run jobs until cancelled. A library that is away for a while is waited for."""
+        """Take and run jobs until cancelled. Waits for a library that is temporarily unavailable."""
         queue = self._shop.library.queue
         self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=account_name())
         logger.info("optimizer started", extra={"optimizer": self._name, "library": self._shop.library.url})
@@ -149,18 +149,18 @@ class OptimizerDaemon:
             for job in self._running:
                 job.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
-            with contextlib.suppress(FleetError):  # it is taken from the list soon, whatever it says last
+            with contextlib.suppress(FleetError):  # its entry expires soon anyway
                 queue.leave(self._name)
 
     async def _fill(self) -> None:
-        """Take jobs while there is room for more."""
+        """Claim jobs up to the limit."""
         while len(self._running) < self._most_jobs:
             take, fleet_id = self._shop.library.queue.take, self._shop.client.fleet_id if self._shop.client else ""
             job = await asyncio.to_thread(take, self._name, tracker=self._tracker, fleet_id=fleet_id)
             if job is None:
                 return
-            ours = {task.get_name() for task in self._running}  # by now: also jobs taken a moment ago
-            if job.name in ours:  # its claim had expired, as on a machine that slept, and is a new one now
+            ours = {task.get_name() for task in self._running}  # now, including jobs claimed a moment ago
+            if job.name in ours:  # its former claim had expired, as on a machine that slept
                 logger.warning("claim of a running job taken anew", extra={"job": job.name})
                 continue
             logger.info("job taken", extra={"job": job.name, "title": job.title, "trials_done": job.trials_done})
@@ -169,7 +169,7 @@ class OptimizerDaemon:
             task.add_done_callback(self._running.discard)
 
     async def _run(self, job: Job) -> None:
-        """Run a job to its end, and write how it ended; nothing, if it is another's by then."""
+        """Run a job to its end, and store its outcome, unless the claim was lost by then."""
         claim = JobClaim(self._shop.library, job.name, self._name)
         work = asyncio.create_task(self._work(job), name=f"{job.name} work")
         keeping = asyncio.create_task(claim.keep(work), name=f"{job.name} claim")
@@ -196,7 +196,7 @@ class OptimizerDaemon:
             return _End(JobState.FAILED, f"{type(error).__name__}: {error}; the log of its optimizer says where")
 
     async def _write_end(self, end: _End, job: Job, claim: JobClaim) -> None:
-        """Write how a job ended; a library that refuses is asked again, for as long as the job is ours.
+        """Store a job's outcome; retry while the library fails and the claim lasts.
 
         A process that ends asks once: another that finds it gone puts the job back into the queue.
         """
@@ -244,7 +244,7 @@ class OptimizerDaemon:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """End of a job, for now or for good."""
+    """Temporary or final end of a job."""
 
     state: JobState
     message: str = ""
@@ -253,7 +253,7 @@ class _End:
 
 @contextlib.contextmanager
 def _shop_of_one_job(shop: Workshop) -> Iterator[Workshop]:
-    """Give a job a folder of its own for its builds, and remove it when the job ends.
+    """Give a job its own folder for builds, and remove it when the job ends.
 
     It lies in that of all jobs: files that a worker still writes for a stopped job go with the process.
     """
@@ -265,7 +265,9 @@ def _shop_of_one_job(shop: Workshop) -> Iterator[Workshop]:
 
 
 def for_each_kind(options: TuneOptions) -> list[TuneOptions]:
-    """Return the options for each kind of board of a job, its trials shared among them; the first get the remainder."""
+    """Return the options for each kind of board of a job, with its trials shared among them; the first get the
+    remainder.
+    """
     count = len(options.selectors)
     shares = [
         None if options.trials is None else options.trials // count + (index < options.trials % count)

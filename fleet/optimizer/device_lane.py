@@ -1,4 +1,4 @@
-"""A device of a job, and its work: one batch after the other.
+"""One device of a job, which measures one batch after the other.
 
 Where the device has a machine of its own, the next batch is sent when the one before is nearly measured, so that it
 waits for no round trip. Its results are applied after all that follows from the batch before: to the job, a device
@@ -27,7 +27,7 @@ _NEARLY = 2
 
 @dataclass(slots=True, kw_only=True)
 class DeviceLane:
-    """One device."""
+    """One device of a job."""
 
     device: SteadyDevice
     measurer: Measurer
@@ -51,7 +51,7 @@ class DeviceLane:
         self._line_ended.set()
 
     async def measure(self, measure: Measure) -> Outcomes:
-        """Measure, when nothing else is. When the end is told, the next batch may be sent."""
+        """Measure exclusively. When the end has been reported, the next batch may be sent."""
         end: MeasureEnded | None = None
         async with self._sending:
             await self._line_ended.wait()
@@ -71,7 +71,7 @@ class DeviceLane:
 
     @asynccontextmanager
     async def measuring_ahead(self, measure: Measure) -> AsyncIterator[Outcomes]:
-        """Measure, and give the results once those of the batch before are applied."""
+        """Measure, and return the results once those of the previous batch are applied."""
         found: asyncio.Queue[Measured | MeasureEnded | None] = asyncio.Queue()
         sending = asyncio.create_task(self._fill(found, measure), name="measure ahead")
         try:
@@ -90,8 +90,8 @@ class DeviceLane:
             found.put_nowait(None)
 
     async def _measure_in_line(self, measure: Measure) -> Outcomes:
-        """Measure after the batch that is nearly measured. While candidates break down, none is sent after this one:
-        it may be the last that the device gets.
+        """Measure after the batch that is nearly finished. While candidates crash, none is sent after this one: it
+        may be the device's last.
         """
         left = len(measure.trials)
         async with AsyncExitStack() as held:

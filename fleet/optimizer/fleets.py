@@ -1,4 +1,4 @@
-"""Maps addresses to fleets: a tracker has many addresses, and one fleet."""
+"""Maps tracker addresses to fleets: a tracker has many addresses, but one fleet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def fleet_behind(address: str) -> str:
 
 
 async def fleet_for(address: str, selectors: Iterable[str]) -> str:
-    """Return the same for a job that is to be submitted, once the tracker has said that there are devices for it.
+    """Return the fleet id for a job to submit, after checking that the fleet has matching devices.
 
     Raises:
         NoMatchingDevice: it knows none that a selector matches.
@@ -46,7 +46,7 @@ async def fleet_for(address: str, selectors: Iterable[str]) -> str:
 
 
 async def asked_again(question: Callable[[], Awaitable[T]], *, within_sec: float) -> T:
-    """Ask a connected tracker until it answers: it may be killed and started again between any two questions.
+    """Query a connected tracker until it answers: it may restart between any two queries.
 
     Raises:
         TrackerUnavailable: it does not answer for so long.
@@ -76,7 +76,7 @@ async def serving(optimizers: Sequence[OptimizerRecord], tracker: str, fleet_id:
 
 
 def _as_seen_from_here(optimizer: OptimizerRecord) -> str:
-    """Return an optimizer's address of its tracker: one on its own machine gets the machine's name."""
+    """Return an optimizer's tracker address; a loopback address is replaced by the name of the optimizer's machine."""
     host, _, port = optimizer.tracker.rpartition(":")
     is_elsewhere = optimizer.host != platform.node()
     return f"{optimizer.host}:{port}" if host in _THIS_MACHINE and is_elsewhere else optimizer.tracker

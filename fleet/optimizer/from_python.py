@@ -1,4 +1,4 @@
-"""`fleet.tune`: a model that exists in Python, tuned without a file in between.
+"""`fleet.tune`: tunes a model that exists in Python.
 
 job = fleet.tune(module, (torch.randn(1, 3, 224, 224),), trials=64)
 print(job.model.tuned_ms)
@@ -48,7 +48,7 @@ class TunedJob(TuneReport):
         return self.report.plot()
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values, with the keys of `fleet tune --json`; the page is not among them."""
+        """Return plain values, with the keys of `fleet tune --json` and without the page."""
         return TuneReport(**{each.name: getattr(self, each.name) for each in fields(TuneReport)}).to_json()
 
     def _repr_html_(self) -> str:
@@ -68,7 +68,7 @@ def tune(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> TunedJob:
-    """Tune a model as `fleet tune` does, and return the result. Blocks; also where an event loop runs.
+    """Tune a model as `fleet tune` does, and return the result. Blocks; works inside a running event loop, too.
 
     Args:
         model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).

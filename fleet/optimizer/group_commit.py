@@ -1,4 +1,4 @@
-"""Stores the results that come within a moment in one transaction.
+"""Group commit: stores results that arrive within a moment in one transaction.
 
 A transaction of its own takes a record six times the processor time of one that it shares with others
 (`benchmarks/library_rate`), and on one machine it runs on the very cores that measure the next candidate. A process
@@ -20,10 +20,10 @@ _MOMENT_SEC = 0.25
 
 
 class GroupCommit:
-    """Results on their way into the library; the `async with` block that it is used in ends once all are there."""
+    """Results waiting to be stored. The `async with` block ends once all are stored."""
 
     def __init__(self, store: Callable[[list[Store]], Awaitable[None]], *, moment_sec: float = _MOMENT_SEC) -> None:
-        """Store nothing yet.
+        """Start with nothing to store.
 
         Args:
             store: stores some in one transaction, and tells whom it concerns.
@@ -57,7 +57,7 @@ class GroupCommit:
             self._storing = asyncio.create_task(self._store_all(), name="store results")
 
     async def finish(self) -> None:
-        """Return once all results are stored, which does not wait for the moment to pass.
+        """Store all results now, and return when they are stored.
 
         Raises:
             LibraryError, DiskFull: one could not be stored.

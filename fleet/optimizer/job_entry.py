@@ -1,4 +1,4 @@
-"""A job's entry in the library: begun when its workloads are known, told how far it is, ended once.
+"""A job's entry in the library: begun when its workloads are known, updated with its progress, ended once.
 
 `OwnEntry` is that of `fleet tune`, which makes its job itself; `QueuedEntry` that of a job which somebody submitted,
 and which optimizers go on with until it is done, over as many processes as that takes.
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Facts about a job, known once its workloads are."""
+    """Facts about a job, known once its workloads are known."""
 
     title: str
     model_digest: str
@@ -47,7 +47,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """Rights of a run."""
+    """A run's share of a job."""
 
     job: Job
     trials: int
@@ -58,19 +58,19 @@ class Begun:
 
 
 class JobEntry(Protocol):
-    """One job in the library, as its run sees it."""
+    """One job in the library, from its run's point of view."""
 
     async def begin(self, beginning: Beginning) -> Begun:
-        """Enter the known facts; with several kinds of boards, once for each."""
+        """Store the known facts; with several kinds of boards, once for each."""
         ...
 
     def tell(self, progress: ProgressReport) -> None:
-        """Store how far the job is. Blocks."""
+        """Store the job's progress. Blocks."""
         ...
 
 
 class OwnEntry:
-    """The entry of a job that this process made for itself."""
+    """The entry of a job that this process created."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -105,7 +105,7 @@ class OwnEntry:
         return Begun(job=self._job, trials=total, notice=notice)
 
     def tell(self, progress: ProgressReport) -> None:
-        """Do nothing: its starter sees it."""
+        """Do nothing: the job's user sees its progress directly."""
 
     async def finish(self, report: TuneReport) -> None:
         """Store the job's end and its report."""
@@ -115,7 +115,7 @@ class OwnEntry:
         self._stop_keeping()
 
     def end(self, state: JobState, message: str) -> None:
-        """Write how a job ended that is not done.
+        """Store the outcome of a job that is not done.
 
         Nothing is awaited: it must be written even while the task is being cancelled.
         """
@@ -125,7 +125,7 @@ class OwnEntry:
         try:
             self._library.finish_job(self._job.name, state, message=message)
         except FleetError as error:
-            # Do not hide the error that ended the job. Readers will see that the process is gone.
+            # Do not hide the error that ended the job. Readers will notice that the process is gone.
             logger.warning("end of job not written", extra={"job": self._job.name, "error": str(error)})
 
     def _stop_keeping(self) -> None:
@@ -134,7 +134,7 @@ class OwnEntry:
 
 
 class QueuedEntry:
-    """The entry of a job that an optimizer has taken."""
+    """The entry of a job that an optimizer has claimed."""
 
     def __init__(self, library: Library, job: Job, optimizer: str) -> None:
         self._library = library

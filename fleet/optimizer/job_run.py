@@ -1,4 +1,4 @@
-"""Runs one job, from its entry in the library to its report. The core decides, the loop acts."""
+"""Runs one job, from its entry in the library to its report. The core decides, the loop performs its effects."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class JobRun:
     """Give the device back while nothing is measured."""
 
     async def run(self) -> TuneReport:
-        """Run the job. The maker of its entry writes its end.
+        """Run the job. The caller stores its end.
 
         Raises:
             FleetError, asyncio.CancelledError: see `fleet.optimizer.tune.tune`.
@@ -164,7 +164,9 @@ class JobRun:
             await asyncio.wait(beside)
 
     async def _follow(self, loop: TuningLoop) -> None:
-        """Search with the newest snapshot that this program can read, from the library or from where its user says."""
+        """Search with the newest snapshot that this program can read, from the library or from the configured
+        address.
+        """
 
         def use(snapshot: ModelSnapshot) -> None:
             try:
@@ -222,7 +224,7 @@ class JobRun:
             return None
 
     async def _know_limits(self, loop: TuningLoop, turns: Turns) -> None:
-        """Tell the job how fast its device can be; a large one measures it where nobody has."""
+        """Set the job's limits by the device's roofline; a large job measures it if it is unknown."""
         model = self.inventory.device_model
         roofline = await patiently(partial(known_roofline, self.library, model))
         if roofline is None and is_worth_measuring(self.inventory, self.core.progress.trials_total):
@@ -315,7 +317,7 @@ class JobRun:
         )
 
     def _end(self) -> _End:
-        """Return when the search ends whatever it has found: at the deadline, or after its minutes."""
+        """Return the deadline of the search: the user's deadline, or the end of its minutes."""
         now_sec, deadline, minutes = time.monotonic(), self.options.deadline, self.options.minutes
         ends = [_End(at_sec=math.inf)]
         if deadline is not None:
@@ -344,7 +346,7 @@ class JobRun:
             self.core.recall(item.workload.shash, observations)
 
     async def _publish(self, begun: Begun, ended: asyncio.Event) -> None:
-        """Say every second how far the job is, and once more when it has ended."""
+        """Publish the job's progress every second, and once more at its end."""
         done_before = begun.job.trials_done
         is_last = False
         while not is_last:
@@ -435,5 +437,5 @@ def _facts(inventory: Inventory) -> dict[str, object]:
 
 
 def _rests_sec(evaluator: Evaluator) -> float:
-    """Return how long a candidate may rest between repeats; its own time limit does not include that."""
+    """Return how long a candidate may pause between repeats; its own time limit does not include that."""
     return max(evaluator.repeat, evaluator.max_repeat) * evaluator.cooldown_interval_ms / 1000

@@ -30,7 +30,7 @@ _MOST_MINUTES = 366 * 24 * 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOrder:
-    """A job as any optimizer can run it."""
+    """A submitted job in a form that any optimizer can run."""
 
     options: TuneOptions
     """As its user gave them; `model` is relative to where the files are written."""
@@ -66,7 +66,7 @@ def order_of(job: Job) -> JobOrder:
 
 
 def check_options(options: TuneOptions, now: datetime) -> None:
-    """Refuse jobs at once that could never run.
+    """Refuse jobs that could never run, before they are stored.
 
     Raises:
         InvalidRequest: a malformed selector, an unknown strategy, a deadline that is past, a number out of bounds.
@@ -136,7 +136,7 @@ def submit(library: Library, options: TuneOptions, *, holder: str, owner: str = 
     job = library.queue.submit(
         title=options.title, spec=order.to_plain(), priority=options.priority, holder=holder, owner=owner
     )
-    for path in files:  # once more: a file that no job names is one that `fleet library prune` takes
+    for path in files:  # once more: `fleet library prune` removes files that no job refers to
         library.model_files.add(source / path)
     return job
 

@@ -1,4 +1,4 @@
-"""The roofline of a job's device: measured once for each device model, and kept in the library.
+"""The roofline of a job's device: measured once per device model, and stored in the library.
 
 With it the prioritizer expects no gain that no program can reach, and says of a workload that is there that it is done.
 """
@@ -41,7 +41,7 @@ def known_roofline(library: Library, device_model: str) -> Roofline | None:
 async def measured_roofline(
     loop: TuningLoop, *, device: SteadyDevice, pool: Pool, turns: Turns, target: Target, folder: Path
 ) -> Roofline | None:
-    """Measure it; None if that fails, or if anything disturbed it: a limit that is too low would end searches early."""
+    """Measure the roofline; None if that fails or was disturbed: a limit that is too low would end searches early."""
     try:
         async with turns.building():
             built = await build_peaks(pool, target, folder)
@@ -60,12 +60,12 @@ async def measured_roofline(
 
 
 def is_worth_measuring(inventory: Inventory, trials: int) -> bool:
-    """Tell whether a job should find out."""
+    """Tell whether a job is long enough to measure the roofline."""
     return trials >= _ENOUGH_TRIALS and not inventory.is_pretended and inventory.runtime is not RuntimeKind.PLAIN
 
 
 def keep_roofline(library: Library, device_model: str, roofline: Roofline) -> None:
-    """Store it among the facts about the device model."""
+    """Store the roofline among the facts about the device model."""
     note_facts(library, device_model, {_FACT: to_plain(roofline)})
 
 

@@ -71,7 +71,7 @@ class TuningLoop:
         gives_back: bool = False,
         cache: BuildCache | None = None,
     ) -> None:
-        """Measure nothing yet.
+        """Store the arguments.
 
         Args:
             others: more devices of the same model, for batches of other workloads at the same time.
@@ -110,10 +110,10 @@ class TuningLoop:
         return await self._follow(_only(event), *kept)
 
     async def measure_static(self) -> None:
-        """Build and time the schedule that each workload's space chooses without a trial, unless a better is known."""
+        """Build and time the static schedule of each workload, unless a better one is known."""
         items = self._core.progress.workloads
         missing = list(dict.fromkeys(item.workload.shash for item in items if item.best_trace is None))
-        # The first alone, so that users soon see that everything works.
+        # The first one alone, so that users soon see that everything works.
         for some in filter(None, (missing[:1], missing[1:])):
             self._core.say(f"building {count_text(len(some), 'static schedule')}", Phase.STATIC)
             made = await asyncio.gather(*map(self._make_static, some))
@@ -133,7 +133,7 @@ class TuningLoop:
             await self.apply(ev.BaselinesWanted(missing))
 
     async def take_up(self, in_flight: Mapping[str, Mapping[str, str]]) -> None:
-        """Build and measure candidates from before the job's interruption, as far as its trials go.
+        """Build and measure candidates from before the job's interruption, within its trials.
 
         Args:
             in_flight: for each workload, traces by digest.
@@ -195,7 +195,7 @@ class TuningLoop:
         return await together({f"search {n}": self._make_round() for n in range(count)})
 
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
-        """Measure the batches of a queue until None comes, on all devices.
+        """Measure the batches of a queue on all devices, until None arrives.
 
         A device alone gets the next batch while the last is measured, stored and checked; one of several leaves it to
         the others.
@@ -209,7 +209,7 @@ class TuningLoop:
         while (made := await self._next_round(queue, lane)) is not None:
             await self._measure_round(made)
             queue.task_done()
-        queue.put_nowait(None)  # for the next; nothing else comes, so there is room
+        queue.put_nowait(None)  # for the next task; nothing else is put, so there is space
         await self._give_back_unused(lane)
 
     async def _next_round(self, queue: asyncio.Queue[Round | None], lane: DeviceLane) -> Round | None:
@@ -244,7 +244,7 @@ class TuningLoop:
                 match wanted:
                     case ev.Claim():
                         builds = await self._perform(wanted, ev.Build)
-                        self._go_on_searching_ahead()  # of this workload, too: the built ones are known by now
+                        self._go_on_searching_ahead()  # including this workload: the built candidates are known by now
                         for build in builds:
                             await self._perform(build)
                         digests = [one.digest for one in wanted.proposals]
@@ -265,12 +265,12 @@ class TuningLoop:
         return found[0] if found else None
 
     def _go_on_searching_ahead(self) -> None:
-        """Search while others build and measure. Where they share cores, they mostly would wait for each other."""
+        """Search while others build and measure. If they share cores, they would mostly wait for each other."""
         if self._core.searches_beside_builds and not self._is_searching_ahead():
             self._ahead = asyncio.create_task(self._search_ahead(), name="search ahead")
 
     def _is_searching_ahead(self) -> bool:
-        """Tell whether a search is under way. Raises the error that has ended it, if any."""
+        """Tell whether a search is in progress. Raises the error that has ended it, if any."""
         if self._ahead is None or not self._ahead.done():
             return self._ahead is not None
         self._ahead.result()
@@ -290,22 +290,22 @@ class TuningLoop:
             await stopped(self._ahead)
 
     async def _measure_all(self, rounds: Iterable[Round]) -> None:
-        """Measure one after the other, and keep the device until the last."""
+        """Measure one after the other, holding the device until the last."""
         left = deque(rounds)
         self._is_next_built = lambda: bool(left)
         while left:
             await self._measure_round(left.popleft())
 
     async def _measure_round(self, made: Round) -> None:
-        """Measure a batch. Results of one workload are applied batch by batch, on whatever devices they were made."""
+        """Measure a batch. Results of one workload are applied batch by batch, on any device."""
         if made[0] not in self._baselines:  # while nobody waits for the device
             async with self._turns.building():
                 await self._build_baseline(made[0])
         lane, (shash, digests) = self._here, made
         lane.device.bid(self._core.progress.bid)
         if len(self._lanes) > 1:
-            # First the workload, then the lease: who has a device and waits for what another one is about to say of the
-            # workload may have the very device that the other one waits for, once its own is gone.
+            # Lock the workload before the lease to prevent a deadlock: a task with a device may wait for another task's
+            # results on the workload, while that one has lost its device and waits for this one.
             if self._applied_one_by_one[shash].locked():
                 await self._give_back_unused(lane)
             async with self._applied_one_by_one[shash], self.measuring():
@@ -326,7 +326,7 @@ class TuningLoop:
 
     @asynccontextmanager
     async def measuring(self) -> AsyncIterator[Device]:
-        """Have a device, and its cores if they are ours; at the end, give it back unless it is needed at once.
+        """Hold a device, and its cores if they are shared; at the end, release it unless it is needed at once.
 
         The lease comes first: a task that held the cores while waiting for one could keep others from ending theirs.
         """
@@ -343,7 +343,7 @@ class TuningLoop:
 
     @property
     def _here(self) -> DeviceLane:
-        """Device of this task: the first one, unless it is one of those that measure rounds."""
+        """Device of this task: the first one, except in tasks that measure rounds."""
         return _lane.get() or self._lanes[0]
 
     def _lane_of(self, device: SteadyDevice) -> DeviceLane:

@@ -1,4 +1,4 @@
-"""Sends trials to a device and reports their results; a run of errors stops the batch, and the device is given back."""
+"""Sends trials to a device and reports their results; a run of errors stops the batch and releases the device."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Measurer:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the last candidate did not break down."""
+        """Whether the last candidate did not crash."""
         return not self._errors_in_a_row
 
     async def measure(
         self, effect: Measure, line: TrialLine | None = None
     ) -> AsyncGenerator[Measured | MeasureEnded, None]:
-        """Measure all trials, in order, or as many as it takes to suspect the device.
+        """Measure all trials in order, or until the device is suspect.
 
         Args:
             line: of the device, to measure through while another batch has not ended.
@@ -63,7 +63,7 @@ class Measurer:
             await self._device.give_back()
             async with stepped_aside():
                 await asyncio.sleep(self._probe_sec)
-        # The device was not this batch's own before the one before had ended, nor while there was none.
+        # Exclude the time before the previous batch ended, and the time without a device.
         started, self._ended_at = max(started, self._ended_at), time.monotonic()
         waited_sec, self._waited_by_then_sec = max(waited_sec, self._waited_by_then_sec), self._device.waited_sec
         wall_sec = self._ended_at - started - (self._waited_by_then_sec - waited_sec)

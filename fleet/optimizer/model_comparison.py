@@ -279,7 +279,7 @@ class ModelComparison:
         return await self._judge(report, runs, trusted)
 
     def _report_answers(self, report: ModelReport, runs: Sequence[_Run]) -> ModelReport:
-        """Sum up one run for each set of shapes."""
+        """Summarise one run for each set of shapes."""
         by = runs[0].expected.by
         agreement = worst([self._agree(run.outputs, run.expected) for run in runs])
         return replace(

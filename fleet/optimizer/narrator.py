@@ -1,4 +1,4 @@
-"""Puts news of a job and decisions of the prioritizer into words, for people. No decision reads them."""
+"""Formats news of a job and decisions of the prioritizer for people. No decision reads the texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def narrate(news: News | None) -> str:
-    """Return news in words; empty for None."""
+    """Return news as text; empty for None."""
     if news is None:
         return ""
     match news.topic:

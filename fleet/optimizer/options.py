@@ -23,7 +23,7 @@ _HOTTEST_C = 150
 
 
 def trial_evaluator(*, cooldown_ms: int = 0, cool_below_c: float | None = None, flush_cache: bool = False) -> Evaluator:
-    """Return how candidates are timed, with a person's wishes about heat and caches.
+    """Return the evaluator of trials, with the user's options for cooling and caches.
 
     Raises:
         ConfigError: no device is ever at this temperature.

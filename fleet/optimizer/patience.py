@@ -1,4 +1,4 @@
-"""Asks a library that is away again: a job is worth more than the moment in which a database restarts."""
+"""Retries calls of an unavailable library, since a job should survive a restart of its database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGAIN_SEC = 0.2
 
 
 async def patiently(call: Callable[[], T]) -> T:
-    """Have the library do something that may be done twice, as often as it takes while it is away; on a thread.
+    """Run an idempotent call of the library on a thread, and retry it while the library is unavailable.
 
     Raises:
         LibraryError, DiskFull: it may only be read, is damaged or full, or has been away for too long.

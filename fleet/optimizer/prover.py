@@ -136,7 +136,7 @@ class Prover:
 
 
 def impossible(reason: str) -> Proof:
-    """Return a proof without a statement about the time."""
+    """Return a proof without a verdict on the time."""
     return Proof(verdict=ProofVerdict.IMPOSSIBLE, message=reason)
 
 

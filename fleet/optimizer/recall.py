@@ -87,7 +87,7 @@ def _records_of(
 
 
 def traces_of(library: Library, workload: Workload) -> list[str]:
-    """Return the traces of a workload's candidates on any device, the fastest first; none that was found wrong."""
+    """Return the traces of a workload's candidates on any device, fastest first, without any that was found wrong."""
     found = library.best(workload.shash, k=_REPLAYED)
     return list(dict.fromkeys(record.trace_json for record in found))
 

@@ -23,7 +23,7 @@ _NOTHING: tuple[Proposed, ...] = ()
 
 
 class Recorder:
-    """Writes the records of one job. An absent library is waited for; measurements are worth it.
+    """Writes the records of one job. Waits for an unavailable library, because measurements are expensive.
 
     Raises LibraryError or DiskFull if a result cannot be stored; the job must stop.
     """
@@ -76,13 +76,13 @@ class Recorder:
             kind=_kind(effect),
             provenance=_provenance(effect),
             checked=effect.is_checked,
-            uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is there once
+            uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is stored once
             program=_program(effect),
         )
 
 
 def _program(effect: Store) -> RecordProgram | None:
-    """Return the features for later training. A record is worth keeping without it."""
+    """Return the features for later training, or None on failure: the record is worth storing without them."""
     if (features := effect.features) is None:
         return None
     try:
@@ -93,7 +93,9 @@ def _program(effect: Store) -> RecordProgram | None:
 
 
 def _provenance(effect: Store) -> dict[str, object]:
-    """Return the state of the device, the device time of the candidate, its origin, and why it was timed no longer."""
+    """Return the state of the device, the device time of the candidate, its origin, and why its timing stopped
+    early.
+    """
     measurement, origin = effect.measurement, effect.proposal.origin if effect.proposal is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {

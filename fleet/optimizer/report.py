@@ -267,7 +267,7 @@ class ProgressReport:
 
 
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
-    """Sum up a running job."""
+    """Summarise a running job."""
     return ProgressReport(
         activity=narrate(progress.activity),
         device=progress.device_name,
@@ -299,7 +299,7 @@ def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
 
 
 def report_workload(item: WorkloadProgress) -> WorkloadReport:
-    """Sum up one workload."""
+    """Summarise one workload."""
     found = item.best_sec if math.isfinite(item.best_sec) else None
     return WorkloadReport(
         name=item.workload.name,
@@ -321,7 +321,9 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
 
 
 def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
-    """Sum up one comparison in the model; unless it was confirmed, the model has the schedule that is fastest alone."""
+    """Summarise one comparison in the model. Unless it was confirmed, the model has the schedule that is fastest
+    alone.
+    """
     chosen = item.chosen if is_confirmed else item.contest.options[0]
     secs = [(option, item.median_sec(option)) for option in item.contest.options]
     return PlacedReport(
@@ -341,7 +343,7 @@ def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
 
 
 def report_workloads(progress: JobProgress) -> tuple[WorkloadReport, ...]:
-    """Sum up all, costliest first."""
+    """Summarise all workloads, costliest first."""
     return tuple(map(report_workload, progress.workloads))
 
 

@@ -42,14 +42,14 @@ async def guarded_by(tracker: str, *, ask_every_sec: float = _ASK_EVERY_SEC) -> 
 
 
 class _RevokedKeys:
-    """The list, and the guard that goes by it."""
+    """The list of revoked keys, and the guard that uses it."""
 
     def __init__(self, keys: frozenset[str]) -> None:
         self._keys = keys
         self.guard = Guard(check_member=self._check)
 
     async def replace(self, keys: frozenset[str]) -> None:
-        """Go by another list; streams of keys that are new in it are over when this returns."""
+        """Replace the list, and end the streams of newly revoked keys."""
         new, self._keys = keys - self._keys, keys
         for key_id in sorted(new):
             await self.guard.streams.end(key_id, _refusal(key_id))
@@ -67,7 +67,7 @@ async def _keep_asking(calls: IdentityCalls, revoked: _RevokedKeys, ask_every_se
     is_away = False
     while True:
         await asyncio.sleep(ask_every_sec)
-        revoked.guard.streams.end_expired(time.time())  # by the machine's clock, as TLS does
+        revoked.guard.streams.end_expired(time.time())  # by the machine's clock, as in TLS
         try:
             await revoked.replace(await calls.revoked_keys())
             is_away = False

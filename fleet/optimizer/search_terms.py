@@ -1,4 +1,4 @@
-"""Terms of a search: its default strategy, and the schedules that it begins with."""
+"""Settings of a search: its default strategy, and the schedules that it begins with."""
 
 from __future__ import annotations
 

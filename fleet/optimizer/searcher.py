@@ -1,4 +1,4 @@
-"""Runs searches, learning and builds in the pool, as the core asks, and reports the results."""
+"""Runs searches, trainings and builds in the pool for the core, and reports the results."""
 
 from __future__ import annotations
 
@@ -103,8 +103,9 @@ class Searcher:
             yield Found(effect.workload, found, searched.builder_sec)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
-        """Build candidates, all at once. Those of MetaSchedule's rules first: they take the compiler several times as
-        long, and the last one to be started is waited for alone."""
+        """Build candidates, all at once. Those of MetaSchedule's rules first: they compile several times as long,
+        and the one started last would delay the batch.
+        """
         ordered = sorted(effect.proposals, key=lambda one: not one.is_of_rules)
         building = [
             self._build(effect.workload, one.digest, one.trace_json, wants_features=one.features is None)

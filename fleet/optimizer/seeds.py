@@ -1,4 +1,4 @@
-"""Chooses schedules of the library to try on a workload that has no record yet."""
+"""Selects schedules of the library to try on a workload without records."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def _kind(name: str, args: Sequence[TensorSpec]) -> tuple[object, ...]:
 
 
 def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[int, float]:
-    """Return how far shapes are apart: how many dimensions only one of them has, and the sum of the logarithms of their
-    ratios. A depthwise convolution is nearer to another one than to a 1x1 convolution of its own size.
+    """Return the distance of shapes: the number of dimensions that only one of them has, and the sum of the
+    logarithms of their ratios. A depthwise convolution is nearer to another one than to a 1x1 convolution of its
+    own size.
     """
     sizes = [
         (max(1, size), max(1, other_size))
@@ -75,9 +76,11 @@ def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple
 
 
 def _is_alike(target_json: str, other_json: str) -> bool:
-    """Tell whether schedules for one target can be right for another: the same kind, and of processors the same ISA."""
+    """Tell whether schedules for one target can suit another: the same kind, and for processors the same
+    instruction set.
+    """
     try:
         target, other = parse_target(target_json), parse_target(other_json)
         return target.kind == other.kind and (not target.is_processor or target.arch == other.arch)
-    except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
+    except ConfigError:  # an imported record, without a target or with one that is refused
         return False

@@ -1,4 +1,4 @@
-"""Search strategies by name: the ways in which candidates are found.
+"""Search strategies by name: the ways to find candidates.
 
 A package brings strategies of its own by entry points of the group "fleet.strategies", each the name of a `Strategy`:
 
@@ -27,7 +27,7 @@ GROUP = "fleet.strategies"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A way to find candidates. It follows from its arguments alone, so that an interrupted job goes on as it began."""
+    """A way to find candidates. Depends on its arguments only, so that an interrupted job continues as it began."""
 
     propose: Callable[[ProposeTask, SearchRound], list[Proposal]]
     """Returns up to `count` new candidates, the most promising first, and after them up to `ahead` for later."""
@@ -104,7 +104,7 @@ _INSTEAD = {
 
 
 def strategy_of(name: str) -> Strategy:
-    """Return the strategy of a name. Ours come first, so that no package can replace them.
+    """Return the strategy of a name. Our own come first, so that no package can replace them.
 
     Raises:
         InvalidRequest: there is none, with the name to use instead, or an installed one cannot be loaded.

@@ -1,4 +1,4 @@
-"""Keeps the shared cost model up to date: trains it when there is enough new, hears of it when another process did.
+"""Keeps the shared cost model up to date: trains it on enough new records, and follows snapshots of other processes.
 
 Every process that runs jobs trains, and each of its jobs hears of snapshots. The trainer is elected for one training:
 see `fleet.library.election`.
@@ -101,20 +101,20 @@ class Trainer:
                 content = None if current is None else current.content
                 trained = await run_within(self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content)
         except BuildError:
-            self._looked_at = count  # it would crash, or take too long, again and again
+            self._looked_at = count  # it would crash or time out again and again
             raise
         finally:
             renewing.cancel()
         stored = None
         if trained is not None:
-            # Left-out records count as seen, too, such as times of emulated boards: they cause no further training.
+            # Excluded records count as seen, too, such as times of emulated boards: they cause no further training.
             snapshot = replace(trained.snapshot, last_record_id=newest)
             stored = await asyncio.to_thread(lambda: term.publish(snapshot, publishes=trained.is_not_worse))
         self._looked_at = count
         return stored
 
     async def _renew(self, term: Term) -> None:
-        with suppress(FleetError):  # `publish` says so
+        with suppress(FleetError):  # `publish` reports it
             while True:
                 await asyncio.sleep(self.lease_sec / 3)
                 if not await asyncio.to_thread(term.renew):
@@ -131,16 +131,16 @@ class Trainer:
 
 
 async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -> None:
-    """Call with the snapshot in use, and with each that is published later, within a second, until cancelled. A lost
-    connection to the library is made again; the one in use may come again then."""
+    """Call with the snapshot in use, and with each that is published later, within a second, until cancelled.
+    Reconnects to the library; the one in use may be reported again then.
+    """
     loop, stopping = asyncio.get_running_loop(), threading.Event()
 
     def tell(snapshot: StoredSnapshot) -> None:
         if not stopping.is_set():
             loop.call_soon_threadsafe(on_snapshot, _sent(snapshot))
 
-    # A thread of its own: listeners never end, and as many of them as the loop's own executor has threads would take
-    # these from everything else.
+    # A separate thread: listeners never end, and would fill the loop's own executor.
     with ThreadPoolExecutor(1, thread_name_prefix="follow snapshots") as thread:
         while True:
             listening = loop.run_in_executor(thread, _listen, memory, tell, stopping)
@@ -156,7 +156,7 @@ async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -
 
 
 async def follow_service(address: str, on_snapshot: Callable[[ModelSnapshot], None]) -> None:
-    """The same, of an optimizer elsewhere. One that cannot be used costs a warning."""
+    """Follow the snapshots that another optimizer serves. An unusable one only logs a warning."""
     try:
         async with aclosing(watch_snapshots(address, FEATURE_VERSION)) as snapshots:
             async for snapshot in snapshots:

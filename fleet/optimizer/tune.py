@@ -1,4 +1,4 @@
-"""One tuning run from a model file to a report: opens and connects the parts, and hands them to the job.
+"""One tuning run from a model file to a report: opens and connects the components of the job.
 
 Without a tracker's address, a fleet for this machine is started as child processes and stopped at the end. TVM never
 runs in this process: import, extraction, search and builds are tasks of the pool.
@@ -151,7 +151,7 @@ async def open_builders(
 
 @dataclass(frozen=True, kw_only=True)
 class OpenJob:
-    """Opens the parts of a run one after the other, runs it, and closes them."""
+    """Opens the components of a run in order, runs it, and closes them."""
 
     options: TuneOptions
     core: JobCore
@@ -175,7 +175,7 @@ class OpenJob:
             parts: set[asyncio.Task[tuple[Model, list[Workload] | None]] | asyncio.Task[Fleet]]
             parts = {importing, connecting}
             try:
-                # Whichever is wrong first ends the run: neither waits for the other, which may take minutes.
+                # The first error ends the run: neither waits for the other, which may take minutes.
                 ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
                 for part in ended:
                     part.result()
@@ -226,7 +226,7 @@ class OpenJob:
 
     @property
     def _gives_back(self) -> bool:
-        """Whether others may want the device while this job only searches: not if the fleet is its own."""
+        """Whether others may need the device while this job only searches: not if the fleet is its own."""
         return self.shop.client is not None or self.options.tracker is not None
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:
@@ -271,7 +271,7 @@ class OpenJob:
         )
 
     async def _import(self) -> tuple[Model, list[Workload] | None]:
-        """Import the model; find its workloads, too, if no device has to report its target first."""
+        """Import the model, and extract its workloads unless the device has to report its target first."""
         model, target = await self._import_model(), self.options.target
         return model, None if target is None else await self._extract(model, target)
 

@@ -1,4 +1,4 @@
-"""A page as blocks, rendered as HTML in one file that needs nothing else, or Markdown. Pure."""
+"""Renders a page of blocks as a self-contained HTML file, or as Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Block = Heading | Paragraph | Code | Picture | Table
 
 
 def to_html(blocks: Sequence[Block], *, title: str) -> str:
-    """Return a whole page, with style and pictures in it."""
+    """Return a whole page, with embedded style and pictures."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f"<style>{_PAGE_STYLE}</style>\n</head>\n<body>\n{to_fragment(blocks)}\n</body>\n</html>\n"
@@ -77,13 +77,13 @@ def to_html(blocks: Sequence[Block], *, title: str) -> str:
 
 
 def to_fragment(blocks: Sequence[Block]) -> str:
-    """Return the same as a part of a page, as notebooks show it: it changes nothing around it."""
+    """Return a fragment of HTML for notebooks, which does not affect its surroundings."""
     body = "\n".join(map(_html, blocks))
     return f'<div class="fleet-report">\n<style>{_STYLE}</style>\n{body}\n</div>'
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
-    """Return the same as Markdown; pictures are data URLs, which most viewers show."""
+    """Return Markdown; pictures are data URLs, which most viewers support."""
     return "\n\n".join(map(_markdown, blocks)) + "\n"
 
 

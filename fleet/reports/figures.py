@@ -1,4 +1,4 @@
-"""The figures of a tuning run, from its records in the library. Pure."""
+"""Computes the figures of a tuning run from its records in the library. Pure."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _together(weights: Mapping[str, float], secs: Mapping[str, float]) -> float:
 
 
 def _static_sec(records: Sequence[Record]) -> dict[str, float]:
-    """Return the newest undisturbed time of each static schedule, or where there is none the newest one."""
+    """Return the newest undisturbed time of each static schedule, or the newest one if all were disturbed."""
     found = [record for record in records if record.kind is RecordKind.STATIC and record.error is None]
     found.sort(key=lambda record: not disturbances_in(record.provenance))  # stable: the newest of each kind stays last
     return {record.workload: record.median_sec for record in found}

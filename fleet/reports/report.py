@@ -62,7 +62,7 @@ class Report:
         return cls(figures_of(summary, records))
 
     def html(self) -> str:
-        """Return one file with everything in it."""
+        """Return a self-contained HTML file."""
         return to_html(self._blocks(), title=self._title)
 
     def markdown(self) -> str:
@@ -189,7 +189,7 @@ def _workload_table(one: DeviceFigures) -> Table:
 
 
 def _filled(columns: Mapping[str, Sequence[str]], *, words: frozenset[str] = frozenset()) -> Table:
-    """Return a table without the columns that say nothing."""
+    """Return a table without empty columns."""
     known = {name: cells for name, cells in columns.items() if any(cells)}
     return Table(list(known), [list(cells) for cells in zip(*known.values(), strict=True)], words=words)
 

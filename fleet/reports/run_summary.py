@@ -1,4 +1,4 @@
-"""The summary that a run stores in the library at its end: beside its records, the whole model.
+"""The summary that a run stores in the library at its end: the whole model, in addition to its records.
 
 The fields are those of `fleet.optimizer.report.TuneReport`, as far as a page shows them. A field that a run of another
 version did not write has its default.

@@ -46,7 +46,7 @@ def times_line(times: Mapping[str, float]) -> str:
 
 
 def verdict_on(model: EndOfModel) -> str:
-    """Say whether the tuned model's answers are right; empty: nothing to compare with."""
+    """Tell whether the tuned model's answers are right; empty: nothing to compare with."""
     if not model.is_right:
         return f"WRONG: {model.message}"
     if model.weakness is not None:

@@ -1,4 +1,4 @@
-"""Runs exported models: `fleet.runtime.load("model.fleet")(x)`, on machines that have no compiler.
+"""Runs exported models: `fleet.runtime.load("model.fleet")(x)`, on machines without a compiler.
 
     model = fleet.runtime.load("squeezenet.fleet")
     scores = model(image)                      # numpy in, numpy out

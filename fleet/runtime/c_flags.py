@@ -18,7 +18,7 @@ from fleet.runtime.tvm_library import EXTRA, library_folder
 
 
 def c_flags() -> list[str]:
-    """Return the arguments for the compiler.
+    """Return the compiler's arguments.
 
     Raises:
         ConfigError: TVM or tvm_ffi is not installed here.
@@ -34,7 +34,7 @@ def c_flags() -> list[str]:
         str(own / "fleet_runtime.c"),
         *(f"-L{folder}" for folder in folders),
         *(f"-Wl,-rpath,{folder}" for folder in folders),
-        "-Wl,--no-as-needed",  # the runtime registers its functions when it is loaded; no symbol of it is named
+        "-Wl,--no-as-needed",  # the runtime registers its functions when it is loaded; no symbol of it is referenced
         *(["-ltvm_runtime_extra"] if (folders[0] / EXTRA).exists() else []),
         "-ltvm_runtime",
         "-ltvm_ffi",

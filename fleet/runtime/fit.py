@@ -1,4 +1,4 @@
-"""Whether an exported model can run here, asked before its library is loaded: a wrong one would crash, not complain."""
+"""Checks that an exported model can run here before its library is loaded: a wrong library would crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_here(manifest: Manifest, *, tvm_version: str, flags: frozenset[str] | 
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Return the features of this CPU; empty where Linux does not tell them."""
+    """Return the features of this CPU; empty if Linux does not report them."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:

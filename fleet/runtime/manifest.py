@@ -21,7 +21,7 @@ MOST_THREADS = 4096
 
 
 class Affinity(enum.StrEnum):
-    """Processors of a model's threads."""
+    """Placement of a model's threads on processors."""
 
     CORES = "cores"
     """Each thread on a core of its own, as they were when the model was tuned. For machines that serve one model."""

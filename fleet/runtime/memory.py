@@ -1,4 +1,4 @@
-"""Memory of inputs and outputs of a model: in this process, or in a GPU's memory."""
+"""Memory for a model's inputs and outputs, in this process or on a GPU."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _LARGE_BYTES = 64 * 1024
 
 
 class Staged(Protocol):
-    """Memory of one input when the model reads it."""
+    """Memory of one input of a model."""
 
     dtype: np.dtype[Any]
 
     def tensor_of(self, array: Array) -> tvm_ffi.Tensor:
-        """Return an array as the model takes it."""
+        """Return an array in the form that the model takes."""
         ...
 
 
 def check_types(types: Iterable[TensorType]) -> None:
-    """Look whether numpy has the types of a model's inputs and outputs.
+    """Check that numpy has the types of a model's inputs and outputs.
 
     Raises:
         ArtifactRefused: one is of another type, as bfloat16 is.
@@ -71,7 +71,7 @@ def arrays_of(returned: object) -> list[Array]:
 
 
 class _Here:
-    """In this process: where the array lies if it is large and that will do, else copied."""
+    """In this process: a large suitable array is used in place, others are copied."""
 
     def __init__(self, wanted: TensorType) -> None:
         import tvm_ffi

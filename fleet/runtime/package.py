@@ -1,4 +1,4 @@
-"""The files of an exported model: one archive `model.fleet`, or the folder that unpacking it gives.
+"""The files of an exported model: one archive `model.fleet`, or the folder with its unpacked files.
 
 The archive is a plain zip, stored without compression (weights hardly compress), with equal bytes for equal content:
 `python -m zipfile -e model.fleet model` is all that installing it takes. A folder loads faster, since the system maps
@@ -80,7 +80,7 @@ class Folder:
 
 
 class Archive:
-    """A file as `write_archive` makes it."""
+    """An archive made by `write_archive`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -186,7 +186,7 @@ def verify(package: Package, manifest: Manifest) -> None:
 
 
 def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> None:
-    """Write an archive, complete or not at all.
+    """Write an archive atomically.
 
     Args:
         files: content by name, as bytes or from a file.
@@ -209,7 +209,8 @@ def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path | byt
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):  # on a read-only place there is none, and looking for it is an error
+        # on a read-only file system the file does not exist, and removing it is an error
+        with contextlib.suppress(OSError):
             partial.unlink()
 
 

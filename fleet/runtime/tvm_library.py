@@ -1,4 +1,4 @@
-"""TVM's runtime library in this process, without its compiler: found, loaded, and its threads configured.
+"""Loads TVM's runtime library into this process, without its compiler, and configures its threads.
 
 `tvm` itself is never imported: tvm_ffi and libtvm_runtime.so have all that an exported model needs, in 0.1 s; for those
 that sort, as detectors do, libtvm_runtime_extra.so.
@@ -29,7 +29,7 @@ _current = threading.local()
 
 
 def library_folder() -> Path:
-    """Return where TVM's libraries lie.
+    """Return the folder of TVM's libraries.
 
     Raises:
         ConfigError: TVM is not installed here.
@@ -43,7 +43,7 @@ def library_folder() -> Path:
 
 
 def runtime_version() -> str:
-    """Return the version of TVM's runtime; empty where neither package metadata nor its own file tells."""
+    """Return the version of TVM's runtime; empty if neither package metadata nor its own file gives it."""
     try:
         return importlib.metadata.version("apache-tvm")
     except importlib.metadata.PackageNotFoundError:
@@ -86,8 +86,9 @@ def _load(path: Path) -> None:
 
 
 def _load_backends(device_type: str) -> None:
-    """Call the entry points of other packages for TVM, as its import does; one of them has to bring the device's
-    runtime."""
+    """Call the entry points of other packages for TVM, as its import does; one of them has to provide the device's
+    runtime.
+    """
     import tvm_ffi
 
     for offer in importlib.metadata.entry_points(group="tvm.backends"):
@@ -99,7 +100,7 @@ def _load_backends(device_type: str) -> None:
 
 
 def use_threads(threads: int, affinity: Affinity) -> None:
-    """Have this thread's models run on so many threads from now on: TVM keeps one pool of threads for each caller.
+    """Run this thread's models on this many threads from now on: TVM keeps one pool of threads for each caller.
 
     Each gets a core of its own only where they fill all processors that this process may use: otherwise two processes
     would meet on the first ones while others are idle.

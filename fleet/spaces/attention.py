@@ -1,4 +1,4 @@
-"""The design space of attention: its two products and the softmax between them, a few rows of queries at a time.
+"""The design space of attention: its two products and the softmax between them, for a few rows of queries at a time.
 
 The scores of these rows stay in the nearest cache. Both products have tiles as in `fleet.spaces.product`: of the
 scores, `rows` times some vectors along the keys; of the result, `rows` times some vectors along a head.
@@ -140,17 +140,17 @@ def _cycles(tile: AttentionTile, sizes: _Sizes, facts: ProcessorFacts) -> float:
 
 
 def _shares_heads(sizes: _Sizes, cores: int) -> bool:
-    """Tell whether there are enough heads of keys for all cores: then no core waits for another's keys."""
+    """Tell whether there are enough key heads for all cores, so that no core waits for another's keys."""
     return _rounds(sizes.batches * sizes.shared_heads, cores) < _FEW_ROUNDS
 
 
 def _rounds(tasks: int, cores: int) -> float:
-    """Return how much longer so many tasks take than if they could be divided."""
+    """Return the ratio of the time of this many tasks to that of perfectly divisible work."""
     return math.ceil(tasks / cores) * cores / tasks
 
 
 def _step(rows: int, vectors: int, facts: ProcessorFacts) -> float:
-    loads = rows + 2 * vectors  # keys and values come from the second cache, a row's number from the first
+    loads = rows + 2 * vectors  # keys and values come from the second-level cache, a row's number from the first
     return max(rows * vectors / facts.fmas_per_cycle, loads / facts.loads_per_cycle, facts.latency) + 0.1 * loads
 
 
@@ -191,7 +191,7 @@ def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile, facts: Proces
     ]
     sums = [(block, _vectorize_partial(schedule, block, depth)) for block in (*largest, *total)]
     sums += [(block, _finish_partial(schedule, block, depth)) for block in (stages[1], stages[3])]
-    # The last step: TVM vectorizes no loop around a reduction that has been taken apart.
+    # The last step: TVM cannot vectorize a loop around a decomposed reduction.
     for block, first, count in begins:
         begin = schedule.decompose_reduction(block, first)
         for loop in schedule.get_loops(begin)[-count:-1]:
@@ -203,7 +203,7 @@ def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile, facts: Proces
 
 
 def _turn_keys(schedule: Schedule, sizes: _Sizes, head: LoopRV | None) -> None:
-    """Turn the keys in squares of a few vectors; the last square of a padded sequence has conditions of its own.
+    """Transpose the keys in squares of a few vectors; the last square of a padded sequence has its own conditions.
 
     Args:
         head: the loop over heads of keys that turns its own; None: all are turned before.
@@ -273,7 +273,7 @@ def _tile_scores(schedule: Schedule, block: SBlockRV, sizes: _Sizes, tile: Atten
 
 
 def _tile_product(schedule: Schedule, block: SBlockRV, lanes: int) -> tuple[SBlockRV, LoopRV, int]:
-    """Put the sum outside of the tile; return the block, the sum's loop, and the number of loops of the tile."""
+    """Move the sum outside of the tile; return the block, the sum's loop, and the number of loops of the tile."""
     spatial, (terms,) = split_by_kind(schedule, block, len(schedule.get_loops(block)) - _PRODUCT_LOOPS)
     vectors, lane = schedule.split(spatial[-1], [None, lanes])
     schedule.reorder(terms, *spatial[:-1], vectors, lane)

@@ -1,4 +1,4 @@
-"""Analyses the blocks of a scheduled program: products, the meaning of their loops, surrounding blocks."""
+"""Analyses the blocks of a scheduled program: products, the roles of their loops, neighbouring blocks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Product:
 
 
 def child_blocks(schedule: Schedule) -> list[SBlockRV]:
-    """Return the blocks of the function in order; none of one that is a block itself, as TVM's scatters are."""
+    """Return the blocks of the function in order; none if the function itself is a block, as TVM's scatters are."""
     outermost = schedule.mod["main"].body.block.name_hint
     return list(schedule.get_child_blocks(schedule.get_sblock(outermost)))
 
@@ -103,13 +103,13 @@ def result_of(schedule: Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def only_follower(schedule: Schedule, block: SBlockRV) -> SBlockRV | None:
-    """Return the only user of a block's results, if it computes each element from that of the same index."""
+    """Return the only user of a block's results, if it is element-wise with equal indices."""
     users = list(schedule.get_consumers(block))
     return users[0] if len(users) == 1 and _follows(schedule.get(users[0]), schedule.get(block)) else None
 
 
 def _follows(user: SBlock, block: SBlock) -> bool:
-    """Tell whether a block computes each element from the other block's element of the same index, and all of them."""
+    """Tell whether a block computes each element from the other block's element of the same index, for all elements."""
     written = block.writes[0].source
     own = [iterator.var for iterator in user.iter_vars]
     if [_constant(iterator.dom.extent) for iterator in user.iter_vars] != [_constant(n) for n in written.shape]:
@@ -122,7 +122,7 @@ def _follows(user: SBlock, block: SBlock) -> bool:
 
 
 def find_product(block: SBlock) -> Product | None:
-    """Return the product of a block, or None if it is no sum of products of two tensors, or a size is open."""
+    """Return the product of a block, or None if it is not a sum of products of two tensors, or a size is dynamic."""
     from tvm.ir import TensorLoad
     from tvm.ir.prim import expr as prim
     from tvm.tirx import BufferStore, IterVar
@@ -201,7 +201,7 @@ def names_in(expr: Expr) -> set[str]:
 
 
 def stride_of(index: Expr, var: Var) -> int | None:
-    """Return by how much an index grows with a variable; None if that is not the same everywhere."""
+    """Return the stride of a variable in an index; None if it is not constant."""
     from tvm.sym import detect_linear_equation
 
     if var.name not in names_in(index):

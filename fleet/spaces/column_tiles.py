@@ -79,7 +79,7 @@ def column_tiles(sums: ColumnSums, facts: ProcessorFacts) -> list[ColumnTile]:
     """Return all sensible tiles, the most promising first; none if there is no vector for the columns."""
     lanes = vector_width(sums.columns, sums.lanes)
     is_cut = 2 * lanes < sums.lanes < sums.columns and not sums.is_grouped
-    # The last vector is cut; within groups, TVM cannot tell then that all lanes read the same data.
+    # The last vector is cut; within groups, TVM then cannot tell that all lanes read the same data.
     lanes = sums.lanes if is_cut else lanes
     if lanes == 1:
         return []
@@ -126,7 +126,7 @@ def _cycles_of_tile(row: int, tile: ColumnTile, sums: ColumnSums, facts: Process
 
 
 def _reading_cycles(tile: ColumnTile, sums: ColumnSums) -> float:
-    """Estimate the cost of fetching a result's data from beyond the nearest cache, shared among its steps.
+    """Estimate the cost of loading a result's data from beyond the first-level cache, shared among its steps.
 
     Row by row, all columns pass before the next row has its windows: shared data is fetched again. With
     blocks of columns outermost it is still there (a depthwise convolution takes half to four fifths of the time on Zen
@@ -140,7 +140,7 @@ def _reading_cycles(tile: ColumnTile, sums: ColumnSums) -> float:
 
 
 def _tiles_of_groups(sums: ColumnSums, most: int, lanes: int, facts: ProcessorFacts) -> list[ColumnTile]:
-    """All lanes read the same data, so these are tiles of a product, of which weights are not packed."""
+    """Return tiles of a product with unpacked weights, since all lanes read the same data."""
     found = [
         Tile(y=1, x=row, vectors=vectors, lanes=lanes, order=Order.ROWS)
         for vectors in range(1, most + 1)

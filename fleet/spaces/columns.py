@@ -1,4 +1,4 @@
-"""Reductions that keep the innermost axis: depthwise convolutions, pooling, means over pixels.
+"""Schedules reductions that keep the innermost axis: depthwise convolutions, pooling, means over pixels.
 
 Each lane of a vector reduces a column of its own (a channel). A tile of a few neighbours along the row, times a few
 vectors, stays in registers while the reduction runs. Padding of rows is not materialised: they are split where the
@@ -38,7 +38,7 @@ _MOST_UNROLLED = 16
 
 
 def reads_along(block: SBlock) -> bool:
-    """Tell whether the innermost axis of the result is that of all that the block reads, unless they lack that axis.
+    """Tell whether the result's innermost axis is also innermost in all that the block reads, or absent there.
 
     In grouped convolutions it is so within a group.
     """
@@ -57,7 +57,7 @@ def reads_along(block: SBlock) -> bool:
 
 
 def group_of(block: SBlock) -> int | None:
-    """Return how many columns in a row read the same data, group by group; None if there are no groups."""
+    """Return the number of consecutive columns that read the same data; None without groups."""
     import tvm_ffi
     from tvm.ir.prim import expr as prim
     from tvm.tirx import IntImm, IterVar
@@ -76,7 +76,7 @@ def group_of(block: SBlock) -> int | None:
 
 
 def within_group(index: Expr, column: Var, size: int) -> Expr:
-    """Return an index as it is in the first group."""
+    """Return an index as it would be in the first group."""
     import tvm_ffi
     from tvm.ir.prim import expr as prim
     from tvm.tirx import const
@@ -141,7 +141,7 @@ def schedule_columns(
 
 
 def tiles_of(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list[ColumnTile]:
-    """Return the tiles of a reduction by columns, the most promising first; none if it is no such."""
+    """Return the tiles of a reduction by columns, the most promising first; none for other blocks."""
     own = schedule.get(block)
     if not is_reduction(own) or not reads_along(own):
         return []
@@ -187,7 +187,7 @@ def _window(block: SBlock) -> _Window | None:
 
 
 def _schedule_tile(schedule: Schedule, block: SBlockRV, tile: ColumnTile, depth: int) -> None:
-    """Put the reduction outside of the tile."""
+    """Move the reduction outside of the tile."""
     spatial, sums = split_by_kind(schedule, block, depth)
     spatial[-1:] = schedule.split(spatial[-1], [tile.vectors, tile.lanes])
     schedule.reorder(*sums, *spatial)

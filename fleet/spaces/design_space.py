@@ -62,7 +62,7 @@ class Space:
 
 
 def choice_text(choice: Knobs) -> str:
-    """Return the options of one choice: "tile.lanes=16, unroll=4"."""
+    """Return a choice as text: "tile.lanes=16, unroll=4"."""
     return ", ".join(f"{name}={_word(value)}" for name, value in _values(choice))
 
 

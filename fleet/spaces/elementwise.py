@@ -1,4 +1,4 @@
-"""Element-wise programs and copies: the rest after inlining, one pass over memory.
+"""Schedules element-wise programs and copies: the remaining blocks after inlining, one pass over memory.
 
 If an index decides the computation (padding, concatenation), loops are split at the borders, and the rest are plain
 copies, which LLVM makes fast. Transposed reads are blocked, so that neither side strides through memory.
@@ -38,7 +38,7 @@ _BLOCK = 16
 
 
 def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> bool:
-    """Vectorize a block, and share it among the cores. False: it is a reduction."""
+    """Vectorize a block, and parallelize it over the cores. Return False for a reduction."""
     own = schedule.get(block)
     if is_reduction(own):
         return False
@@ -77,7 +77,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
 
 
 def _vectorize_pieces(schedule: Schedule, block: SBlock, loops: list[LoopRV], most: int) -> None:
-    """Vectorize the last loops as one, where they run through whole pieces of all that is read and written.
+    """Vectorize the last loops as one, if they are contiguous in all that is read and written.
 
     Conditions outside of them are the same for all of their steps, but LLVM evaluates them for each element.
     """
@@ -100,8 +100,8 @@ def _vectorize_pieces(schedule: Schedule, block: SBlock, loops: list[LoopRV], mo
 
 
 def _is_for_compiler(schedule: Schedule, block: SBlock, loops: list[LoopRV], most: int) -> bool:
-    """Tell whether LLVM makes better vectors of the last loop than we do: it takes a row as a whole, where only vectors
-    of two divide it, and loads whole vectors where every other number is read.
+    """Tell whether LLVM vectorizes the last loop better: it vectorizes a whole row if only vectors of two divide
+    it, and loads whole vectors if every other number is read.
     """
     width = vector_width(extent(schedule, loops[-1]), most)
     last = block.iter_vars[-1].var
@@ -131,13 +131,13 @@ def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int 
 
 
 def _deciding_axes(block: SBlock) -> list[int]:
-    """Return the axes with positions that decide the computation."""
+    """Return the axes whose positions decide the computation."""
     names = {name for condition in _conditions(block) for name in names_in(condition)}
     return [axis for axis, iterator in enumerate(block.iter_vars) if iterator.var.name in names]
 
 
 def _deciding_period(block: SBlock) -> int | None:
-    """Return after how many steps of the last axis decisions repeat, as in each head of a rotary embedding."""
+    """Return the period along the last axis after which decisions repeat, as in each head of a rotary embedding."""
     import tvm_ffi
     from tvm.ir.prim import expr as prim
     from tvm.tirx import IntImm
@@ -169,7 +169,7 @@ def _conditions(block: SBlock) -> list[Expr]:
 
 
 def _width_between_borders(block: SBlock, most: int) -> int:
-    """Return how many neighbours along the last axis are always decided alike, up to `most`; 1 if that is not plain.
+    """Return how many neighbours along the last axis are always decided alike, up to `most`; 1 if that is unknown.
 
     Compilers make vectors of long pieces themselves. Pieces of a few vectors they write out, and take along another
     axis, element by element.
@@ -197,7 +197,7 @@ def _border(condition: prim.LE | prim.LT, axis: Var) -> Expr | None:
 
 
 def _turned_axis(block: SBlock) -> int | None:
-    """Return the axis that a read runs along with stride 1 while the result does not; None if there is no such."""
+    """Return the axis along which a read has stride 1 but the result does not; None if there is none."""
     *others, last = [iterator.var for iterator in block.iter_vars]
     for region in block.reads:
         if not region.region or last.name not in {name for index in region.region for name in names_in(index.min)}:
@@ -210,7 +210,7 @@ def _turned_axis(block: SBlock) -> int | None:
 
 
 def _turn(schedule: Schedule, loops: list[LoopRV], turned: int) -> list[LoopRV]:
-    """Block two axes; return the loops around the blocks."""
+    """Tile two axes; return the loops around the tiles."""
     rows, row = schedule.split(loops[turned], [None, _side(schedule, loops[turned])])
     columns, column = schedule.split(loops[-1], [None, _side(schedule, loops[-1])])
     outer = [rows if axis == turned else loop for axis, loop in enumerate(loops[:-1])]

@@ -154,7 +154,7 @@ _FAMILIES: dict[str, ProcessorFacts] = {
     "avx2": replace(_USUAL, lanes=8, l2_bytes=512 * _KIB),
     "sse": replace(_USUAL, latency=8, fmas_per_cycle=1),  # a multiplication and an addition
     "neon64": replace(_USUAL, registers=32, has_scalar_operands=True),
-    # 12 registers of 16: LLVM multiplies and adds apart here, so products in flight have registers of their own
+    # 12 of the 16 registers: LLVM multiplies and adds separately here, so products in flight need registers, too
     "neon32": replace(_USUAL, registers=12, latency=8, fmas_per_cycle=1, loads_per_cycle=1, has_scalar_operands=True),
     "any": replace(_USUAL, fmas_per_cycle=1, loads_per_cycle=1, l1_bytes=16 * _KIB, l2_bytes=128 * _KIB),
 }

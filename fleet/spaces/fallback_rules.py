@@ -1,4 +1,4 @@
-"""Schedules for blocks other than tiled products: each kind has one good choice, and reductions have their tile.
+"""Schedules for blocks other than tiled products: one good choice for each kind, and tiles for reductions.
 
 Blocks that make rows (softmax, norms) are taken together, from their result backwards; the rest is taken one by one.
 Every attempt works on a copy, so blocks that cannot be scheduled stay correct loop nests.
@@ -47,7 +47,7 @@ def fallback_space(mod: IRModule, facts: ProcessorFacts) -> Space:
 
     def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
         for chosen in [{main: tiles[place]} for place in places] if tiles else [{}]:
-            yield schedule_rest(schedule.copy(), facts, chosen)  # even a look at its blocks is a step of a trace
+            yield schedule_rest(schedule.copy(), facts, chosen)  # even looking at its blocks adds a step to a trace
 
     return Space(rule="reduction" if tiles else "elementwise", choices=tuple(tiles), schedules_at=schedules_at)
 
@@ -55,7 +55,7 @@ def fallback_space(mod: IRModule, facts: ProcessorFacts) -> Space:
 def schedule_rest(
     schedule: Schedule, facts: ProcessorFacts, tiles: Mapping[str, ReductionTile] | None = None
 ) -> Schedule:
-    """Schedule all blocks with untouched loops; return the schedule that has them.
+    """Schedule all blocks with untouched loops; return the resulting schedule.
 
     Args:
         tiles: of reductions, by their blocks; others have the most promising ones.
@@ -83,7 +83,8 @@ def unscheduled(schedule: Schedule) -> tuple[str, ...]:
 
 
 def _main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Sequence[ReductionTile]]:
-    """Return the block that a function's tile is for, and its tiles, the most promising first; none without a choice.
+    """Return the block that a function's tile applies to, and its tiles, the most promising first; none without a
+    choice.
 
     It is the last that makes rows, else the largest of all, if that is a reduction by columns.
     """
@@ -98,7 +99,7 @@ def _main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Seq
 
 
 def _first_that_fits(schedule: Schedule, name: str, facts: ProcessorFacts, kinds: list[Kind]) -> Schedule:
-    """Return a schedule with a block scheduled as the first kind that it is of; the same schedule if there is none."""
+    """Return a schedule with a block scheduled by the first matching kind; unchanged if none matches."""
     from tvm.s_tir.schedule import ScheduleError
 
     for schedule_as in kinds:
@@ -122,7 +123,7 @@ def _makes_rows(schedule: Schedule, name: str) -> bool:
 
 
 def _schedule_reduction(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> bool:
-    """Share a reduction of any other kind among the cores."""
+    """Parallelize a reduction of any other kind over the cores."""
     spatial, sums = split_by_kind(schedule, block)
     if not sums:
         return False

@@ -1,4 +1,4 @@
-"""TVM's default schedules for GPUs, which run in blocks of threads: of untuned programs, and of references."""
+"""TVM's default schedules for GPUs, used for untuned programs and references."""
 
 from __future__ import annotations
 

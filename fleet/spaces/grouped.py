@@ -1,4 +1,4 @@
-"""Grouped convolutions with groups padded to whole vectors: the padding is left out row by row.
+"""Grouped convolutions with groups padded to whole vectors: removes the padding row by row.
 
 In two passes over the whole result, the second fetches the first one's results from a far cache: ShuffleNet's
 first grouped convolution took a fifth longer (Zen 5).
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def schedule_padded_groups(
     schedule: Schedule, block: SBlockRV, facts: ProcessorFacts, tile: ColumnTile | None = None
 ) -> bool:
-    """Schedule a grouped reduction by columns together with its only user, which leaves out a part of each group.
+    """Schedule a grouped reduction by columns together with its only user, which drops a part of each group.
 
     Args:
         tile: as `schedule_columns` takes it.
@@ -41,7 +41,7 @@ def schedule_padded_groups(
     if not schedule_columns(schedule, block, facts, tile):
         return False
     (result,) = schedule.get_consumers(block)
-    # TVM knows which rows a block reads only if each index is plain: the groups get an axis of their own.
+    # TVM can infer the rows that a block reads only from plain indices: the groups get a separate axis.
     schedule.transform_layout(
         result, ("write", 0), lambda *index: [*index[:-1], index[-1] // padded, index[-1] % padded]
     )
@@ -53,7 +53,7 @@ def schedule_padded_groups(
 
 
 def _leaves_out_padding(user: SBlock, block: SBlock, kept: int, padded: int) -> bool:
-    """Tell whether a block reads the first `kept` of each `padded` columns of another, and the rest as it is."""
+    """Tell whether a block reads the first `kept` of each `padded` columns of another, and all of the other axes."""
     from tvm.sym import Analyzer
 
     regions = [region.region for region in user.reads if region.source.same_as(block.writes[0].source)]

@@ -1,4 +1,4 @@
-"""Gives a scheduled program indices of 32 bits, without which TVM splits no loop at its border.
+"""Converts a scheduled program to 32-bit indices, without which TVM splits no loop at its border.
 
 Models count in 64 bits. TVM narrows that when it lowers a program, by new loop variables, and loses the hint at the old
 ones that says which loops to split. Conditions remain in the innermost loops: a tile of 14 rows in a width of
@@ -21,7 +21,7 @@ _WIDE = ("int64", "uint64")
 
 
 def with_narrow_indices(mod: IRModule) -> IRModule:
-    """Return a module with loops and indices of 32 bits, if some loop is to be split; if it needs more, none is."""
+    """Return a module with 32-bit loops and indices if some loop is to be split; unchanged if that is too narrow."""
     import tvm
     import tvm_ffi
     from tvm import tirx
@@ -60,7 +60,7 @@ def _has_hints(function: PrimFunc) -> bool:
 
 
 def _fits(function: PrimFunc) -> bool:
-    """Tell whether all sizes are known and small, and no data are integers of 64 bits."""
+    """Tell whether all sizes are known and small, and no data are 64-bit integers."""
     import tvm_ffi
     from tvm.s_tir import SBlock
     from tvm.tirx import Cast, IntImm
@@ -84,7 +84,7 @@ def _fits(function: PrimFunc) -> bool:
 
 
 def _reads_data(value: Expr) -> bool:
-    """Tell whether a number depends on more than the loops around it."""
+    """Tell whether a number depends on more than the surrounding loops."""
     import tvm_ffi
     from tvm.ir import TensorLoad
 

@@ -1,4 +1,4 @@
-"""Decides for element-wise blocks: computed at their uses, or once into memory.
+"""Inlining of element-wise blocks: decides between recomputation at each use and storing once.
 
 Inlining saves a pass over memory. It costs where a result is used more than once: then it is computed more than once.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def inline_all(schedule: Schedule, products: frozenset[str], *, kept: frozenset[str] = frozenset()) -> None:
-    """Inline element-wise blocks into their users, where that does not repeat costly work.
+    """Inline element-wise blocks into their users, unless that repeats costly work.
 
     Args:
         products: names of blocks that read each element many times; only copies are inlined into them.
@@ -37,7 +37,7 @@ def inline_all(schedule: Schedule, products: frozenset[str], *, kept: frozenset[
             continue
         try:
             schedule.compute_inline(block)
-        except ScheduleError:  # it is no plain function of its indices
+        except ScheduleError:  # not a plain function of its indices
             continue
 
 
@@ -50,7 +50,7 @@ def _repeats_costly_work(schedule: Schedule, block: SBlockRV, users: list[SBlock
 
 
 def _is_costly(body: Stmt) -> bool:
-    """Tell whether a block computes more than a handful of cycles: a function, or a division."""
+    """Tell whether a block costs more than a handful of cycles: it calls a function, or divides."""
     import tvm_ffi
     from tvm.ir import Call, Op
     from tvm.ir.prim import expr as prim

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: the tiles of `fleet.spaces.tiles`, each step of which is one instruction of a sum.
+"""Products of 8-bit integers: the tiles of `fleet.spaces.tiles`, each step of which is one dot-product instruction.
 
 The reduction is cut by the instruction's group, 4 for VNNI and dot products, and the weights are packed so that a
 vector of them is a group for each column: [columns / tile.columns, ..., sums / group, tile.columns, group].
@@ -44,7 +44,7 @@ def dot_tiles(product: Product, facts: ProcessorFacts, unit: IntegerUnit) -> lis
         facts,
         lanes=unit.widths[0],
         latency=unit.latency,
-        registers=facts.registers - (unit.latency == 1),  # products go through one before they are added
+        registers=facts.registers - (unit.latency == 1),  # products pass through one before they are added
         has_scalar_operands=unit.has_scalar_operand,
     )
     found = tiles(replace(product, axes=grouped), as_unit)
@@ -52,7 +52,7 @@ def dot_tiles(product: Product, facts: ProcessorFacts, unit: IntegerUnit) -> lis
 
 
 def _fits(tile: Tile, product: Product) -> bool:
-    """Tell whether TVM makes good code of a tile.
+    """Tell whether TVM generates good code for a tile.
 
     A smaller last tile or vector would have a condition in it, with which TVM recognizes no instruction.
     """
@@ -61,7 +61,7 @@ def _fits(tile: Tile, product: Product) -> bool:
 
 
 def schedule_dot_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, unit: IntegerUnit) -> None:
-    """Apply a tile to a product with constant weights, and to all that is computed before and after it."""
+    """Apply a tile to a product with constant weights, and to everything computed before and after it."""
     _pack(schedule, block, product, tile, unit)
     result = result_of(schedule, block)
     outer, inner = tile_result(schedule, result, product, tile)
@@ -89,7 +89,7 @@ def schedule_dot_product(schedule: Schedule, block: SBlockRV, product: Product, 
 
 
 def use_instruction(schedule: Schedule, name: str, tile: Tile, unit: IntegerUnit) -> None:
-    """Put the instruction into a scheduled product, as the last step: TVM loses track of the blocks around it.
+    """Tensorize a scheduled product, as the last step: TVM loses track of the surrounding blocks.
 
     Args:
         name: of the block that was the product.

@@ -1,4 +1,4 @@
-"""Finds the choice of a function's knobs that is most like the one that was best for another function.
+"""Finds the choice of a function's knobs that is most similar to another function's best choice.
 
 The result is a choice of the function's own space: it is legal there for any sizes of the other function.
 Where its sizes allow it, it is the same one; else each number is near the other's, by their ratio.
@@ -23,18 +23,22 @@ the same numbers there are two orders, and as many again in which two numbers ha
 
 
 def nearest(wanted: Knobs, choices: Sequence[Knobs]) -> int | None:
-    """Return the place of the choice that is most like another, of equals the first; None if none has its knobs."""
+    """Return the index of the choice that is most similar to another, the first of equals; None if none has its
+    knobs.
+    """
     alike = [place for place, choice in enumerate(choices) if type(choice) is type(wanted)]
     return min(alike, key=lambda place: distance(wanted, choices[place]), default=None)
 
 
 def distance(one: Knobs, other: Knobs) -> float:
-    """Return how far apart two choices of the same knobs are: the logarithms of ratios, and 1 for each other order."""
+    """Return the distance of two choices of the same knobs: the logarithms of ratios, plus 1 for each different
+    order.
+    """
     return sum(_apart(getattr(one, knob.name), getattr(other, knob.name)) for knob in fields(one))
 
 
 def choice_of(space: Space, scheduled: Schedule, knobs: str = "") -> Knobs | None:
-    """Return the choice of its own space that makes a schedule's program; None if no likely one does.
+    """Return the choice of its own space that produces a schedule's program; None if no likely one does.
 
     Steps do not name knobs, but split loops by them. So few choices have to be applied if the knobs are unknown.
 
@@ -46,7 +50,7 @@ def choice_of(space: Space, scheduled: Schedule, knobs: str = "") -> Knobs | Non
 
 
 def _applied_choice(space: Space, scheduled: Schedule) -> Knobs | None:
-    """Find a schedule's choice by applying those whose numbers it splits loops by."""
+    """Find a schedule's choice by applying the choices with the same split factors."""
     import tvm_ffi
 
     factors = Counter(_split_factors(scheduled))
@@ -70,12 +74,12 @@ def _apart(one: object, other: object) -> float:
 
 
 def _numbers(knobs: Knobs) -> Iterator[int]:
-    """Yield the numbers above 1 that a choice splits loops by."""
+    """Yield the split factors above 1 of a choice."""
     for knob in fields(knobs):
         value = getattr(knobs, knob.name)
         if is_choice(value):
             yield from _numbers(value)
-        elif isinstance(value, int) and value > 1 and knob.name != "last":  # a remainder in a vector is no split
+        elif isinstance(value, int) and value > 1 and knob.name != "last":  # a remainder in a vector is not a split
             yield value
 
 

@@ -1,5 +1,4 @@
-"""Queries and transforms of loops for all kinds of schedules: their extents, the vectors that fit them, and sharing
-them among cores.
+"""Queries and transforms of loops for all kinds of schedules: extents, vector widths, and parallelization.
 
 TVM splits a loop at the borders of its conditions (padding, parts of a concatenation, the rest of a division) if it is
 marked so: the inner part has no conditions, as vectors need.
@@ -30,17 +29,17 @@ _FLOAT32_BITS = 32
 
 
 def extent(schedule: Schedule, loop: LoopRV) -> int:
-    """Return how often a loop runs."""
+    """Return the number of iterations of a loop."""
     return int(schedule.get(loop).extent)
 
 
 def steps(schedule: Schedule, loops: Sequence[LoopRV]) -> int:
-    """Return how often the body of a nest runs."""
+    """Return the number of iterations of a nest's body."""
     return math.prod(extent(schedule, loop) for loop in loops)
 
 
 def add_missing_loops(schedule: Schedule) -> None:
-    """Give each block that has none a loop, of one step: TVM's `rfactor` fails beside a block without loops."""
+    """Add a loop of one step to each block without loops: TVM's `rfactor` fails beside a block without loops."""
     from tvm.s_tir import SBlockRealize
     from tvm.tirx import SeqStmt
 
@@ -51,7 +50,7 @@ def add_missing_loops(schedule: Schedule) -> None:
 
 
 def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
-    """Tell whether a block's loops are its axes, as a compiler made them, and where it sums, it begins the sum, too.
+    """Tell whether a block's loops are its axes, as a compiler made them, including the initialisation of a sum.
 
     Loops that a schedule has left to the compiler are scheduled.
     """
@@ -82,7 +81,7 @@ def split_by_kind(schedule: Schedule, block: SBlockRV, below: int = 0) -> tuple[
 
 
 def lanes_of(block: SBlock, facts: ProcessorFacts) -> int:
-    """Return how many numbers of the widest type that a block touches are in a vector register."""
+    """Return how many numbers of the widest type that a block touches fit into a vector register."""
     from tvm import DataType
 
     regions = [*block.reads, *block.writes]
@@ -96,17 +95,17 @@ def vector_width(size: int, most: int) -> int:
 
 
 def split_at_borders(schedule: Schedule, loop: LoopRV) -> None:
-    """Ask for a loop without conditions between the borders, and loops of their own at them."""
+    """Request a loop without conditions between the borders, and separate loops at them."""
     schedule.annotate(loop, SPLIT_HINT, 1)
 
 
 def leave_to_compiler(schedule: Schedule, loop: LoopRV) -> None:
-    """Say of a loop that the compiler makes better vectors of it than a schedule does."""
+    """Annotate a loop that the compiler vectorizes better than a schedule does."""
     schedule.annotate(loop, _LEFT_TO_COMPILER, 1)
 
 
 def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> LoopRV:
-    """Fuse loops, and share them among the cores if there is enough work, counted in steps of the innermost loop."""
+    """Fuse loops, and parallelize them if there is enough work, counted in steps of the innermost loop."""
     fused = schedule.fuse(*loops)
     if work >= FEWEST_PARALLEL_STEPS:
         schedule.parallel(fused)
@@ -126,5 +125,5 @@ def enough(
 
 
 def domain(block: SBlock) -> int:
-    """Return how often the body of a block runs."""
+    """Return the number of iterations of a block's body."""
     return math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)

@@ -1,4 +1,4 @@
-"""Packed weights: constants that a schedule wants in another order than the model stores them.
+"""Packed weights: constants that a schedule reads in another order than the model stores them.
 
 A schedule that transforms the layout of a parameter changes the signature of its function. So callers of the function
 pack the argument first: once, when the model is compiled, since only constants are packed.
@@ -61,7 +61,7 @@ def _split(array: NDArray[np.generic], axis: int, size: int) -> NDArray[np.gener
 
 
 def pack_all(arguments: Sequence[Argument], packings: Sequence[Packing]) -> list[Argument]:
-    """Return a function's arguments as a schedule wants them; outputs, which are no arrays, as they are."""
+    """Return a function's arguments in a schedule's layout; outputs, which are not arrays, are unchanged."""
     found = list(arguments)
     for packing in packings:
         argument = found[packing.argument]
@@ -71,7 +71,7 @@ def pack_all(arguments: Sequence[Argument], packings: Sequence[Packing]) -> list
 
 
 def pack_specs(specs: Sequence[TensorSpec], packings: Sequence[Packing]) -> tuple[TensorSpec, ...]:
-    """Return the descriptions of a function's arguments as a schedule wants them."""
+    """Return the descriptions of a function's arguments in a schedule's layout."""
     found = list(specs)
     for packing in packings:
         found[packing.argument] = replace(found[packing.argument], shape=packing.shape(found[packing.argument].shape))
@@ -115,14 +115,14 @@ def _packing(argument: int, index_map: IndexMap) -> Packing | None:
 
 
 def _divided(index_map: IndexMap, index: Expr) -> int | None:
-    """Return which axis an index is a quotient of."""
+    """Return the axis that an index is a quotient of."""
     from tvm.ir.prim import expr as prim
 
     return _axis_of(index_map, index.a) if isinstance(index, prim.FloorDiv) else None
 
 
 def _remainder(index_map: IndexMap, index: Expr) -> int | None:
-    """Return which axis an index is a remainder of."""
+    """Return the axis that an index is a remainder of."""
     from tvm.ir.prim import expr as prim
 
     return _axis_of(index_map, index.a) if isinstance(index, prim.FloorMod) else None

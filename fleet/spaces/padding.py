@@ -1,4 +1,4 @@
-"""Padding of columns: where windows move along the innermost axis, a condition would differ from lane to lane.
+"""Padding of columns: if windows move along the innermost axis, a condition would differ from lane to lane.
 
 So it is not inlined, as that of rows is. Each row of tiles has its data copied into a padded one, from which whole
 vectors are read: the sums of a local response norm took 0.15 to 0.2 of the time (Zen 4).

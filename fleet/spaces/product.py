@@ -1,4 +1,4 @@
-"""Schedules of sums of products: convolutions and matrix products on processors.
+"""Schedules sums of products on processors: convolutions and matrix products.
 
 A tile of the result stays in registers while the reduction runs outside of it, as in the kernels of BLAS libraries
 (K. Goto, R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Constant weights are packed so
@@ -33,7 +33,7 @@ class Placed:
 
 
 def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, *, packs: bool) -> None:
-    """Apply a tile to a product and to all that is computed before and after it.
+    """Apply a tile to a product and to everything computed before and after it.
 
     Args:
         packs: reorder the weights, which must be constant, so that a tile reads them in one stream: the parameter gets
@@ -48,11 +48,12 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
 
 
 def place_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, *, packs: bool) -> Placed:
-    """Begin to apply a tile that has no depth: all that `tile.unroll` does not matter for."""
+    """Apply the first part of a tile without depth, which `tile.unroll` does not affect."""
     if packs:
         pack(schedule, block, product, tile)
     outer, inner = tile_result(schedule, result_of(schedule, block), product, tile)
-    # The tile stays in scope "global": a "local" buffer in a parallel loop comes from the heap, by two calls a tile.
+    # The tile stays in scope "global": a "local" buffer in a parallel loop is allocated on the heap, by two calls per
+    # tile.
     schedule.compute_at(block, outer[-1], preserve_unit_loops=True)
     return Placed(block=block, outer=tuple(outer), inner=tuple(inner))
 
@@ -66,7 +67,7 @@ def finish_product(schedule: Schedule, placed: Placed, product: Product, tile: T
     for loop in placed.inner[:-1]:
         schedule.unroll(loop)
     if width_of(product) % tile.x:
-        # Without the conditions of the smaller last tile in the others.
+        # Without conditions of the smaller last tile in the others.
         split_at_borders(schedule, outer.pop())
     schedule.parallel(schedule.fuse(*outer))
     clear_before(schedule, block, sums, len(schedule.get_loops(block)) - within)
@@ -107,7 +108,7 @@ def tile_result(
     around = [*outer_rows, *columns[:-1], blocks]
     if tile.order is Order.COLUMNS:
         around = [*columns[:-1], blocks, *outer_rows]
-    elif width_of(product) % tile.x:  # the loop with the smaller tile is a loop of its own, the innermost
+    elif width_of(product) % tile.x:  # the loop with the smaller tile is a separate loop, the innermost
         around = [*outer_rows[:-1], *columns[:-1], blocks, outer_rows[-1]]
     outer, inner = [*batches, *around], [*inner_rows, vectors, lanes]
     schedule.reorder(*outer, *inner)
@@ -115,7 +116,7 @@ def tile_result(
 
 
 def tile_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, depth: int) -> LoopRV:
-    """Put the reduction outside of the tile, below the first `depth` loops; return its outermost loop."""
+    """Move the reduction outside of the tile, below the first `depth` loops; return its outermost loop."""
     loops = schedule.get_loops(block)[depth:]
     sums = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is Role.SUM]
     spatial = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is not Role.SUM]
@@ -134,14 +135,14 @@ def tile_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Ti
 
 
 def clear_before(schedule: Schedule, block: SBlockRV, sums: LoopRV, depth: int) -> None:
-    """Clear the tile below `depth` loops before its reduction; no loop around can be shared among cores after that."""
+    """Clear the tile below `depth` loops before its reduction; no surrounding loop can be parallelized after that."""
     begin = schedule.decompose_reduction(block, sums)
     for loop in schedule.get_loops(begin)[depth:-1]:
         schedule.unroll(loop)
 
 
 def _schedule_panels(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile) -> None:
-    """Let all rows pass a part of the weights that the cache holds, before the next part: sums wait in memory."""
+    """Process all rows with a part of the weights that fits the cache, before the next part: sums stay in memory."""
     result = result_of(schedule, block)
     loops = schedule.get_loops(result)
     roles = [axis.role for axis in product.axes if axis.role is not Role.SUM]
@@ -164,7 +165,7 @@ def _schedule_panels(schedule: Schedule, block: SBlockRV, product: Product, tile
 
 
 def _tile_panel(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, outside: int) -> tuple[LoopRV, int]:
-    """Cut the panel below `outside` loops into tiles; return its outermost sum and how many loops a tile has."""
+    """Split the panel below `outside` loops into tiles; return its outermost sum and the number of loops of a tile."""
     loops = schedule.get_loops(block)[outside:]
     sums = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is Role.SUM]
     spatial = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is not Role.SUM]

@@ -50,7 +50,7 @@ class _Tiled:
 
 
 def _tiled_products(mod: IRModule, facts: ProcessorFacts) -> dict[str, _Tiled]:
-    """Return the products of a function that have tiles, by the name of their block."""
+    """Return the products of a function that have tiles, by block name."""
     from tvm.s_tir import Schedule
 
     schedule, unit, found = Schedule(mod), facts.integer_unit, {}
@@ -121,7 +121,7 @@ def _without_unrolling(tile: Tile) -> Tile:
 
 
 def _apply(mod: IRModule, facts: ProcessorFacts, tiled: Mapping[str, _Tiled], chosen: Mapping[str, Tile]) -> Schedule:
-    """Return the schedule in which each product, by the name of its block, has the chosen tile."""
+    """Return the schedule in which each product, by block name, has the chosen tile."""
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)

@@ -1,4 +1,4 @@
-"""Reductions along rows and programs based on them: softmax, the norms, means, sums, maxima.
+"""Schedules reductions along rows and programs based on them: softmax, norms, means, sums, maxima.
 
 All blocks of a row run one after the other while the row is in the nearest cache, and cores share the rows. A reduction
 keeps several partial results per lane, which hides the latency of its operation, and joins them at the end of the row.
@@ -64,13 +64,13 @@ def row_tiles(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -> li
     for vectors in _PARTIAL_VECTORS if cut else ():
         widths = tuple(vector_width(length, vectors * lanes) for length, lanes in cut)
         is_whole = any(width == length for width, (length, _) in zip(widths, cut, strict=True))
-        if not (found and is_whole):  # a row that is one partial result has nothing to add up
+        if not (found and is_whole):  # a row that fits one partial result has nothing to add up
             found.setdefault(widths, RowTile(partial_results=max(widths)))
     return [*found.values()]
 
 
 def chain_to(schedule: Schedule, result: SBlockRV) -> list[SBlockRV]:
-    """Return the untouched blocks that a block is computed from, in order, without itself.
+    """Return the untouched blocks that a block depends on, in order, without itself.
 
     A block that is used elsewhere, too, is not among them.
     """
@@ -85,7 +85,7 @@ def chain_to(schedule: Schedule, result: SBlockRV) -> list[SBlockRV]:
 
 
 def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts, tile: RowTile | None = None) -> bool:
-    """Compute a block, and all that it is computed from, row by row.
+    """Compute a block, and all blocks that it depends on, row by row.
 
     Args:
         tile: one of `row_tiles`; None: the most promising one.
@@ -128,7 +128,7 @@ def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts, t
         for block in ordered
     ]
     for block, first_sum in zip(ordered, sums, strict=True):
-        if first_sum is not None:  # the last step: TVM vectorizes no loop around a reduction that has been taken apart
+        if first_sum is not None:  # the last step: TVM cannot vectorize a loop around a decomposed reduction
             schedule.decompose_reduction(block, first_sum)
             if extent(schedule, first_sum) <= _MOST_UNROLLED:  # so that partial results stay in registers
                 schedule.unroll(first_sum)
@@ -136,7 +136,7 @@ def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts, t
 
 
 def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> list[int]:
-    """Return which axes of the result number the rows: all that it reads with a value for each row has them, as is."""
+    """Return the result axes that index rows: those used unchanged by every per-row input."""
     from tvm.tirx import Var
 
     own = schedule.get(result)
@@ -153,8 +153,7 @@ def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> li
 
 
 def _row_values(schedule: Schedule, chain: list[SBlockRV]) -> list[Buffer]:
-    """Return the blocks with one value for each row: reductions, and blocks computed from these without another
-    axis."""
+    """Return the blocks with one value per row: reductions, and blocks computed from these without another axis."""
     found: list[Buffer] = []
     for own in map(schedule.get, chain):
         ranks = [len(region.region) for region in _reads_of(own, found)]
@@ -186,7 +185,7 @@ def _partial_results(
 
 
 def _is_cut(length: int, most: int) -> bool:
-    """Tell whether a row has partial results; a cut vector would need a condition, which compute_at forgets.
+    """Tell whether a row has a cut vector; it would need a condition, which compute_at forgets.
 
     Args:
         most: lanes of a register.
@@ -216,11 +215,12 @@ def _vectorize(
     if len(loops) <= len(own.iter_vars):  # the result: its other loops are the rows
         return loops[-1]
     spatial, sums = split_by_kind(schedule, block, 1)
-    if is_partial:  # TVM has put the lanes first
+    if is_partial:  # TVM has moved the lanes to the front
         all_lanes, *others = spatial
         vectors, lanes = schedule.split(all_lanes, [None, vector_width(extent(schedule, all_lanes), most)])
         schedule.reorder(*others, *sums, vectors, lanes)
-        schedule.unroll(vectors)  # in pieces of a register, as they are read later: LLVM takes wider ones apart slowly
+        # in register-sized parts, as they are read later: LLVM is slow at splitting wider ones
+        schedule.unroll(vectors)
         schedule.vectorize(lanes)
     elif reads_along(own):
         schedule.reorder(*sums, *spatial)

@@ -1,4 +1,4 @@
-"""The rules for design spaces, in the order in which they are tried: installed ones by name, then our own.
+"""Rules for design spaces, in order of precedence: installed ones by name, then our own.
 
 A package brings rules of its own by entry points of the group "fleet.spaces", each the name of a class:
 
@@ -64,7 +64,7 @@ def all_rules() -> tuple[SpaceRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Installed:
-    """Names the entry point in errors of its rule."""
+    """An installed rule, whose errors name its entry point."""
 
     name: str
     rule: SpaceRule

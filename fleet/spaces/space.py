@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def static_schedule(mod: IRModule, target: Target) -> Schedule | None:
-    """Return the best schedule that can be told without a measurement; None if there is none for this target.
+    """Return the best schedule that can be chosen without a measurement; None if there is none for this target.
 
     Args:
         mod: one function, "main".
@@ -54,7 +54,8 @@ def space_on(mod: IRModule, facts: Facts) -> Space | None:
 
 
 def finished(scheduled: IRModule, target: Target) -> IRModule:
-    """Return a scheduled module as it is compiled: functions become vectors' arithmetic, loops split at borders.
+    """Return a scheduled module ready for compilation: math functions become vector arithmetic, loops are split at
+    borders.
 
     No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
     every compilation finishes it; references stay as they are.

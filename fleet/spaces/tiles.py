@@ -95,13 +95,13 @@ def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
         for unroll in (1, 4)
         for depth in (0, *_depths(Tile(y, x, vectors, lanes, order, unroll), product, facts))
         if _last_sum(product) % unroll == 0
-        and (order is Order.ROWS or depth or vectors * lanes < _columns(product))  # else both orders are the same
+        and (order is Order.ROWS or depth or vectors * lanes < _columns(product))  # otherwise both orders are equal
     ]
     return tuple(sorted(found, key=lambda tile: cycles_per_product(tile, product, facts)))
 
 
 def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
-    """Estimate the cycles per multiply-add of one number, on one core, and the wait of cores for each other.
+    """Estimate the cycles per multiply-add of one number on one core, including load imbalance between cores.
 
     The figures were fitted to convolutions on Zen 3 and Zen 5; only the order that they make matters.
     """
@@ -110,7 +110,7 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
     step = step_cycles(tile, width_of(product), facts)
     # Each tile begins and ends: accumulators are cleared and stored, the loop is entered.
     begin = (2 * sums + 8) / summed
-    if tile.depth:  # sums are fetched and stored for each part of the weights, and a branch is foreseen wrongly
+    if tile.depth:  # sums are loaded and stored for each part of the weights, and a branch is mispredicted
         begin += (1.5 * sums + 25) / tile.depth
     step += begin + _weights_cycles(tile, product, facts) + _conflict_cycles(tile, product)
     if tile.order is Order.COLUMNS:
@@ -126,7 +126,7 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
 def _weights_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
     """Estimate the cycles that a step waits for its weights."""
     stream = _cycles_per_vector(product.weights_bytes, facts)
-    if tile.order is Order.ROWS:  # all weights stream by, in long runs that the processor foresees
+    if tile.order is Order.ROWS:  # all weights stream by, in long runs that the prefetcher predicts
         return tile.vectors * stream
     kept_bytes = product.weights_bytes * tile.columns / product.extent(Role.COLUMN)
     passes = math.ceil(product.extent(Role.ROW) / (tile.y * tile.x))
@@ -140,7 +140,7 @@ def _weights_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> floa
 
 
 def _data_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
-    """Estimate the cycles that a step waits for its data, which come again for each tile of columns."""
+    """Estimate the cycles that a step waits for its data, which are read again for each tile of columns."""
     summed = product.extent(Role.SUM)
     data_bytes = min(4, product.data_bytes / (product.extent(Role.ROW) * summed)) * tile.y * tile.x
     cycles = data_bytes / (16 if product.data_bytes <= facts.l2_bytes // 2 else 10)
@@ -148,14 +148,14 @@ def _data_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
 
 
 def _conflict_cycles(tile: Tile, product: Product) -> float:
-    """Estimate the cycles that a step waits because its rows are 4 KiB apart or so: few places of a cache take them."""
+    """Estimate the stall cycles of a step because of cache conflicts: its rows are about 4 KiB apart."""
     stride_bytes = 4 * _last_sum(product)
     places = _SETS_BYTES // math.gcd(_SETS_BYTES, stride_bytes)
     return 0.25 * max(0.0, tile.y * tile.x / places - _WAYS)
 
 
 def _writing_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
-    """Estimate the cycles that writing a tile takes beside the computation, where the cache does not take it all."""
+    """Estimate the cycles of writing a tile beyond its computation, if the cache cannot absorb it."""
     columns = product.extent(Role.COLUMN)
     if 4 * product.extent(Role.BATCH) * product.extent(Role.ROW) * columns <= facts.l2_bytes:
         return 0.0
@@ -165,14 +165,14 @@ def _writing_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> floa
 
 
 def rows_of_panel(tile: Tile, product: Product) -> int:
-    """Return how far along the last row axis but one, or a single one, the sums of a panel go."""
+    """Return the extent of a panel along the last row axis but one, or along a single row axis."""
     height = product.extent(Role.ROW) // _outer_rows(product) // _row_size(product)
     most = max(1, _PANEL_BYTES // (4 * _row_size(product) * tile.columns))
     return max(size for size in range(1, min(height, most) + 1) if height % size == 0)
 
 
 def _row_size(product: Product) -> int:
-    """Return how many rows one step of that axis has."""
+    """Return the number of rows in one step of that axis."""
     return width_of(product) if len(_rows(product)) > 1 else 1
 
 
@@ -181,7 +181,7 @@ def _outer_rows(product: Product) -> int:
 
 
 def _depths(tile: Tile, product: Product, facts: ProcessorFacts) -> list[int]:
-    """Return the depths worth a thought: for weights that no cache keeps anyway, and more than one tile of rows."""
+    """Return the useful depths: for weights that no cache holds anyway, and more than one tile of rows."""
     last, panel = _last_sum(product), rows_of_panel(tile, product)
     if tile.order is not Order.COLUMNS or tile.unroll > 1 or product.weights_bytes <= facts.l2_bytes // 2:
         return []
@@ -194,7 +194,7 @@ def _depths(tile: Tile, product: Product, facts: ProcessorFacts) -> list[int]:
 
 
 def step_cycles(tile: Tile, width: int, facts: ProcessorFacts) -> float:
-    """Estimate the cycles of one step of the reduction in a tile, where rows are `width` long."""
+    """Estimate the cycles of one reduction step in a tile, for rows of length `width`."""
     full, left = divmod(width, tile.x)  # the last tile of each row is smaller, but hardly faster
     cycles = full * _cycles_of_rows(tile, tile.x, facts) + (_cycles_of_rows(tile, left, facts) if left else 0)
     return cycles * tile.x / width
@@ -203,7 +203,7 @@ def step_cycles(tile: Tile, width: int, facts: ProcessorFacts) -> float:
 def _cycles_of_rows(tile: Tile, x: int, facts: ProcessorFacts) -> float:
     rows = tile.y * x
     fmas, loads = rows * tile.vectors / facts.fmas_per_cycle, (rows + tile.vectors) / facts.loads_per_cycle
-    # Loads compete with the rest for the front of the processor, even where its ports have room for them.
+    # Loads compete with other instructions for the processor's front end, even if its ports have capacity.
     return max(fmas, loads, facts.latency) + 0.15 * loads
 
 
@@ -247,7 +247,7 @@ def _lanes(columns: int, facts: ProcessorFacts) -> list[int]:
 
 
 def _vectors(columns: int, facts: ProcessorFacts) -> list[tuple[int, int, int]]:
-    """Return how the columns can be cut: so many vectors a tile, of so many lanes, and so many in the last, if cut."""
+    """Return the ways to split the columns: vectors per tile, lanes, and lanes in the last vector if it is cut."""
     whole = [
         (vectors, lanes, 0) for lanes in _lanes(columns, facts) for vectors in divisors(columns // lanes, _MOST_VECTORS)
     ]

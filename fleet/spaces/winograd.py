@@ -1,4 +1,4 @@
-"""Schedules of Winograd convolutions (`fleet.graph.winograd`): all stages of a few tiles while they are in the cache.
+"""Schedules Winograd convolutions (`fleet.graph.winograd`): all stages of a few tiles while they are in the cache.
 
 Either a core takes a block of the result's tiles through all stages (Order.ROWS), or all data is transformed first and
 a core takes some columns of the weights through the rest (Order.COLUMNS): for layers of few pixels, with weights that
@@ -163,7 +163,7 @@ class _Tiles:
 
 
 def _begin(schedule: Schedule, names: Mapping[WinogradStage, str], product: Product, tile: Tile | None) -> _Blocks:
-    """Reorder the weights, if it is for a tile, and join the blocks that write the results."""
+    """Pack the weights if this is for a tile, and fuse the blocks that write the results."""
     columns, data, block, parts, result = (schedule.get_sblock(names[stage]) for stage in WinogradStage)
     if tile is not None:
         pack(schedule, block, product, tile)
@@ -185,7 +185,7 @@ def _finish(
 
 
 def _blocks(product: Product, tile: Tile, facts: ProcessorFacts) -> list[tuple[int, int]]:
-    """Return sizes of blocks, in tiles, that the tile of the product divides and that fit the cache."""
+    """Return the block sizes, in tiles, that are multiples of the product's tile and fit the cache."""
     size, batch, rows, columns = (product.axes[axis].extent for axis in (0, 2, 3, 4))
     channels = product.axes[-1].extent + product.axes[-2].extent
     within = [
@@ -200,7 +200,7 @@ def _blocks(product: Product, tile: Tile, facts: ProcessorFacts) -> list[tuple[i
         if size**2 * math.prod(block) * channels * 4 <= _SHARE_OF_CACHE * facts.l2_bytes
         and batch * (rows // block[0]) * (columns // block[1]) >= facts.cores
     ]
-    # Wide blocks read long pieces of the data's rows.
+    # Wide blocks read long runs of the data's rows.
     return sorted(fitting, key=lambda block: (-block[1], -block[0]))[:2] or within[:1]
 
 
@@ -216,7 +216,7 @@ def _cycles(cut: Cut, product: Product, facts: ProcessorFacts) -> float:
     cycles_per_byte = kept / _NEAR + (1 - kept) / _SCATTERED
     step = step_cycles(tile, cut.columns, facts)
     begin = (2 * sums * (1 + vector_bytes * cycles_per_byte) + 8) / channels
-    # The block's first tile brings a panel of weights into the first cache, or the second.
+    # The block's first tile loads a panel of weights into the first-level cache, or the second.
     passes = cut.rows // tile.y * math.ceil(cut.columns / tile.x) * (1 if is_by_rows else batch)
     again = 0.0 if 4 * channels * tile.columns <= facts.l1_bytes // 2 else (passes - 1) / _NEAR
     first = 1 / (_NEAR if product.weights_bytes <= facts.l2_bytes // 2 else _FAR)
@@ -229,7 +229,7 @@ def _cycles(cut: Cut, product: Product, facts: ProcessorFacts) -> float:
 
 
 def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
-    """Return the block that writes the results: the one computed from each of them alone, if any."""
+    """Return the block that writes the results: the element-wise one after the convolution, if any."""
     from tvm.s_tir.schedule import ScheduleError
 
     follower = only_follower(schedule, result)
@@ -237,7 +237,7 @@ def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
         return result
     try:
         schedule.compute_inline(result)
-    except ScheduleError:  # it is an output, too
+    except ScheduleError:  # the block is an output, too
         return result
     return follower
 
@@ -262,7 +262,7 @@ def _divide(schedule: Schedule, result: SBlockRV, cut: Cut, outputs: int) -> _Ti
 
 
 def _cut_result(schedule: Schedule, loops: _Tiles, cut: Cut, facts: ProcessorFacts) -> tuple[LoopRV, LoopRV]:
-    """Put a tile innermost; return the loop that cores share, and the one around vectors."""
+    """Make a tile innermost; return the parallel loop, and the loop around vectors."""
     if cut.tile.order is Order.ROWS:
         vectors, lanes = schedule.split(loops.channels, [None, facts.lanes])
         outer = [loops.n, loops.blocks_y, loops.blocks_x]
@@ -295,7 +295,7 @@ def _multiply(schedule: Schedule, block: SBlockRV, product: Product, cut: Cut, a
     outer_rows, y = schedule.split(rows, [None, tile.y])
     outer_columns, x = schedule.split(columns, [None, tile.x])
     panels, vectors, lanes = schedule.split(filters, [None, tile.vectors, tile.lanes])
-    # A panel of weights stays in the first cache while the block's tiles pass.
+    # A panel of weights stays in the first-level cache while the block's tiles pass.
     schedule.reorder(p, q, panels, n, outer_rows, outer_columns, y, x, vectors, lanes)
     schedule.compute_at(block, outer_columns, preserve_unit_loops=True)
     schedule.vectorize(lanes)
@@ -308,7 +308,7 @@ def _multiply(schedule: Schedule, block: SBlockRV, product: Product, cut: Cut, a
 
 
 def _transform_back(schedule: Schedule, parts: SBlockRV, vectors: LoopRV) -> None:
-    """Transform the columns of a tile's products where its rows are."""
+    """Apply the inverse transform to the columns of a tile's products, in the loop over its rows."""
     schedule.compute_at(parts, vectors, preserve_unit_loops=True)
     n, row, y, q, column, lanes = list(schedule.get_loops(parts))[-6:]
     schedule.reorder(n, row, column, q, y, lanes)
@@ -318,14 +318,14 @@ def _transform_back(schedule: Schedule, parts: SBlockRV, vectors: LoopRV) -> Non
 
 
 def _spread(schedule: Schedule, block: SBlockRV) -> None:
-    """Keep the positions of a tile out of each other's way: at distances of powers of two they share cache lines."""
+    """Pad the distance between a tile's positions: distances of powers of two share cache sets."""
     schedule.storage_align(block, 0, axis=1, factor=_SET, offset=_LINE)
 
 
 def _transform(
     schedule: Schedule, data: SBlockRV, columns: SBlockRV, facts: ProcessorFacts, around: LoopRV | None
 ) -> None:
-    """Transform the data: where its products are, or all of it first, shared among the cores."""
+    """Transform the data: next to its products, or all of it first, in parallel."""
     if around is not None:
         schedule.compute_at(data, around, preserve_unit_loops=True)
     _spread(schedule, data)

@@ -19,7 +19,7 @@ _HEARTBEAT_SEC = 5.0
 
 
 class SimulatedAgent:
-    """Speaks `Attach` and remembers the tracker's messages.
+    """Implements `Attach` and records the tracker's messages.
 
     Use it as `async with SimulatedAgent(tracker_address, ["devices/sim-0"]) as agent`.
     """
@@ -69,7 +69,7 @@ class SimulatedAgent:
             raise self.error
 
     async def close(self) -> None:
-        """Go away, as a process that ends does."""
+        """Disconnect abruptly, as a dying process does."""
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -85,7 +85,7 @@ class SimulatedAgent:
         highest_epoch: int = 0,
         **telemetry: Any,
     ) -> None:
-        """Report how a device is."""
+        """Report a device's state."""
         readings = device_pb2.Telemetry(**telemetry)
         report = agent_service_pb2.DeviceReport(
             device_name=device_name,

@@ -1,4 +1,4 @@
-"""Time that tests move by hand."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FakeClock:
         return self._now_sec
 
     def advance(self, sec: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         if sec < 0:
             raise ValueError(f"time does not go back by {-sec} s")
         self._now_sec += sec

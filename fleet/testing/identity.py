@@ -1,5 +1,4 @@
-"""Identities for tests: one authority for all that a test's process serves, and the ways to it with this account's
-rights."""
+"""Identities for tests: one authority for all servers of a test process, and this account's credentials for them."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def key(role: Role) -> bytes:
 
 
 def key_id(role: Role) -> str:
-    """Return the name of the key that fakes of a role share."""
+    """Return the id of the key that fakes of a role share."""
     return own_key_id(key(role))
 
 
@@ -82,7 +81,7 @@ def account_proof(address: str) -> Proof:
 
 
 def join_token(address: str, role: Role = Role.AGENT) -> str:
-    """Return a token with which somebody joins the fleet of a tracker of this account; with a loop or without."""
+    """Return a token for joining the fleet of a tracker of this account; with or without an event loop."""
 
     async def invite() -> str:
         async with IdentityCalls(address) as calls:

@@ -1,4 +1,4 @@
-"""The bare protocol of a client, for tests that check the tracker's answers word by word."""
+"""The raw protocol of a client, for tests that check the tracker's answers exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.wire.times import duration
 
 
 class LeaseStream:
-    """One `OpenLeases` stream that remembers every answer: `async with LeaseStream(address, "client-1") as stream`."""
+    """One `OpenLeases` stream that records every answer: `async with LeaseStream(address, "client-1") as stream`."""
 
     def __init__(
         self, tracker_address: str, client_id: str, *, holder: str = "tester@here", proof: Proof | None = None
@@ -55,7 +55,7 @@ class LeaseStream:
             raise self.error
 
     async def close(self) -> None:
-        """Go away, as a process that ends does."""
+        """Disconnect abruptly, as a dying process does."""
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -75,7 +75,7 @@ class LeaseStream:
         priority: int = 0,
         bid: float = 0.0,
     ) -> None:
-        """Ask for a device."""
+        """Request a device."""
         acquire = lease_pb2.Acquire(
             request_id=request_id,
             selector=selector,
@@ -87,17 +87,17 @@ class LeaseStream:
         self.say(lease_service_pb2.ClientEvent(acquire=acquire))
 
     async def grant(self, request_id: str, selector: str, **options: float) -> lease_pb2.Granted:
-        """Ask for a device and wait for it."""
+        """Request a device and wait for the grant."""
         self.acquire(request_id, selector, **options)  # type: ignore[arg-type]
         return await eventually(lambda: self.granted.get(request_id))
 
     def release(self, lease_name: str) -> None:
-        """Give a lease back."""
+        """Release a lease."""
         release = lease_service_pb2.Release(lease_name=lease_name)
         self.say(lease_service_pb2.ClientEvent(release=release))
 
     def renew(self, lease_name: str) -> None:
-        """Keep a lease."""
+        """Renew a lease."""
         self.say(lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=lease_name)))
 
     async def __aenter__(self) -> LeaseStream:

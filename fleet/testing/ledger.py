@@ -1,4 +1,4 @@
-"""A journal in memory: the model that the real one must behave like."""
+"""In-memory journal: the reference model for the real one."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Ledger:
         return Durable(boot=self._boot, devices=devices, requests=copy.deepcopy(list(self._requests.values())))
 
     def write(self, changes: Changes) -> None:
-        """Take copies of changed files."""
+        """Store copies of changed records."""
         _merge(self._devices, changes.devices)
         _merge(self._leases, changes.leases)
         _merge(self._requests, changes.requests)
 
     def wait_until_free(self) -> None:
-        """Be free."""
+        """Become writable at once."""
         self.is_busy = False
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class ServedTracker:
         await self.tracker.open()
 
     async def stop(self) -> None:
-        """Stop as a process that ends does. Idempotent."""
+        """Stop abruptly, as a dying process does. Idempotent."""
         await self.tracker.close()
 
     async def restart(self) -> None:

@@ -70,7 +70,7 @@ class AgentServicer(Observer):
         self._contested = ContestedNames(engine.clock)
 
     def on_effect(self, effect: ev.Effect) -> None:
-        """Send an effect to its agent, if it is there."""
+        """Send an effect to its agent, if connected."""
         if not isinstance(effect, ev.Attached | ev.Fence):
             return
         outbox = self._outboxes.get(effect.agent_id)
@@ -79,7 +79,7 @@ class AgentServicer(Observer):
         for fence in (effect,) if isinstance(effect, ev.Fence) else effect.fences:
             outbox.put(_fence_to_proto(fence))
         if isinstance(effect, ev.Fence) and effect.is_reset:
-            outbox.close()  # reports that are under way still tell the former epochs; the next hello does not
+            outbox.close()  # reports in progress still carry the former epochs; the next hello does not
 
     async def attach(
         self,
@@ -94,7 +94,7 @@ class AgentServicer(Observer):
         event = await self._attached(first, context.peer(), caller_of(context).key_id)
         self._check_limits(event)
         await self._check_keys(event, context.peer())
-        self._check_limits(event)  # others may have come meanwhile
+        self._check_limits(event)  # other agents may have attached meanwhile
         outbox: AgentOutbox = Outbox(_MAX_UNSENT)
         older = self._outboxes.get(event.agent_id)
         if older is not None:
@@ -117,7 +117,7 @@ class AgentServicer(Observer):
             self._drop(event, outbox)
 
     def _check_counts(self, message: agent_service_pb2.AttachRequest) -> None:
-        """Refuse a message of very many parts before anybody looks at them.
+        """Refuse a message with very many parts before processing it.
 
         Raises:
             LimitReached: more devices than an agent may serve, or reports of more.
@@ -129,7 +129,7 @@ class AgentServicer(Observer):
             raise LimitReached(f"{len(reports)} reports in one message; an agent has at most {most} devices")
 
     def _check_limits(self, event: ev.AgentAttached) -> None:
-        """Refuse an agent that offers more than fits.
+        """Refuse an agent whose devices exceed the limits.
 
         Raises:
             LimitReached: it names the exceeded limit.
@@ -204,10 +204,12 @@ class AgentServicer(Observer):
         logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
 
     def _tell_of(self, other: ev.AgentAttached, device_name: str, peer: str) -> None:
-        """Let the agent that has a device's name, and the log, know that another one wants it: only people can help."""
+        """Tell the agent that owns a device's name, and the log, that another agent claims it: only people can
+        resolve that.
+        """
         if not self._contested.is_news(device_name):
             return
-        # Not the name of its host: two that were set up from one image have the same.
+        # Not the name of its host: two machines set up from one image have the same.
         address = _reachable(f":{other.address.rpartition(':')[2]}", peer)
         device = self._queries.device(device_name)
         logger.warning(
@@ -314,7 +316,7 @@ class AgentServicer(Observer):
 
 
 def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
-    """Divide an agent's devices, so that others get their turn while very many are registered."""
+    """Split an agent's devices into portions, so that other tasks get their turn during a large registration."""
     devices = event.devices
     later_names = tuple(offered.name for offered in devices[_PORTION:])
     yield replace(event, devices=devices[:_PORTION], later_names=later_names)
@@ -356,7 +358,7 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
 
 
 def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, tuple[int, int]]:
-    """Return whether a device is healthy, why not, and the highest epochs that its agent has seen, and fenced.
+    """Return a device's health, the reason if unhealthy, and the highest epochs that its agent has seen and fenced.
 
     An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
     """
@@ -389,7 +391,9 @@ def _digest(text: str) -> str:
 
 
 def _reachable(address: str, peer: str) -> str:
-    """Return "host:port" of an agent. If it named no host, take the one it called from ("ipv4:127.0.0.1:4000")."""
+    """Return "host:port" of an agent. If it named no host, use the address that it called from
+    ("ipv4:127.0.0.1:4000").
+    """
     host, _, port = address.rpartition(":")
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")

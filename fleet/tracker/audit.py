@@ -31,7 +31,7 @@ _BURST = 200.0
 
 
 class AuditLog:
-    """Appends to the file. Failing to does not stop the fleet, it is logged."""
+    """Appends to the file. A failure does not stop the fleet, and is logged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class AuditLog:
             logger.error("audit log cannot be written", extra={"path": str(self._path), "error": str(error)})
 
     def newest(self, limit: int) -> list[bytes]:
-        """Return the newest lines and some more, the oldest first, for `read_entries`. No others are looked at."""
+        """Return the newest lines and some more, oldest first, for `read_entries`. Reads only the end of the file."""
         most, found = limit + _TORN_LINES, list[bytes]()
         for path in [self._path, *map(self._older, range(1, _OLDER_FILES + 1))]:
             if len(found) < most:
@@ -111,7 +111,7 @@ class AuditLog:
 
 
 def read_entries(lines: Iterable[bytes], limit: int) -> list[AuditEntry]:
-    """Return the last entries of the log, without those that were torn by a crash. It takes 5 us for each."""
+    """Return the last entries of the log, without those torn by a crash. Takes 5 us per entry."""
     names, found = AuditEntry.__dataclass_fields__, list[AuditEntry]()
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The fleet's own certificate authority: made at the tracker's first start, kept in its state directory.
+"""The fleet's own certificate authority: created at the tracker's first start, stored in its state directory.
 
 The tracker's own certificate is made anew at each start and before it expires, so that it is in no file.
 """
@@ -27,7 +27,7 @@ _FILE = "authority.pem"
 
 
 class Authority:
-    """Signs the certificates of one fleet. Its certificates live by the machine's clock, as TLS does."""
+    """Signs the certificates of one fleet. Validity follows the machine's clock, as in TLS."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._own = credentials
@@ -47,7 +47,7 @@ class Authority:
         return self._own.authority_pem
 
     def shown(self) -> Credentials:
-        """Return the tracker's current credentials. Called by gRPC's threads, too."""
+        """Return the tracker's current credentials. Also called by gRPC's threads."""
         with self._lock:
             now = dt.datetime.now(dt.UTC)
             if self._shown is None or needs_renewal(self._shown.certificate_pem, now):
@@ -61,7 +61,7 @@ class Authority:
     def serve_account(
         self, store: CredentialStore, address: str, *, home: Path, is_revoked: Callable[[str], bool]
     ) -> None:
-        """Give this account the credentials of this tracker's admin: reading its state would suffice anyway.
+        """Give this account credentials as the tracker's admin: it can read the tracker's state anyway.
 
         The key stays the same from start to start, since leases belong to it, unless it was revoked.
         """
@@ -78,7 +78,7 @@ class Authority:
 
 
 def open_authority(folder: Path) -> Authority:
-    """Read the authority in a tracker's state directory, making one when there is none.
+    """Read the authority in a tracker's state directory, creating one if missing.
 
     Raises:
         ConfigError: the file holds something else, or others can read it.

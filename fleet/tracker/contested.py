@@ -1,4 +1,4 @@
-"""Two agents under one name: when the one that has it, and the reader of the tracker's log, are told of the other."""
+"""Rate-limits warnings about two agents claiming one device name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ContestedNames:
         self._told_at_sec: dict[str, float] = {}
 
     def is_news(self, device_name: str) -> bool:
-        """Tell whether to say that another agent wants this name; then it is none for ten minutes."""
+        """Tell whether to report that another agent claims this name; at most once in ten minutes."""
         now = self._clock.monotonic_sec()
         if now < self._told_at_sec.get(device_name, -math.inf) + _AGAIN_SEC:
             return False

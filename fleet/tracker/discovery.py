@@ -1,4 +1,4 @@
-"""Finding a tracker on the local network by zeroconf (mDNS), service type `_tvm-fleet._tcp.local.`.
+"""Discovery of a tracker on the local network by zeroconf (mDNS), service type `_tvm-fleet._tcp.local.`.
 
 A convenience, never a requirement: where multicast does not work, people give addresses by hand.
 """
@@ -28,7 +28,7 @@ _ASK_MS = 3_000
 
 
 class Advertisement:
-    """Shows a tracker on the network while it is open."""
+    """Advertises a tracker on the network while it is open."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -41,7 +41,7 @@ class Advertisement:
         self._task = asyncio.create_task(self._register(), name="advertise tracker")
 
     async def close(self) -> None:
-        """Take it off the network. Idempotent."""
+        """Withdraw the advertisement. Idempotent."""
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -57,7 +57,7 @@ class Advertisement:
     async def _register(self) -> None:
         try:
             addresses = _own_addresses(self._host)
-            # A tracker that only this machine reaches is shown to this machine only.
+            # A tracker on the loopback interface is advertised to this machine only.
             interfaces: list[str | int] | InterfaceChoice = (
                 ["127.0.0.1"] if is_loopback(self._host) else InterfaceChoice.Default
             )
@@ -77,7 +77,7 @@ class Advertisement:
 
 
 async def find_tracker(timeout_sec: float = _LOOK_SEC) -> str | None:
-    """Return "host:port" of the first tracker that answers, None when none does."""
+    """Return "host:port" of the first tracker that answers, or None."""
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     tasks: set[asyncio.Task[None]] = set()
 
@@ -120,7 +120,7 @@ def _own_addresses(host: str) -> list[str]:
         return [host]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which own address a packet would leave from
+            probe.connect(("192.0.2.1", 9))  # sends nothing: determines the local address of the route
             return [str(probe.getsockname()[0])]
         except OSError:
             return ["127.0.0.1"]

@@ -1,4 +1,4 @@
-"""Runs the state: applies the events of one turn of the loop, writes the changes, then lets the effects out.
+"""Runs the state: applies the events of one turn of the loop, writes the changes, then releases the effects.
 
 Nothing leaves the tracker before the journal has it, and many events share one commit. A turn ends after a few
 milliseconds, so that messages are read between two: the rest waits for the next. After the loop stood still, timers
@@ -140,12 +140,12 @@ class Engine:
             logger.warning("slow turn", extra={"took_sec": round(took_sec, 3), "events": count})
 
     def _is_enough(self, effects: list[ev.Effect], started_sec: float) -> bool:
-        """Tell whether this turn has done as much as others can wait for."""
+        """Tell whether this turn has done as much as other tasks can wait for."""
         is_much = len(effects) >= _TURN_EFFECTS or len(self._state.changes) >= _TURN_CHANGES
         return is_much or time.perf_counter() - started_sec >= _TURN_SEC
 
     def _is_listening(self) -> bool:
-        """Tell whether messages that came in time may be unread, because the loop stood still a moment ago."""
+        """Tell whether timely messages may be unread, because the loop stalled a moment ago."""
         loop = asyncio.get_running_loop()
         now_sec = loop.time()
         late_sec = now_sec - self._beat.when() if self._beat else 0.0
@@ -163,7 +163,7 @@ class Engine:
         self._is_listening()
 
     def _commit(self, effects: list[ev.Effect], now: float) -> list[ev.Effect]:
-        """Write the changes and return the effects that may leave."""
+        """Write the changes and return the effects that may be sent."""
         self._collect()
         try:
             self._journal.write(self._unwritten)
@@ -193,7 +193,7 @@ class Engine:
         self._unwritten.requests |= changes.requests
 
     def _set_timer(self, now: float) -> None:
-        """Have the next turn come when there is something to do."""
+        """Schedule the next turn."""
         loop = asyncio.get_running_loop()
         if self._timer:
             self._timer.cancel()

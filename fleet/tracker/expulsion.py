@@ -13,14 +13,14 @@ from fleet.wire.open_streams import OpenStreams
 
 
 class Expulsion:
-    """Ends streams and leases of keys. Its next calls are refused by the guard, since the list of members says so."""
+    """Ends streams and leases of revoked keys. Their next calls are refused by the guard, which checks the members."""
 
     def __init__(self, engine: Engine, streams: OpenStreams) -> None:
         self._engine = engine
         self._streams = streams
 
     async def expel(self, key_id: str, error: FleetError) -> list[str]:
-        """End all that a key has; return the names of the leases among it, sorted.
+        """End all streams, leases and devices of a key; return the sorted names of the leases.
 
         The streams end first: their requests are dropped then, and must not be granted the leases that end here.
         """
@@ -31,7 +31,7 @@ class Expulsion:
         return [effect.lease.name for found in effects for effect in found if isinstance(effect, ev.Revoked)]
 
     def _reason(self, lease: LeaseEntry, key_id: str) -> str:
-        """Say why a lease ends with a key; empty: it does not."""
+        """Return the reason why a lease ends with a key; empty: it does not."""
         if key_of(lease.client_id) == key_id:
             return "the key of its holder was revoked"
         served_by = self._engine.queries.leased_device(lease).agent_key_id

@@ -1,4 +1,4 @@
-"""The last hour of every device's readings, in memory only: 15 kB a device at most, whatever its agent says.
+"""The last hour of every device's readings, in memory only: at most 15 kB per device.
 
 Agents report every few seconds. One report every ten seconds is kept, and only the numbers in it that people plot. Each
 number has a ring of its own, made when the device first reports it.
@@ -21,13 +21,13 @@ KEPT = ("temp_c", "freq_hz", "reference_sec", "power_w", "cpu_busy", "load_1min"
 
 
 class History(Observer):
-    """Rings of samples, by device."""
+    """Ring buffers of samples, by device."""
 
     def __init__(self) -> None:
         self._rings: dict[str, _Ring] = {}
 
     def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
-        """Keep these readings unless the last ones kept are younger than ten seconds."""
+        """Store these readings unless the last stored ones are younger than ten seconds."""
         ring = self._rings.setdefault(device_name, _Ring())
         if at_sec < ring.newest_sec - SAMPLE_SEC:
             # The clock was set back: samples from the future would keep new ones out.
@@ -36,7 +36,7 @@ class History(Observer):
             ring.add(telemetry, at_sec)
 
     def on_change(self, changes: Changes) -> None:
-        """Forget devices that are gone for good."""
+        """Drop the history of forgotten devices."""
         for name, device in changes.devices.items():
             if device is None:
                 self._rings.pop(name, None)
@@ -48,7 +48,7 @@ class History(Observer):
 
 
 class _Ring:
-    """Rings of full length from the start: a tracker's memory does not grow for an hour."""
+    """Ring buffers of full length from the start, so that a tracker's memory does not grow for an hour."""
 
     def __init__(self) -> None:
         self._times = array("d", [-math.inf]) * SAMPLES

@@ -181,7 +181,9 @@ def auditor(audit: AuditLog, clock: Clock, name_of: Callable[[str], str]) -> Cal
 
 
 def _subject(attempt: Attempt, name_of: Callable[[str], str]) -> str:
-    """Return the object of a call; of a stream, its opener. A hello may be long, and a client's id is secret."""
+    """Return the object of a call; for a stream, its first message. A hello may be long, and a client's id is
+    secret.
+    """
     match attempt.request:
         case AttachRequest(hello=hello):
             names = [device.name for device in hello.devices[:_SHOWN_DEVICES]]
@@ -197,7 +199,7 @@ def _subject(attempt: Attempt, name_of: Callable[[str], str]) -> str:
 
 
 def _joiner(request: pb.JoinRequest, name_of: Callable[[str], str]) -> dict[str, str]:
-    """Return name, key and token of a Join call, even of a refused one, so that an admin can compare the key."""
+    """Return name, key and token of a Join call, including a refused one, so that an admin can compare the key."""
     try:
         key_id = key_id_of(read_request(request.certificate_request))
     except InvalidRequest:
@@ -207,7 +209,7 @@ def _joiner(request: pb.JoinRequest, name_of: Callable[[str], str]) -> dict[str,
 
 
 def _shown(request: Message, hidden: Iterable[str]) -> str:
-    from google.protobuf.json_format import MessageToJson  # takes 3 ms, which no tracker's start has to wait for
+    from google.protobuf.json_format import MessageToJson  # takes 3 ms, which would delay the tracker's start
 
     sanitize = type(request)()
     sanitize.CopyFrom(request)

@@ -1,4 +1,4 @@
-"""The tracker's three gRPC services: messages in, events to the engine; effects back, messages out."""
+"""The tracker's lease service: converts messages to events for the engine, and effects back to messages."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LeaseServicer(Observer):
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
     def on_effect(self, effect: ev.Effect) -> None:
-        """Send an effect to its client, if it is there."""
+        """Send an effect to its client, if connected."""
         if not isinstance(effect, ev.ClientEffect):
             return
         outbox = self.outboxes.get(effect.client_id)
@@ -189,7 +189,7 @@ class LeaseServicer(Observer):
         return lease_service_pb2.ResetEpochsResponse(epoch=fence.epoch)
 
     async def refresh_positions(self) -> None:
-        """Keep telling clients how their requests move up; runs until cancelled."""
+        """Report changed queue positions to clients; runs until cancelled."""
         while True:
             await asyncio.sleep(_REFRESH_SEC)
             for client_id, outbox in list(self.outboxes.items()):
@@ -214,7 +214,7 @@ class LeaseServicer(Observer):
         return ev.ClientConnected(client_id, holder, caller.key_id, note, is_admin=is_admin)
 
     def _check_limits(self, connected: ev.ClientConnected) -> None:
-        """Refuse one stream too many.
+        """Refuse a stream beyond the limits.
 
         Raises:
             LimitReached: of everybody, or of this user.
@@ -222,7 +222,7 @@ class LeaseServicer(Observer):
         limits = self._queries.limits
         if len(self.outboxes) >= limits.max_clients:
             raise LimitReached(f"{len(self.outboxes)} clients are connected, and no more may be; try again later")
-        # Counted only where it can matter: a loop over all for each new one would be quadratic.
+        # Counted only if it can matter: a loop over all clients for each new one would be quadratic.
         if len(self.outboxes) >= limits.max_clients_per_user:
             own = sum(1 for other in self._connected_by.values() if other.user == connected.user)
             if own >= limits.max_clients_per_user:

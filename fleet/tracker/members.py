@@ -124,7 +124,7 @@ class Members:
         self._connection.close()
 
     async def bind(self, names: Sequence[str], key_id: str, now: float) -> None:
-        """Give those names that belong to nobody to a key. Nobody else gets them while this is written.
+        """Bind the unowned ones of these names to a key. Nobody else gets them during the write.
 
         Raises:
             DiskFull: this cannot be remembered, so it was not done.
@@ -142,7 +142,7 @@ class Members:
                     self._keys.pop(name, None)
             raise
         self._keys |= dict.fromkeys(free, key_id)
-        for name in free:  # not where this was cancelled: then the next one writes again
+        for name in free:  # not if this was cancelled: then the next call writes again
             self._unwritten.pop(name, None)
 
     def names_of(self, key_id: str) -> list[str]:
@@ -150,7 +150,7 @@ class Members:
         return sorted(name for name, owner in self._keys.items() if owner == key_id)
 
     def unbind(self, name: str) -> str:
-        """Free a device name; return the key that had it.
+        """Unbind a device name; return the key that owned it.
 
         Raises:
             NotFound: it is nobody's.
@@ -182,12 +182,12 @@ class Members:
         return f"{caller.name}#{caller.key_id[:8]}" if earlier else caller.name
 
     def is_revoked(self, key_id: str) -> bool:
-        """Tell whether a key is no member's any more."""
+        """Tell whether a key is revoked."""
         known = self._members.get(key_id)
         return known is not None and known.revoked_at_sec is not None
 
     def revoked_keys(self) -> list[str]:
-        """Return the keys that are no member's any more, sorted."""
+        """Return the revoked keys, sorted."""
         return sorted(filter(self.is_revoked, self._members))
 
     def refuse_revoked(self, key_id: str) -> None:
@@ -218,11 +218,11 @@ class Members:
         """Write the noted members down. A member missed by a kill of the tracker is noted again at its next call."""
         noted, self._noted = self._noted, {}
         if noted:
-            with contextlib.suppress(DiskFull):  # a list that lacks somebody is no reason to refuse him
+            with contextlib.suppress(DiskFull):  # members missing from the list are no reason to refuse them
                 await self._write_aside(_NOTE_MEMBER, list(map(_row, noted.values())))
 
     def find(self, beginning: str) -> str:
-        """Return the key that begins like this.
+        """Return the key with this prefix.
 
         Raises:
             NotFound: there is none.
@@ -271,7 +271,7 @@ class Members:
         self._write("INSERT INTO join_tokens VALUES (?, ?, ?, ?, ?, ?)", [values])
 
     def tokens(self, now: float) -> list[WaitingToken]:
-        """Return those that can still be used, the oldest first."""
+        """Return the usable tokens, oldest first."""
         rows = self._connection.execute(
             "SELECT * FROM join_tokens WHERE expires_at_sec > ? ORDER BY created_at_sec, digest", (now,)
         )
@@ -331,7 +331,7 @@ class Members:
         return next(name for name in _numbered(printable_name(wanted)) if name not in taken)
 
     def revoke_token(self, token_id: str, now: float) -> None:
-        """Make a join token useless.
+        """Invalidate a join token.
 
         Raises:
             NotFound: there is none with this id.
@@ -348,7 +348,7 @@ class Members:
             raise self._full(error) from error
 
     async def _write_aside(self, statement: str, rows: Sequence[_Row]) -> None:
-        """Write while the loop goes on: syncing takes a disk tens of milliseconds."""
+        """Write on a thread: a disk takes tens of milliseconds to sync."""
         async with self._aside:
             await asyncio.to_thread(self._write_in_thread, statement, rows)
 

@@ -47,7 +47,7 @@ def lease_of(entry: LeaseEntry) -> Lease:
 
 
 def make_token(lease: LeaseEntry, signer: TokenSigner, queries: Queries) -> lease_pb2.Token:
-    """Sign the proof of a lease as it is now."""
+    """Sign the proof of a lease's current state."""
     claims = Claims(
         lease_name=lease.name,
         device_name=lease.device_name,
@@ -133,7 +133,7 @@ def _obstacle_text(standing: Standing) -> str:
 def effect_to_proto(
     effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, queries: Queries, signer: TokenSigner
 ) -> lease_service_pb2.TrackerEvent:
-    """Return the message that tells a client of an effect."""
+    """Return the message that reports an effect to a client."""
     message = lease_service_pb2.TrackerEvent()
     match effect:
         case ev.Granted(_, lease):
@@ -158,7 +158,7 @@ def effect_to_proto(
 
 
 def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.Event | None:
-    """Convert a client's event; None for a job, and for events that only newer clients know."""
+    """Convert a client's event; None for a job, and for unknown events of newer clients."""
     match message.WhichOneof("kind"):
         case "acquire":
             acquire = message.acquire

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Outbox(Generic[T]):
-    """Items on their way to one peer.
+    """Bounded queue of items for one peer.
 
     A peer that does not read loses its stream instead of filling the tracker's memory.
     """
@@ -54,18 +54,18 @@ class Outbox(Generic[T]):
         self.close()
 
     def cut(self) -> None:
-        """End the stream now and lose unsent items, since the sender may be stuck in a write that never ends."""
+        """End the stream now and lose unsent items, since the sender may be blocked for ever."""
         self._items.clear()
         self.close()
         if self._task:
             self._task.cancel()
 
     async def wait_drained(self) -> None:
-        """Wait until the peer has taken enough to be sent more."""
+        """Wait until the peer has taken enough for more to be sent."""
         await self._drained.wait()
 
     async def take(self, limit: int, timeout_sec: float | None = None) -> list[T] | None:
-        """Return the next items, at most `limit`; none after `timeout_sec`; None when the stream is over.
+        """Return the next items, at most `limit`; none after `timeout_sec`; None at the end of the stream.
 
         Raises:
             FleetError: the error that ends the stream.

@@ -1,4 +1,5 @@
-"""Paces long work so that others get their turns: in portions of less than a millisecond, one in each turn of the loop.
+"""Paces long work so that other tasks get their turns: in portions of less than a millisecond, one per turn of the
+loop.
 
 A pause after each portion is not enough where a thousand tasks have long work at once, as after a restart, when every
 agent says hello: each would do a portion in the same turn.
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 class Pace:
-    """Lets one portion after the other into the loop, of all tasks in the order in which they ask. For one loop."""
+    """Admits one portion at a time, in FIFO order of all tasks. For one loop."""
 
     def __init__(self) -> None:
         self.portions = 0
@@ -23,7 +24,7 @@ class Pace:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        """Return when a portion may be done. It lasts until the task waits for something again."""
+        """Wait until a portion may run. It lasts until the task awaits something again."""
         loop = asyncio.get_running_loop()
         mine = loop.create_future()
         self._waiting.append(mine)
@@ -34,7 +35,7 @@ class Pace:
     def _let_in(self) -> None:
         while self._waiting:
             first = self._waiting.popleft()
-            if not first.done():  # else its task was cancelled
+            if not first.done():  # otherwise its task was cancelled
                 self.portions += 1
                 first.set_result(None)
                 break
@@ -43,5 +44,5 @@ class Pace:
 
 
 def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield these items in order, so many in each portion."""
+    """Yield these items in order, with a fixed number per portion."""
     return (items[start : start + size] for start in range(0, len(items), size))

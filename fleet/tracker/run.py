@@ -27,8 +27,7 @@ def run_tracker(options: TrackerOptions) -> int:
         FleetError: it cannot start.
     """
     logs.setup(options.log_level)
-    # Garbage dies young, and nothing should wait for its collection. Young objects are few and collected often; all
-    # objects of a large fleet seldom.
+    # Most garbage is young: young objects are few and collected often; all objects of a large fleet rarely.
     gc.set_threshold(700, 3, 20_000)
     forbid_inspection()
     raise_file_limit()

@@ -141,7 +141,7 @@ class Tracker:
         self.authority = open_authority(directory)
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
-        # The clients' time of grace begins now: what a slow disk took to open is none of it.
+        # The clients' grace period begins now: it excludes the time that a slow disk took to open.
         self.state = TrackerState.restore(durable, self._clock.now_sec(), self._limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
@@ -199,7 +199,7 @@ class Tracker:
         while True:
             await asyncio.sleep(_MEMBERS_SEC)
             await self.members.write_noted()
-            self.guard.streams.end_expired(time.time())  # certificates live by the machine's clock, as TLS does
+            self.guard.streams.end_expired(time.time())  # certificates follow the machine's clock, as in TLS
 
     def _make_guard(self) -> Guard:
         secret = self._secret = PlainSecret(secret=secrets.token_bytes(32)) if self.options.is_plain else None
@@ -211,7 +211,7 @@ class Tracker:
         )
 
     def _serve_account(self) -> None:
-        """Leave this account its clients' credentials, before any of them can connect.
+        """Store this account's client credentials before any client can connect.
 
         Raises:
             ConfigError: it cannot be written, so that nobody could be this tracker's admin.
@@ -231,7 +231,7 @@ class Tracker:
 
 
 def lock_directory(directory: Path) -> IO[str]:
-    """Make a state directory this process's own until the file is closed.
+    """Lock a state directory for this process until the file is closed.
 
     Raises:
         ConfigError: another tracker uses it, or it cannot be made.
@@ -250,7 +250,7 @@ def lock_directory(directory: Path) -> IO[str]:
         raise ConfigError(
             f"another tracker (process {owner}) uses {directory}; stop it or name another --state-dir"
         ) from error
-    with contextlib.suppress(OSError):  # the owner is only for people: a full disk must not stop us
+    with contextlib.suppress(OSError):  # the owner is only informative: a full disk must not stop us
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), str(os.getpid()).encode())
     return lock

@@ -13,7 +13,7 @@ M = TypeVar("M")
 
 
 async def first_message(messages: AsyncIterator[M], timeout_sec: float) -> M | None:
-    """Return the first message of a stream; None when it ended without any.
+    """Return the first message of a stream; None if it ended without any.
 
     Raises:
         InvalidRequest: none came in time. Silent streams would stay for ever.
@@ -26,7 +26,7 @@ async def first_message(messages: AsyncIterator[M], timeout_sec: float) -> M | N
 
 
 def when_over(callback: Callable[[], None]) -> None:
-    """Call back when the stream that this task serves is over, however it ends, also while an answer is being sent.
+    """Call back when the stream served by this task ends, however it ends, also while an answer is being sent.
 
     gRPC's own callbacks keep each other, the stream and all that it had, until Python looks for garbage, which a
     tracker seldom does: 10 kB for each stream that there ever was.

@@ -8,7 +8,7 @@ NAME = "fleet-tracker.service"
 
 
 def unit_text(command: Sequence[str]) -> str:
-    """Return a unit for `systemctl --user` that runs a command and starts it again whenever it ends.
+    """Return a unit for `systemctl --user` that runs a command and restarts it whenever it ends.
 
     Args:
         command: absolute path of the program and its arguments.
@@ -37,7 +37,7 @@ WantedBy=default.target
 
 
 def _quoted(word: str) -> str:
-    """Quote as systemd reads it: backslashes and quotes escaped, % and $ doubled."""
+    """Quote for systemd: backslashes and quotes escaped, % and $ doubled."""
     if "\n" in word or "\r" in word:
         raise ValueError(f"{word!r} has a line end")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")

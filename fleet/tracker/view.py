@@ -1,4 +1,4 @@
-"""The fleet as people see it: snapshots, with readings and jobs, which are not worth a journal.
+"""Snapshots of the fleet, including readings and jobs, which are not in the journal.
 
 A snapshot is of one moment, and nobody waits for it: each device's part is kept, encoded, and remade after changes, a
 portion at a time, until few are left. Those are made in the moment itself, which then only references the existing
@@ -36,7 +36,7 @@ _MOST_PORTIONS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedSnapshot:
-    """The fleet at one moment."""
+    """The fleet at one moment, encoded."""
 
     version: int
     content: bytes
@@ -47,7 +47,7 @@ class EncodedSnapshot:
 
 
 class FleetView(Observer):
-    """Makes snapshots. Each part is kept until its content changes, the snapshot until anything does."""
+    """Makes snapshots. Each part is cached until its content changes, the snapshot until anything does."""
 
     def __init__(self, queries: Queries, clock: Clock, pace: Pace) -> None:
         self._queries = queries
@@ -73,7 +73,7 @@ class FleetView(Observer):
         return self._queries.version + self._own_version
 
     def on_change(self, changes: Changes) -> None:
-        """Have the parts of changed devices made anew when they are needed."""
+        """Mark the parts of changed devices as stale."""
         for name in chain(changes.devices, changes.leases):
             if self._queries.device(name) is not None:
                 self._stale[name] = None
@@ -82,7 +82,7 @@ class FleetView(Observer):
                 self._forget_device(name)
 
     def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
-        """Show these readings."""
+        """Store these readings for the next snapshot."""
         self._telemetry[device_name] = telemetry
         if self._queries.device(device_name) is not None:
             self._stale[device_name] = None
@@ -95,12 +95,12 @@ class FleetView(Observer):
             self._own_version += 1
 
     def lose_client(self, client_id: str) -> None:
-        """Show the running jobs of a client that is gone as interrupted."""
+        """Show the running jobs of a disconnected client as interrupted."""
         if self._jobs.lose_client(client_id, self._clock.now_sec()):
             self._own_version += 1
 
     async def shown(self) -> EncodedSnapshot:
-        """Return the fleet at one moment. Yields to the event loop first: sending a large one takes gRPC 3 ms."""
+        """Return an encoded snapshot. Yields to the event loop first: sending a large one takes gRPC 3 ms."""
         async with self._making:
             if self._shown.version != self.version:
                 await self._catch_up()
@@ -110,7 +110,7 @@ class FleetView(Observer):
         return shown
 
     async def _catch_up(self) -> None:
-        """Make parts until few are left for the moment of the snapshot; more become stale meanwhile."""
+        """Remake parts until few stale ones are left for the moment of the snapshot; more become stale meanwhile."""
         for _ in range(_MOST_PORTIONS * (1 + len(self._stale) // _PORTION)):
             if len(self._stale) <= _PORTION:
                 return
@@ -131,7 +131,7 @@ class FleetView(Observer):
                 self._leases[name] = device.lease.name, _encoded(shown)
 
     async def _make_snapshot(self) -> EncodedSnapshot:
-        """Take hold of this moment and put it together: protobuf joins the repeated fields of messages in a row."""
+        """Assemble the current snapshot: protobuf joins the repeated fields of concatenated messages."""
         await self._pace.turn()
         queries = self._queries
         self._make_parts(len(self._stale))
@@ -161,7 +161,7 @@ class FleetView(Observer):
         return EncodedSnapshot(version=version, content=b"".join(parts))
 
     async def _sorted(self, leases: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Sort by name, portions first: Python's sort is fast on ordered parts, and the rest takes a moment."""
+        """Sort by name, portion by portion first: Python's sort is fast on presorted parts."""
         runs: list[tuple[str, bytes]] = []
         for portion in portions(leases, _PORTION_KEPT):
             await self._pace.turn()

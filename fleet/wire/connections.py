@@ -141,7 +141,7 @@ class Connections:
             _hang_up(files[number], number)
 
     def _forget(self, peer: Peer, number: int | None) -> None:
-        if self._members.get(peer) == number:  # else a new connection was recorded meanwhile
+        if self._members.get(peer) == number:  # otherwise a new connection was recorded meanwhile
             self._members.pop(peer, None)
 
 

@@ -19,7 +19,7 @@ _LONGEST_STALL_SEC = 2.0
 
 @asynccontextmanager
 async def fair_timeout(limit_sec: float) -> AsyncIterator[None]:
-    """As `asyncio.timeout`, but pending input is read first.
+    """Like `asyncio.timeout`, but process pending input before firing.
 
     Raises:
         TimeoutError: the block takes longer.

@@ -1,4 +1,4 @@
-"""Servers of gRPC that no peer can end.
+"""Works around a gRPC bug by which a peer can end a server with a malformed method name.
 
 Since 1.84 grpc.aio reads the name of each call's method as UTF-8 in the loop that takes calls: one with other bytes
 ended that loop, and the server closed its port for good (seen with 1.84 and 1.85, in `_server_main_loop`). A call to a
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class _SturdyServer(cygrpc.AioServer):  # type: ignore[misc] # gRPC's inner class has no types
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
         if method is None:
-            return asyncio.get_running_loop().create_future()  # never done: those calls are taken below
+            return asyncio.get_running_loop().create_future()  # never done: those calls are handled below
         future: asyncio.Future[Any] = super()._make_request_call_future(None if method == _PATH else method)
         return future
 
@@ -55,13 +55,13 @@ def make_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
 
 
 def needs_hook(version: str) -> bool:
-    """Tell whether a server of this version of grpcio may be ended by a method's name, unless that is prevented."""
+    """Tell whether a method's name can end a server of this version of grpcio without the workaround."""
     major, minor, *_ = version.split(".")
     return (int(major), int(minor)) >= _FIRST_WITH_HOOK
 
 
 def add_methods(server: grpc.aio.Server, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
-    """Have a server that `make_server` made, or another one, answer the calls of a service, by its methods' names."""
+    """Add the methods of a service to a server made by `make_server`, or to any other."""
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(handlers)),))
     if isinstance(getattr(server, "_server", None), _SturdyServer):
         _register(server, service, handlers)

@@ -59,7 +59,7 @@ async def join(
     key_pem: bytes | None = None,
     roles: frozenset[Role] = frozenset(ROLES),
 ) -> tuple[Credentials, Identity]:
-    """Use up a join token; return credentials for the tracker at an address, and the identity in them.
+    """Redeem a join token; return credentials for the tracker at an address, and the identity in them.
 
     Args:
         name: name shown to others, unless the token has a note.
@@ -105,7 +105,7 @@ async def admit_own_agent(address: str, admin: Credentials, *, name: str, key_pe
 
 
 async def renewed(address: str, credentials: Credentials, now: dt.datetime) -> Credentials | None:
-    """Return the same credentials with a newer certificate; None: it is not time yet.
+    """Return the same credentials with a newer certificate; None: renewal is not due yet.
 
     Raises:
         TrackerUnavailable: the tracker does not answer.
@@ -121,7 +121,7 @@ async def renewed(address: str, credentials: Credentials, now: dt.datetime) -> C
 
 
 async def find_proof(address: str, store: CredentialStore) -> Proof | None:
-    """Return this account's credentials for a tracker: those kept for its address, else those for its authority.
+    """Return this account's credentials for a tracker: those stored for its address, else those for its authority.
 
     Raises:
         ConfigError: they cannot be used.
@@ -153,7 +153,7 @@ async def _proof_by_authority(address: str, store: CredentialStore) -> Proof | N
 
 
 async def renew_account(address: str, proof: Proof, store: CredentialStore) -> None:
-    """Renew this account's certificate for a tracker, wherever it is kept, when it is time.
+    """Renew this account's certificate for a tracker, wherever it is stored, if it is due.
 
     Best effort: weeks are left then.
     """
@@ -168,7 +168,9 @@ async def renew_account(address: str, proof: Proof, store: CredentialStore) -> N
 
 
 def why_no_tracker(address: str, credentials: Credentials) -> str:
-    """Find out why a tracker cannot be reached, in a sentence; empty: nothing answers there, or all is well by now."""
+    """Return why a tracker cannot be reached, in a sentence; empty: nothing answers there, or it is reachable by
+    now.
+    """
     context = _context(credentials)
     try:
         with (
@@ -208,7 +210,7 @@ async def _answer(call: Awaitable[T]) -> T:
 
 
 def _shown_authority(address: str) -> bytes:
-    """Return the authority's certificate that a tracker shows, PEM. Nothing about it is verified yet."""
+    """Return the authority's certificate that a tracker presents, PEM, unverified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the certificate is compared with the token's fingerprint
@@ -238,7 +240,7 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, content: bytes) -> None:
-    """Python's TLS takes a key from a file only: from one in memory, which no killed process leaves behind."""
+    """Load a key through an in-memory file: Python's TLS takes files only, and a file on disk would survive a kill."""
     file = os.memfd_create("key")
     try:
         os.write(file, content)

@@ -132,7 +132,7 @@ def module_kind_from_proto(value: int) -> ModuleKind:
 
 
 def evaluator_to_proto(evaluator: Evaluator) -> measurement_pb2.Evaluator:
-    """Return the same on the wire.
+    """Convert an evaluator.
 
     Raises:
         InvalidRequest: a number that its field cannot carry.
@@ -154,7 +154,7 @@ def evaluator_from_proto(message: measurement_pb2.Evaluator) -> Evaluator:
 
 @functools.lru_cache(maxsize=64)
 def _read_evaluator(content: bytes) -> Evaluator:
-    """Read an evaluator. Cached: all trials of a job share one, and it is the slowest part of a trial to read."""
+    """Read an evaluator. Cached: all trials of a job share one, and it is the slowest part of a trial to parse."""
     message = measurement_pb2.Evaluator.FromString(content)
     return Evaluator(**{_OWN_NAMES.get(field.name, field.name): value for field, value in message.ListFields()})
 
@@ -248,7 +248,7 @@ def provenance_from_proto(message: measurement_pb2.Provenance) -> dict[str, obje
 
 
 def _facts_from_json(text: str) -> object:
-    """Read the owner's facts from an agent's message. Invalid JSON stays text: nothing decides by it."""
+    """Read the owner's facts from an agent's message. Invalid JSON stays text: no decision depends on it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -63,7 +63,7 @@ def _value(field: FieldDescriptor, value: object, *, has_defaults: bool) -> obje
 
 
 def _moment(value: Timestamp) -> str | None:
-    """Return a moment as text; None for one that no calendar has: an agent may send anything."""
+    """Return a moment as text; None outside the calendar's range: an agent may send anything."""
     try:
         return value.ToJsonString()
     except ValueError:

@@ -20,7 +20,7 @@ _END_SEC = 5.0
 
 
 class OpenStream:
-    """One stream, served by the task that made this."""
+    """One stream, with the task that serves it."""
 
     def __init__(self, key_id: str, ends_at_sec: float) -> None:
         self.key_id = key_id
@@ -32,27 +32,27 @@ class OpenStream:
         self._task = asyncio.current_task()
 
     def end(self, error: FleetError) -> None:
-        """Have it end with an error. Idempotent."""
+        """End the stream with an error. Idempotent."""
         if self.error is None and self._task is not None:
             self.error = error
             self._task.cancel()
 
     def is_cancelled_by_me(self) -> bool:
-        """Tell whether the cancellation that its task has just got came from `end`, and take it back then."""
+        """Tell whether the cancellation that its task has just received came from `end`, and undo it then."""
         if self.error is None or self._task is None:
             return False
         return self._task.uncancel() == 0
 
 
 class OpenStreams:
-    """All of one server."""
+    """All open streams of one server."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, set[OpenStream]] = {}
 
     @contextlib.contextmanager
     def entered(self, key_id: str, ends_at_sec: float) -> Iterator[OpenStream]:
-        """Know of a stream for the time of the block, which the stream's own task enters."""
+        """Register a stream for the duration of the block, which the stream's own task enters."""
         stream = OpenStream(key_id, ends_at_sec)
         self._by_key.setdefault(key_id, set()).add(stream)
         try:
@@ -65,7 +65,7 @@ class OpenStreams:
                 del self._by_key[key_id]
 
     async def end(self, key_id: str, error: FleetError) -> None:
-        """End the streams of a key; return when they are over."""
+        """End the streams of a key; return when they have ended."""
         streams = list(self._by_key.get(key_id, ()))
         for stream in streams:
             stream.end(error)

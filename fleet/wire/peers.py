@@ -92,7 +92,7 @@ class Guard:
         self.connections = Connections()
 
     def admit(self, rpc: str, context: CallContext) -> Identity:
-        """Return the caller.
+        """Authorise a call and return the caller.
 
         Raises:
             Unauthenticated: the caller does not know the secret, or came without a certificate where there is none.
@@ -105,7 +105,8 @@ class Guard:
         certificate = _certificate(context)
         if certificate is None:
             raise Unauthenticated("this server takes calls over TLS only, from members of its fleet")
-        if _ends_at_sec(certificate) <= time.time():  # TLS looks when a connection begins, and it may last for months
+        # TLS checks only at a connection's start, and a connection may last for months
+        if _ends_at_sec(certificate) <= time.time():
             raise Unauthenticated("the certificate of this connection has ended; connect again with a newer one")
         caller = _identity(certificate)
         if caller.role is not Role.STRANGER:
@@ -116,14 +117,14 @@ class Guard:
 
     @contextlib.contextmanager
     def serving(self, context: CallContext) -> Iterator[OpenStream]:
-        """Know of a caller's stream for the time of the block; see `streams`."""
+        """Register a caller's stream for the duration of the block; see `streams`."""
         certificate = _certificate(context)
         ends_at_sec = math.inf if certificate is None else _ends_at_sec(certificate)
         with self.streams.entered(caller_of(context).key_id, ends_at_sec) as stream:
             yield stream
 
     def note(self, rpc: str, context: CallContext, request: object, error: Exception | None) -> None:
-        """Write a call down, if it is one of those."""
+        """Audit a call, if the policy requires it."""
         if not rule_of(rpc).is_audited:
             return
         is_unknown = _certificate(context) is None and isinstance(error, Unauthenticated)
@@ -194,7 +195,7 @@ class _Configurations:
         """Return new credentials, or None if they have not changed."""
         try:
             return None if self._current() == self._shown else self.now()
-        except Exception:  # a thread of gRPC: its exception is lost, and so would be the connection
+        except Exception:  # in a thread of gRPC an exception would be lost, together with the connection
             logger.exception("cannot change the certificate that is shown")
             return None
 
@@ -207,7 +208,7 @@ def _certificate(context: CallContext) -> bytes | None:
 
 @functools.lru_cache(maxsize=4096)
 def _identity(certificate_pem: bytes) -> Identity:
-    """Reading a certificate takes 50 us, and few connections make many calls."""
+    """Return the identity in a certificate. Cached: reading one takes 50 us, and few connections make many calls."""
     from fleet.identity.certificates import read_identity  # clients read none, and it takes 15 ms
 
     return read_identity(certificate_pem)

@@ -1,4 +1,4 @@
-"""gRPC as the fleet uses it: stubs and handlers made from descriptors, and errors that keep their class on the way.
+"""gRPC for the fleet: stubs and handlers made from descriptors, and errors that keep their class in transit.
 
 `add_service` and `Stub` read the service descriptors in `*_pb2`, so no generated `_pb2_grpc` is needed: those refuse
 the older grpcio that some boards are stuck with.
@@ -121,7 +121,7 @@ def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) ->
 
 
 def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
-    """Make a server with the fleet's limits and keepalive. A larger request than this is refused before it has come."""
+    """Make a server with the fleet's limits and keepalive. Larger requests are refused before they are received."""
     return grpc_method_name_workaround.make_server(server_options(max_request_bytes))
 
 
@@ -167,7 +167,7 @@ def add_service(
     handlers = {}
     check_call = getattr(servicer, "check_call", _check_nothing)
     for method in descriptor.methods:
-        # On the wire, one request is a stream of one; for gRPC it makes the difference that it takes it in beforehand.
+        # On the wire a single request is a stream of one, but gRPC would receive it before the call starts.
         streams = "stream" if method.server_streaming else "unary"
         make_handler = getattr(grpc, f"stream_{streams}_rpc_method_handler")
         most_bytes = max_bytes_of(method.full_name)
@@ -187,14 +187,14 @@ def add_service(
 
 
 class Channel:
-    """A connection to one server, with the header that each of its calls carries."""
+    """A connection to one server, with a header for each of its calls."""
 
     def __init__(self, channel: grpc.aio.Channel, header: Header = ()) -> None:
         self.calls = channel
         self.header = header
 
     async def close(self) -> None:
-        """Hang up; calls under way are cancelled."""
+        """Close the channel; calls in progress are cancelled."""
         await self.calls.close(None)
 
     async def __aenter__(self) -> Self:
@@ -226,7 +226,7 @@ class Stub:
 
 
 def encoded(_: type[T], content: bytes) -> T:
-    """Return an answer for a servicer that is already encoded, in place of a message of this type."""
+    """Return a pre-encoded answer for a servicer, in place of a message of this type."""
     return cast("T", content)
 
 
@@ -255,7 +255,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -
 
 
 class _Parsed:
-    """The messages of a stream, parsed as they are taken. The first is kept until the stream was written down."""
+    """The messages of a stream, parsed lazily. The first is kept until the stream is audited."""
 
     def __init__(self, contents: AsyncIterable[bytes], parse: Callable[[bytes], object]) -> None:
         self._contents = contents
@@ -269,7 +269,7 @@ class _Parsed:
 
     async def __anext__(self) -> object:
         if self._iterator is None:
-            self._iterator = aiter(self._contents)  # not before: gRPC warns of one that is never used
+            self._iterator = aiter(self._contents)  # not before: gRPC warns of an unused one
         message = self._parse(await anext(self._iterator))
         if not self._is_begun:
             self._is_begun, self._first = True, message
@@ -283,7 +283,7 @@ class _Parsed:
                 await self._iterator.aclose()
 
     def take_first(self) -> object | None:
-        """Return the first message, once; None before it came."""
+        """Return the first message, once; None before its arrival."""
         first, self._first = self._first, None
         return first
 
@@ -329,7 +329,7 @@ class _Admission:
             request = await self._only(messages)
         finally:
             await messages.let_go()
-        self._admit(context)  # a call that was begun in time may end a membership's, or a lease's, time later
+        self._admit(context)  # a call that began in time may end after its membership or lease
         return request
 
     def _admit(self, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recover the server's status after a failed write, which gRPC reports instead."""
+"""Recover the server's status after a failed write (grpc#36066)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOKS = 100
 
 
 class Ending:
-    """Remembers how the server ended a call that this side may still write to.
+    """Records the status with which the server ended a call that this side may still write to.
 
     If a write fails because the server has ended the call, grpc.aio reports INTERNAL instead of the server's own error
     (https://github.com/grpc/grpc/issues/36066). That error arrived earlier and is kept here, or arrives a moment later.
@@ -30,7 +30,8 @@ class Ending:
 
     async def settle(self) -> None:
         """Wait for the server's own error after a write has failed, but no longer than it may take to arrive."""
-        for _ in range(_LOOKS):  # looks, not a time: this process may stall, and reads pending input afterwards
+        # a number of checks, not a time: this process may stall, and reads pending input afterwards
+        for _ in range(_LOOKS):
             if self._told is not None and not _is_of_this_side(self._told):
                 return
             await asyncio.sleep(_LOOK_AGAIN_SEC)
@@ -50,12 +51,12 @@ class Ending:
 
 
 def _is_of_this_side(error: grpc.aio.AioRpcError) -> bool:
-    """Tell whether grpc.aio made up an error for a write that failed: a server's own comes with its trailers."""
+    """Tell whether grpc.aio generated an error for a failed write: a server's own has trailers."""
     return error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()
 
 
 def _at_once(answer: Coroutine[object, None, T]) -> T | None:
-    """Return the answer of a call that is done, without waiting."""
+    """Return the answer of a completed call without waiting."""
     try:
         answer.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Messages of strangers, made fit to be shown: every text within them, see `fleet.base.text`."""
+"""Sanitizes messages of untrusted peers: every text in them, see `fleet.base.text`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet.base.text import sanitize
 
 
 def sanitize_message(message: Message) -> None:
-    """Make every text in a message fit to be shown, names and keys of maps included, in place."""
+    """Sanitize every text in a message in place, including names and keys of maps."""
     for field, value in message.ListFields():
         entry = field.message_type if field.message_type and field.message_type.GetOptions().map_entry else None
         if entry is not None:
@@ -25,7 +25,7 @@ def sanitize_message(message: Message) -> None:
 
 
 def _clean_map(content: FieldDescriptor, entries: dict[str, str]) -> None:
-    """Clean a map of text to text; others are left alone."""
+    """Sanitize a map from text to text; others are unchanged."""
     if content.type != FieldDescriptor.TYPE_STRING:
         return
     for key, text in list(entries.items()):

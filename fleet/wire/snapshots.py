@@ -62,7 +62,7 @@ def job_from_proto(message: job_pb2.Job) -> JobStatus:
         activity=message.activity,
         trials_repeated=message.trials_repeated,
         decision=message.decision,
-        share_done=min(1.0, max(0.0, message.share_done)),  # in this order, so that no NaN comes through
+        share_done=min(1.0, max(0.0, message.share_done)),  # in this order, so that no NaN passes
     )
 
 

@@ -1,4 +1,4 @@
-"""Places for streams of one kind: so many in all, and so many of one member, so that nobody takes all of them."""
+"""Limits the number of streams of one kind, in total and per member, so that no member takes all of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from fleet.errors import LimitReached
 
 
 class StreamLimits:
-    """Used from one event loop."""
+    """Counter of streams. Used from one event loop."""
 
     def __init__(self, most: int, *, most_of_one: int, what: str) -> None:
-        """Args:
-        most: in all.
-        most_of_one: of one key; without TLS there is one.
-        what: activity of admitted callers, "read snapshots here".
+        """Args: most: in total. most_of_one: per key; without TLS there is one. what: activity of admitted callers,
+        "read snapshots here".
         """
         self._most = most
         self._most_of_one = most_of_one
@@ -25,7 +23,7 @@ class StreamLimits:
 
     @contextlib.contextmanager
     def taken(self, key_id: str) -> Iterator[None]:
-        """Have a place for the time of the block.
+        """Hold a slot for the duration of the block.
 
         Raises:
             LimitReached: there is none.

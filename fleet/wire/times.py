@@ -1,4 +1,4 @@
-"""Times and lengths of time on the wire."""
+"""Times and durations on the wire."""
 
 from __future__ import annotations
 

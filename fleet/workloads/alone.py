@@ -1,4 +1,4 @@
-"""One operator of a model as a program of its own: scheduled as the model has it, with its weights packed."""
+"""Builds one operator of a model as a separate program: scheduled as in the model, with its weights packed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Puts schedules into a lowered model: replays each on its function, and packs the constants that it wants packed."""
+"""Applies schedules to a lowered model: replays each on its function, and packs the constants that it expects
+packed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Applied:
 
 
 def apply_schedules(mod: IRModule, target: Target, traces: Mapping[str, str], *, is_static: bool = True) -> Applied:
-    """Give all functions of a model their schedules.
+    """Apply schedules to all functions of a model.
 
     Args:
         mod: result of `fleet.graph.pipeline.lower`.
@@ -81,7 +83,7 @@ def apply_schedules(mod: IRModule, target: Target, traces: Mapping[str, str], *,
 
 
 def workload_module(function: PrimFunc) -> IRModule:
-    """Return a function of a model as the module that its workload is: alone, under the name "main"."""
+    """Return a function of a model as its workload's module: alone, under the name "main"."""
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
@@ -110,7 +112,7 @@ def _renamed(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
 
 
 def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, ...]]) -> IRModule:
-    """Return the module with the constants packed that its functions take packed."""
+    """Return the module with constants packed for the functions that expect it."""
     from tvm import ir, relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -148,7 +150,7 @@ def _call_tir() -> object:
 
 
 def _packed(function: GlobalVar, argument: Expr, packing: Packing, done: dict[tuple[int, Packing], Expr]) -> Expr:
-    """Return a constant packed; the same one again is packed once."""
+    """Return a packed constant; each constant is packed once."""
     from tvm import ir
 
     if not isinstance(argument, ir.GenericConst):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Place of a value."""
+    """Location of a value in a buffer."""
 
     root: Var
     """The concat that owns the buffer."""
@@ -78,7 +78,7 @@ def is_concat(mod: IRModule, value: Expr) -> bool:
 
 
 def _starts(mod: IRModule, concat: Call) -> list[tuple[int, ...]]:
-    """Return where the operands of a concat begin in it."""
+    """Return the offsets of a concat's operands."""
     return [tuple(map(int, start)) for start in mod[concat.args[0]].attrs[ATTRIBUTE]]
 
 
@@ -88,7 +88,7 @@ def _bindings(function: Function) -> Iterator[Expr]:
 
 
 def _move(value: Var, place: Place, places: Places) -> None:
-    """Put a value into a place, with all that lives in its buffer."""
+    """Move a value into a place, together with all values in its buffer."""
     for inner, old in list(places.by_value.items()):
         if old.root.same_as(value):
             starts = tuple(map(sum, zip(old.starts, place.starts, strict=True)))
@@ -105,7 +105,7 @@ def _reason(
     readers: _Readers,
     places: Places,
 ) -> CopyReason | None:
-    """Return why an operand of a concat cannot be a slice of the result; None: it can."""
+    """Return why an operand of a concat cannot be a slice of the result; None if it can."""
     value = values.get(operand)
     if value is None or not is_call_tir(value):
         return CopyReason.NOT_COMPUTED
@@ -144,7 +144,7 @@ class _Readers:
         self.others.update(variables_of(function.body.body))
 
     def is_indexed(self, call: Call, parameter: int) -> bool:
-        """Tell whether the program of a call reaches a parameter by its indices alone."""
+        """Tell whether a call's program accesses a parameter by its indices only."""
         key = (call.args[0], parameter)
         if key not in self._is_indexed:
             self._is_indexed[key] = is_indexed(self._mod[call.args[0]], parameter)

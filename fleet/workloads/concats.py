@@ -1,4 +1,4 @@
-"""Puts the operands of concats where they end up, in a scheduled model, so that nothing is copied.
+"""Removes copies of concats in a scheduled model by writing operands to their final place.
 
     x = call_tir(left, a)                     x = call_tir(left__slice, a)
     y = call_tir(right, b)            ->      z = call_tir_inplace(right__slice, b, x)
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A model in which operands of concats are written where they end up."""
+    """A model in which operands of concats are written to their final place."""
 
     mod: IRModule
     in_place: int
@@ -64,7 +64,7 @@ def join_concats(mod: IRModule, target: Target) -> Joined:
 
 
 def skipped_programs(lowered: IRModule, target: Target) -> frozenset[str]:
-    """Return the names of the programs that `join_concats` will leave no call of: tuning them would be in vain.
+    """Return the names of the programs that `join_concats` will make unused: tuning them would be useless.
 
     Args:
         lowered: of `fleet.graph.pipeline.lower`, without schedules.
@@ -145,7 +145,7 @@ class _Joining:
         return relax.VarBinding(binding.var, relax.call_tir(program, relax.Tuple(arguments), result_types(call)))
 
     def _write(self, operand: Var, program: GlobalVar, arguments: list[Expr], place: Place) -> Binding:
-        """Return the call that writes an operand into its buffer; the first one brings the buffer into being."""
+        """Return the call that writes an operand into its buffer; the first one creates the buffer."""
         from tvm import relax
 
         buffer = self._buffers.get(place.root)
@@ -158,7 +158,7 @@ class _Joining:
         return relax.VarBinding(written, call)
 
     def _program(self, call: Call, slices: Mapping[int, Slice]) -> tuple[GlobalVar, list[Expr]]:
-        """Return the program of a call for these parameters, by index, as slices, and the arguments that it adds."""
+        """Return the program of a call with these parameters, by index, as slices, and its additional arguments."""
         program = call.args[0]
         original = self._mod[program]
         function = on_slices(original, slices, outputs=len(result_types(call)))

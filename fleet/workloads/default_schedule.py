@@ -1,4 +1,4 @@
-"""Programs before they are tuned: the cost of an untuned operator, and the reference of candidates.
+"""Default schedules of programs before tuning, for the untuned time and for reference outputs.
 
 On GPUs a plain loop nest does not run, so TVM's default rules schedule it. On processors it runs, but a sum of products
 in the order in which it was written takes up to a minute in a large model. So its loops are put into an order that
@@ -29,7 +29,7 @@ def needs_schedule(target: Target) -> bool:
 
 
 def default_schedule(mod: IRModule, target: Target) -> IRModule:
-    """Return a module with functions that run on the target. Those that are scheduled already stay as they are."""
+    """Return a module whose functions run on the target. Functions with a schedule are unchanged."""
     return _on_gpu(mod, target) if needs_schedule(target) else _on_processor(mod)
 
 
@@ -37,7 +37,7 @@ def _on_gpu(mod: IRModule, target: Target) -> IRModule:
     load_intrinsics(target)
     from tvm.s_tir import dlight
 
-    with make_target(target):  # the rules modify the module that they are given
+    with make_target(target):  # the rules modify the given module
         return dlight.ApplyDefaultSchedule(*default_rules())(mod.clone())
 
 
@@ -52,7 +52,7 @@ def _on_processor(mod: IRModule) -> IRModule:
 
 
 def reorder_products(function: PrimFunc) -> PrimFunc:
-    """Return a function with sums of products along columns innermost, in parallel over the rest."""
+    """Return a function whose sums of products have the columns innermost, in parallel over the other axes."""
     import tvm
     from tvm.s_tir import Schedule
 

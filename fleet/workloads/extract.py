@@ -1,4 +1,4 @@
-"""Finds the workloads of a model, and builds the model with the best schedules found for them."""
+"""Extracts the workloads of a model, and builds the model with the best schedules found for them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def extract(model: Model, target: Target) -> list[Workload]:
-    """Return the workloads of a model, the costliest (weight times operations) first; no concats that copy nothing, and
-    no programs with a size that depends on the data.
+    """Return the workloads of a model, the costliest (weight times operations) first. Omits concats that copy nothing,
+    and programs with a data-dependent size.
 
     Those of a model for several shapes are the workloads of all; the weight of one that occurs in several is their sum.
 
@@ -55,7 +55,7 @@ def compile_model(
     *,
     is_static: bool = True,
 ) -> Artifact:
-    """Build a whole model to an artifact that the Relax VM runs.
+    """Build a whole model to an artifact for the Relax VM.
 
     Args:
         schedules: best trace (JSON) by workload hash. A workload without one gets its static schedule, on GPUs that of
@@ -108,7 +108,7 @@ def _workloads(model: Model, target: Target) -> list[Workload]:
 
 
 def _united(variants: Sequence[Sequence[Workload]]) -> list[Workload]:
-    """Return each workload once, under a name that no other one has."""
+    """Return each workload once, under a unique name."""
     found: dict[str, Workload] = {}
     for workload in itertools.chain.from_iterable(variants):
         same = found.get(workload.shash)

@@ -1,4 +1,4 @@
-"""Limits of numbers that a program uses as indices: reads beyond a table's end return any number."""
+"""Bounds of numbers that a program uses as indices: reads beyond a table's end return garbage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def largest_index(mod: IRModule) -> int | None:
-    """Return the largest number that is an index wherever a module's "main" uses one that it reads; None: nowhere."""
+    """Return the largest number that is a valid index for each use as one in a module's "main"; None if unused as
+    an index.
+    """
     import tvm_ffi
     from tvm.ir import TensorLoad
     from tvm.tirx import BufferStore, IntImm
@@ -38,7 +40,7 @@ def largest_index(mod: IRModule) -> int | None:
     tvm_ffi.structural_walk(
         body, [(TensorLoad, lambda load: look(load.source, load.indices)), (BufferStore, visit_store)]
     )
-    for store in reversed(stores):  # an index may be computed from others: one that counts from the end, say
+    for store in reversed(stores):  # an index may be computed from others, such as one that counts from the end
         if store.buffer in limits:
             limit(store.value, limits[store.buffer])
     return min((limits[param] for param in mod["main"].params if param in limits), default=None)

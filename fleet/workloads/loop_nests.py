@@ -1,5 +1,6 @@
-"""Lists the parts of a model that stay loop nests: programs that no space fits, and operators that TVM lowers by
-itself."""
+"""Lists the parts of a model that stay loop nests: programs that no space fits, and operators that TVM lowers
+itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten"})
 
 
 def blocks_left(function: str, schedule: Schedule | None) -> list[str]:
-    """Return a function's name if there is no schedule of it; with the blocks that it leaves alone, if it does.
+    """Return a function's name if no schedule exists for it; followed by the unscheduled blocks if one exists.
 
     An empty list: it is scheduled as a whole.
     """
@@ -28,7 +29,7 @@ def blocks_left(function: str, schedule: Schedule | None) -> list[str]:
 
 
 def operators_left(mod: IRModule) -> list[str]:
-    """Return the operators of a lowered model that are no tensor programs yet: scans and sorts, which TVM adds."""
+    """Return the operators of a lowered model that are not yet tensor programs: scans and sorts, which TVM adds."""
     from tvm import relax
 
     found = []

@@ -1,4 +1,4 @@
-"""Programs that do nothing but arithmetic, or nothing but reading: their speed is the device's roofline.
+"""Programs that only compute or only read: their speed is the device's roofline.
 
 Both reduce into accumulators that stay in registers, ten vectors of them, so that the latency of one step hides behind
 the others: two units with a latency of four or five cycles. How wide a vector may be is found by trying.
@@ -35,7 +35,7 @@ copy moves data there."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakProgram:
-    """A program's arguments, and how much it does in a run."""
+    """A program, its arguments, and its amount of work in a run."""
 
     args: tuple[TensorSpec, ...]
     flop: float = 0.0
@@ -43,7 +43,7 @@ class PeakProgram:
 
 
 def arithmetic(target: Target, lanes: int) -> tuple[IRModule, PeakProgram]:
-    """Return a program that multiplies and adds, `lanes` numbers at once."""
+    """Return a program of multiply-adds on vectors of `lanes` numbers."""
     from tvm import te, tirx
 
     tasks = _GPU_TASKS if needs_schedule(target) else _CPU_TASKS
@@ -61,13 +61,13 @@ def arithmetic(target: Target, lanes: int) -> tuple[IRModule, PeakProgram]:
 
 
 def reading(target: Target, size_bytes: int) -> tuple[IRModule, PeakProgram]:
-    """Return a program that reads through about so much memory and adds everything up."""
+    """Return a program that reads about this many bytes and sums them."""
     from tvm import te
 
     is_gpu = needs_schedule(target)
     tasks, lanes = _GPU_READ_TASKS if is_gpu else _CPU_READ_TASKS, VECTOR_LANES[1]
     rows = max(1, size_bytes // (4 * tasks * _ACCUMULATORS * lanes))
-    # Threads of a GPU read side by side, a core reads on where it is.
+    # Threads of a GPU read neighbouring addresses; each core reads its own contiguous range.
     shape = (rows, tasks, _ACCUMULATORS, lanes) if is_gpu else (tasks, rows, _ACCUMULATORS, lanes)
     given = te.placeholder(shape, name="x", dtype="float32")
     row = te.reduce_axis((0, rows), name="row")
@@ -81,7 +81,7 @@ def reading(target: Target, size_bytes: int) -> tuple[IRModule, PeakProgram]:
 
 
 def _scheduled(given: Tensor, result: Tensor, target: Target) -> IRModule:
-    """Return the program with its accumulators in registers, one task for each thread at a time."""
+    """Return the program with its accumulators in registers, one task per thread at a time."""
     import tvm
     from tvm import te
 

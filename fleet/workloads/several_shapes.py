@@ -1,4 +1,4 @@
-"""One program for several sets of input shapes: a function for each, and a `main` that picks one by its arguments.
+"""One program for several sets of input shapes: a function for each, and a `main` that dispatches on its arguments.
 
     main(ids):
         if ids is [1, 64]: shapes_0(ids)        else if ids is [1, 128]: shapes_1(ids)        else: an error
@@ -35,7 +35,7 @@ def one_program(title: str, mods: Mapping[tuple[TensorSpec, ...], IRModule]) -> 
     """
     from tvm import relax
 
-    builder = relax.BlockBuilder()  # gives functions names of their own, and equal ones the same
+    builder = relax.BlockBuilder()  # gives functions unique names, and equal ones the same
     entries = {specs: _add(builder, mod, f"shapes_{index}") for index, (specs, mod) in enumerate(mods.items())}
     refuse = builder.add_func(_refusing(_known_shapes(title, list(mods))), _REFUSE)
     whole = builder.get()
@@ -44,7 +44,7 @@ def one_program(title: str, mods: Mapping[tuple[TensorSpec, ...], IRModule]) -> 
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken, made as TVM makes them: "fused_matmul3" for "fused_matmul1"."""
+    """Return an unused name in TVM's style: "fused_matmul3" for "fused_matmul1"."""
     stem = name.rstrip(string.digits)
     numbered = (f"{stem}{number}" for number in itertools.count(1))
     return next(found for found in itertools.chain([name], numbered) if found not in taken)
@@ -72,15 +72,15 @@ def _add(builder: BlockBuilder, mod: IRModule, name: str) -> GlobalVar:
 
 
 def _nameless(function: FunctionT) -> FunctionT:
-    """Return a function without the name under which a linker would find it, of which there can be one."""
+    """Return a function without its global symbol, which must be unique for a linker."""
     return function.without_attr("global_symbol") if "global_symbol" in (function.attrs or {}) else function
 
 
 def _refusing(text: str) -> PrimFunc:
-    """Return a function for the host that only raises."""
+    """Return a host function that only raises."""
     from tvm import ir, tirx
 
-    # TVM 0.27 takes the condition before the kind, whatever the names of its parameters say.
+    # TVM 0.27 takes the condition before the kind, contrary to its parameter names.
     statement = tirx.AssertStmt(tirx.const(False, "bool"), ir.StringImm("ValueError"), [ir.StringImm(text)])
     function = tirx.PrimFunc([], statement).with_attr("global_symbol", _REFUSE)
     return function.with_attr("tirx.is_host_func", True).with_attr("tirx.is_scheduled", True)
@@ -92,7 +92,7 @@ def _known_shapes(title: str, known: Sequence[tuple[TensorSpec, ...]]) -> str:
 
 
 def _picking(mod: IRModule, entries: Mapping[tuple[TensorSpec, ...], GlobalVar], refuse: GlobalVar) -> Function:
-    """Return the function that calls the entry which fits its arguments."""
+    """Return the function that calls the entry for the shapes of its arguments."""
     from tvm import relax, tirx
 
     first = next(iter(entries))
@@ -123,7 +123,7 @@ def _picking(mod: IRModule, entries: Mapping[tuple[TensorSpec, ...], GlobalVar],
 def _refusal(
     mod: IRModule, specs: tuple[TensorSpec, ...], entry: GlobalVar, params: Sequence[Var], refuse: GlobalVar
 ) -> SeqExpr:
-    """Raise. A call follows that is never reached, for every branch has to have a value."""
+    """Raise an error, followed by an unreachable call, because every branch needs a value."""
     from tvm import relax
 
     call = _call(mod, specs, entry, params)

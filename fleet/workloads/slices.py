@@ -1,4 +1,4 @@
-"""Lets a scheduled program work on slices of larger tensors: it computes the same, elsewhere in memory.
+"""Rewrites a scheduled program to work on slices of larger tensors.
 
 A schedule, and the record of it, are made for tensors of their own. Changes are made last: the parameter gets the
 larger tensor's shape, and each index moves by where the slice begins. That is an argument of the program, so that one
@@ -32,12 +32,12 @@ class Slice:
 
 
 def program_of(name: str) -> str:
-    """Return the name of the program that one which works on slices is made of; of any other its own."""
+    """Return the name of the original of a program that works on slices; other names are unchanged."""
     return name.split(SLICE)[0]
 
 
 def is_indexed(function: PrimFunc, parameter: int) -> bool:
-    """Tell whether a program reaches a parameter by its indices alone: no pointer to it, no other view of it."""
+    """Tell whether a program accesses a parameter by its indices only: without pointers or other views."""
     import tvm_ffi
     from tvm.ir import Var
     from tvm.s_tir import MatchBufferRegion
@@ -49,7 +49,7 @@ def is_indexed(function: PrimFunc, parameter: int) -> bool:
     body = _body_on(function, [_move(variable, Slice(tuple(map(int, variable.shape)), (0,) * len(variable.shape)))])
     left: list[object] = []
     tvm_ffi.structural_walk(body, [(Var, lambda found: left.append(found) if found.same_as(variable) else None)])
-    # A view may be one of rows that lie behind each other, as intrinsics want them; those of a slice do not.
+    # Intrinsics may need a view of contiguous rows, which those of a slice are not.
     tvm_ffi.structural_walk(
         function.body,
         [(MatchBufferRegion, lambda view: left.append(view) if view.source.source.same_as(variable) else None)],
@@ -78,7 +78,7 @@ def on_slices(function: PrimFunc, slices: Mapping[int, Slice], *, outputs: int =
 
 
 def start_arguments(function: PrimFunc, slices: Mapping[int, Slice]) -> list[Expr]:
-    """Return the arguments for where the slices begin: along each axis where it is not at 0."""
+    """Return the arguments with the offsets of slices, along each axis with a nonzero one."""
     from tvm import tirx
 
     return [
@@ -98,7 +98,7 @@ class _Move:
 
 
 def _move(part: Var, slice_: Slice) -> _Move:
-    """Return the parameter for the whole tensor, and those for where the part begins in it."""
+    """Return the parameter for the whole tensor, and those for the offsets of the slice."""
     from tvm import tirx
 
     kind = part.ty

@@ -37,7 +37,7 @@ _LARGEST_MATMUL = 1 << 15
 
 
 def is_program(source: str) -> bool:
-    """Tell whether a text is written like that of a program, whether there is one or not."""
+    """Tell whether a text has the form of a program's name, whether or not it exists."""
     if is_model(source):
         return False
     if source.endswith(PROGRAM_SUFFIX) or _MATMUL.fullmatch(source):
@@ -47,7 +47,7 @@ def is_program(source: str) -> bool:
 
 
 def find_program(source: str) -> Workload:
-    """Return the program that somebody names.
+    """Return the program that a user names.
 
     Raises:
         ConfigError: there is no such file, module or name.
@@ -75,7 +75,7 @@ def find_program(source: str) -> Workload:
 
 
 def program_file(source: str) -> Path:
-    """Return a file that holds a program as JSON, written if the program is no such file yet.
+    """Return a file with a program as JSON, writing it unless the program is such a file.
 
     Raises:
         ConfigError, InvalidRequest: see `find_program`.

@@ -42,7 +42,7 @@ def replay(mod: IRModule, trace: str) -> Schedule:
 
 
 def _with_names_of(mod: IRModule, steps: list[Any]) -> list[Any]:
-    """Return a trace as JSON that calls blocks as the module does: the same program may have had other names."""
+    """Return a trace as JSON with the module's block names: the same program may have had other names."""
     from tvm.tirx import PrimFunc
 
     names = [name for found in mod.functions.values() if isinstance(found, PrimFunc) for name in block_names(found)]
@@ -72,6 +72,6 @@ def tuning_record(
 
 
 def _plain(value: IntImm | FloatImm) -> int | float:
-    """Turn TVM's boxed numbers into plain ones."""
+    """Convert TVM's boxed numbers to plain ones."""
     number: int | float = value.value
     return number

@@ -40,9 +40,7 @@ def workload_of(mod: IRModule | PrimFunc, *, name: str, weight: int = 1) -> Work
 
 
 def has_known_sizes(function: PrimFunc) -> bool:
-    """Tell whether a program is a workload: one for tensors with sizes known only at run time has neither schedules nor
-    records.
-    """
+    """Tell whether all sizes of a program are known: programs of dynamic shapes have neither schedules nor records."""
     from tvm.tirx import IntImm
 
     return all(

@@ -1,4 +1,4 @@
-"""Brings a library from one schema version to another, by the Alembic scripts in this folder.
+"""Migrates a library between schema versions by the Alembic scripts in this folder.
 
 A version is a file: `revision` is its number, `down_revision` the one before. To add one: the file, the tables in
 `fleet.library.schema`, and `SCHEMA_VERSION` there. Add tables rather than columns: a process with read access only
@@ -22,7 +22,7 @@ _one_at_a_time = threading.Lock()
 
 
 def migrate(connection: sa.Connection, found: int, wanted: int) -> None:
-    """Change the tables from version `found` to `wanted`, up or down, within the connection's write transaction.
+    """Migrate the tables from version `found` to `wanted`, up or down, within the connection's write transaction.
 
     Version 0 is an empty database, to which the caller adds the row with its version.
     """

@@ -1,4 +1,4 @@
-"""Records of static schedules, and of schedules timed in a model, have kinds of their own. The tables stay."""
+"""Adds record kinds for static schedules, and for schedules timed in a model. The tables stay."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ down_revision = "1"
 
 
 def upgrade() -> None:
-    """Leave the tables as they are: the version keeps programs away that do not know the kinds."""
+    """Leave the tables as they are: the new version number keeps out programs that do not know the kinds."""
 
 
 def downgrade() -> None:
-    """Turn static schedules into the trials that version 1 took them for; times within a model have no place there."""
+    """Convert static schedules to trials, as version 1 had them; drop times within a model."""
     op.execute("DELETE FROM records WHERE kind = 'in place'")
     op.execute("UPDATE records SET kind = 'candidate' WHERE kind = 'static'")

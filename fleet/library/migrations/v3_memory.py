@@ -45,6 +45,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the learnt data; it is learnt again from the records."""
+    """Drop the learnt data, which can be recomputed from the records."""
     for name in ("trainer", "snapshots", "device_models", "record_programs"):
         op.drop_table(name)

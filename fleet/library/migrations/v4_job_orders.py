@@ -56,7 +56,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget the queue; reverted records count again, and jobs that never ran or were cancelled are interrupted."""
+    """Drop the queue; reverted records count again, and jobs that never ran or were cancelled become interrupted."""
     op.execute("UPDATE records SET kind = substr(kind, 10) WHERE kind LIKE 'reverted %'")
     op.execute("UPDATE jobs SET state = 'INTERRUPTED' WHERE state IN ('QUEUED', 'CANCELLED')")
     for name in ("candidate_claims", "model_parts", "optimizers", "job_orders"):

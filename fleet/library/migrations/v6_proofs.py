@@ -1,4 +1,4 @@
-"""Proofs of measured times by a clock outside of the kernel's process."""
+"""Proofs of measured times by a clock outside the kernel's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TVM's error about a model that it cannot import, without its own notation."""
+"""TVM's error about a model that it cannot import, reworded without TVM's notation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ _SHAPE = re.compile(r"R\.shape\((\[[^\]]*\])\)")
 
 
 def complaint(error: BaseException) -> str:
-    """Return the end of an error's text with constants, numbers and shapes as people write them."""
+    """Return the end of an error's text with readable constants, numbers and shapes."""
     said = _SHAPE.sub(r"\1", _NUMBER.sub(r"\1", _CONSTANT.sub("a constant", _OPERATOR.sub("", last_lines(error)))))
     return " ".join(said.split())

@@ -1,4 +1,4 @@
-"""`Importer`: everything that is particular to one kind of model files or names."""
+"""`Importer`: describes one kind of model files or names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class ToRelax(Protocol):
-    """Returns a model as Relax functions. GPUs have recurrent layers unrolled: they have no program for a whole one.
+    """Returns a model as Relax functions. For GPUs recurrent layers are unrolled, because they have no program for
+    whole layers.
 
     Raises:
         ImportFailed: an operator that cannot be imported.
@@ -32,7 +33,7 @@ class ToRelax(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The usual engine of a format, which models are compared with."""
+    """The usual engine of a format, with which models are compared."""
 
     engine: str
     """The package: "onnxruntime", "torch", "ai_edge_litert"."""
@@ -43,7 +44,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontend:
-    """The way of one format to Relax."""
+    """Conversion of one format to Relax."""
 
     format: ModelFormat
     to_relax: ToRelax
@@ -53,7 +54,7 @@ class Frontend:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that is not there.
+    """Refuse a missing file.
 
     Raises:
         ImportFailed: there is no such file, or it is a folder.
@@ -63,7 +64,7 @@ def check_file(path: Path) -> None:
 
 
 def stem(path: Path) -> str:
-    """Return a file's name without its ending."""
+    """Return a file's name without its suffix."""
     return path.stem
 
 
@@ -74,7 +75,7 @@ def only_file(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    """One kind of models, known by the ending of their files or the prefix of their names."""
+    """One kind of models, recognised by the suffix of their files or the prefix of their names."""
 
     forms: tuple[str, ...]
     """The names for people: "*.onnx"."""
@@ -98,5 +99,5 @@ class Importer:
     """Returns the files that reading needs, the model's own first."""
 
     def matches(self, source: Path | str) -> bool:
-        """Tell whether a name is one of such models, whether there is one or not."""
+        """Tell whether a name is of this kind, whether or not the model exists."""
         return str(source).startswith(self.prefix) if self.prefix else Path(source).suffix == self.suffix

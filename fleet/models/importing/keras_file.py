@@ -1,4 +1,4 @@
-"""Reads Keras 3 models (*.keras): on the torch backend a Keras model is a PyTorch module, and is exported as one."""
+"""Reads Keras 3 models (*.keras): with the torch backend a Keras model is a PyTorch module, and is exported as one."""
 
 from __future__ import annotations
 

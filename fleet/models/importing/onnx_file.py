@@ -1,4 +1,4 @@
-"""Reads ONNX models: their inputs, with every shape known, and the bytes that both TVM and ONNX Runtime get.
+"""Reads ONNX models: their inputs with static shapes, and the content for both TVM and ONNX Runtime.
 
 TVM is imported only by `import_onnx`. Shapes and random weights are written into the ONNX graph itself, so that tuning
 and reference run the same model.
@@ -66,7 +66,7 @@ def onnx_models(
     for shapes in shape_sets:
         specs = _set_shapes(proto, found, close_shapes(found, shapes, batch_size))
         if random_weights_seed is not None and not models:
-            randomize_weights(proto, random_weights_seed)  # all shapes have the weights that suit the first
+            randomize_weights(proto, random_weights_seed)  # all sets of shapes use the weights that suit the first
         models.append(_model(title, proto, specs))
     return models
 
@@ -86,7 +86,7 @@ def _model(title: str, proto: onnx.ModelProto, specs: tuple[TensorSpec, ...]) ->
 
 
 def import_onnx(model: Model, *, unrolls: bool = False) -> IRModule:
-    """Return the model as Relax functions, its operators rewritten where TVM's frontend does not know them.
+    """Return the model as Relax functions, after rewriting operators that TVM's frontend lacks.
 
     Args:
         unrolls: see `fleet.models.model.import_model`.
@@ -97,11 +97,12 @@ def import_onnx(model: Model, *, unrolls: bool = False) -> IRModule:
     import onnx
 
     proto = prepared(onnx.load_from_string(model.content), unrolls=unrolls)
-    with warnings.catch_warnings(record=True) as doubts:  # of ONNX's checker, many lines of which TVM goes on after
+    # warnings of ONNX's checker, after many of which TVM continues
+    with warnings.catch_warnings(record=True) as doubts:
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # TVM prints operators that it cannot convert to our stdout
                 return to_relax(proto)
-        except KeyError as error:  # a name that nothing computes; the checker says which and why
+        except KeyError as error:  # an undefined name; the checker's error has the details
             said = " ".join(str(doubts[0].message).split()) if doubts else str(error)
             raise ImportFailed(f"TVM cannot import the model: {said}") from error
         except Exception as error:
@@ -156,10 +157,10 @@ def _check_names(path: Path, graph: onnx.GraphProto) -> None:
 
 
 def _check_size(path: Path, tensor: onnx.TensorProto) -> None:
-    """Refuse a weight of too few or too many bytes, which numpy would stumble over much later."""
+    """Refuse a weight of the wrong size, on which numpy would fail much later."""
     import onnx
 
-    with contextlib.suppress(KeyError, ValueError, TypeError):  # of an unknown type, which is told apart later
+    with contextlib.suppress(KeyError, ValueError, TypeError):  # of an unknown type, which is reported later
         if not tensor.HasField("raw_data") or onnx.TensorProto.DataType.Name(tensor.data_type) in _PACKED:
             return
         wanted = math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
@@ -170,7 +171,7 @@ def _check_size(path: Path, tensor: onnx.TensorProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield all names in a graph; the format's generation of protobuf returns names that are no UTF-8 as bytes."""
+    """Yield all names in a graph; generated protobuf code returns names that are not UTF-8 as bytes."""
     for value in (*graph.input, *graph.output):
         yield value.name
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
@@ -180,7 +181,9 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _keep_weights_constant(proto: onnx.ModelProto) -> None:
-    """Drop initializers from the inputs, where old files list them; ONNX Runtime would not treat them as constants."""
+    """Remove initializers from the inputs, where old files list them; ONNX Runtime would not treat them as
+    constants.
+    """
     initialized = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initialized]
     del proto.graph.input[:]
@@ -189,7 +192,7 @@ def _keep_weights_constant(proto: onnx.ModelProto) -> None:
 
 
 def _set_shapes(proto: onnx.ModelProto, found: Mapping[str, OpenShape], closed: Shapes) -> tuple[TensorSpec, ...]:
-    """Give every input its shape, and forget the shapes that were inferred with those of the file."""
+    """Set the shape of every input, and drop the shapes that were inferred from the file's."""
     if closed != found:
         del proto.graph.value_info[:]
     for value in proto.graph.input:
@@ -200,7 +203,7 @@ def _set_shapes(proto: onnx.ModelProto, found: Mapping[str, OpenShape], closed: 
 
 
 def _open_shape(value: onnx.ValueInfoProto) -> OpenShape:
-    """Return a shape as the file has it. A size of 0 stands for an open dimension, as exporters write it."""
+    """Return a shape as in the file. A size of 0 means an open dimension, as some exporters write it."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -219,7 +222,7 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def _explain(proto: onnx.ModelProto, error: Exception) -> str:
-    """Say which operators, and which of the model's nodes, TVM cannot import."""
+    """Return the operators and nodes of the model that TVM cannot import, as text."""
     if isinstance(error, NodeRefused) and error.__cause__ is not None:
         return f"TVM cannot import {error.node}: {complaint(error.__cause__)}"
     said = complaint(error)

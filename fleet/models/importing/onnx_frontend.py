@@ -1,4 +1,4 @@
-"""TVM's ONNX frontend with an additional operator for recurrent layers, which becomes a call of their program."""
+"""TVM's ONNX frontend with an additional operator for recurrent layers, converted to a call of their program."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _importer() -> type[Any]:
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]
-        """Importer that supports our operator and names the node of a failed conversion."""
+        """Importer with our additional operator, which names the node of a failed conversion."""
 
         _node: NodeProto
 

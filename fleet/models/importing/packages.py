@@ -1,4 +1,4 @@
-"""Packages that only some formats need."""
+"""Optional packages of some formats."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def read_program(
 
 
 def import_program(model: Model, *, unrolls: bool = False) -> IRModule:
-    """Refuse: there is no model around it.
+    """Refuse: a single program belongs to no model.
 
     Raises:
         ImportFailed: always.
@@ -57,7 +57,7 @@ def import_program(model: Model, *, unrolls: bool = False) -> IRModule:
 
 
 def one_function(text: str, source: str) -> IRModule:
-    """Return the module with one TIR function that a JSON text holds.
+    """Return the module with one TIR function from a JSON text.
 
     Raises:
         InvalidRequest: it holds something else.

@@ -1,4 +1,4 @@
-"""Counts the roundings of a quantized ONNX model: they bound the difference of two right answers."""
+"""Counts the roundings of a quantized ONNX model, which bound the difference of two correct answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROUNDING = frozenset(
 
 
 def count_roundings(graph: GraphProto) -> int:
-    """Return how many operators that round to codes follow each other at most, on the way to an output; 0: it is float.
+    """Return the largest number of consecutive roundings to codes on the way to an output; 0 if it is float.
 
     Args:
         graph: its nodes in an order in which they can run, as ONNX demands.

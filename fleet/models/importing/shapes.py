@@ -1,4 +1,4 @@
-"""The shapes of a model's inputs, where its file leaves dimensions open: pure.
+"""Shapes of a model's inputs whose file leaves dimensions open. Pure.
 
 An open dimension has a name in most files, and dimensions of one name have one size: `--shape ids=1,64` says the
 length of the attention mask, too.
@@ -97,7 +97,7 @@ def _check(name: str, known: OpenShape, shape: tuple[int, ...]) -> None:
 
 
 def _note(sizes: dict[str, int], dim: Dim, size: int, source: str) -> None:
-    """Remember the size of a named dimension."""
+    """Record the size of a named dimension."""
     if not isinstance(dim, str) or not dim:
         return
     if sizes.setdefault(dim, size) != size:

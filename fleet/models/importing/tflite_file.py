@@ -33,7 +33,7 @@ _FOR_WHAT = "a TFLite model"
 def read_tflite(
     path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
 ) -> list[Model]:
-    """Read a TFLite file; see `fleet.models.model.load_model`. Every set of shapes has to be the one of the file."""
+    """Read a TFLite file; see `fleet.models.model.load_model`. Every set of shapes must equal the file's."""
     if random_weights_seed is not None:
         raise InvalidRequest(f"{path}: weights of TFLite models are not replaced; leave --random-weights out")
     tflite = require("tflite", _FOR_WHAT)
@@ -45,7 +45,7 @@ def read_tflite(
         raise ImportFailed(f"{path} is no TFLite model: it lacks the mark TFL3")
     try:
         model = _read(path.stem, content)
-    except Exception as error:  # flatbuffers reads wherever damaged offsets point to
+    except Exception as error:  # flatbuffers follows damaged offsets anywhere
         raise ImportFailed(f"{path} is no TFLite model, or damaged: {last_lines(error)}") from error
     found = {name: spec.shape for name, spec in zip(model.input_names, model.inputs, strict=True)}
     for shapes in shape_sets:
@@ -108,7 +108,7 @@ def _read(title: str, content: bytes) -> Model:
 
 
 def _plain(names: Sequence[bytes | None], kind: str) -> tuple[str, ...]:
-    """Return identifiers, no two the same: "serving_default_x" for "serving_default_x:0".
+    """Return unique identifiers: "serving_default_x" for "serving_default_x:0".
 
     TVM carries the names into the kernels that it generates, and in OpenCL and CUDA sources other names are no names.
     """
@@ -121,7 +121,7 @@ def _plain(names: Sequence[bytes | None], kind: str) -> tuple[str, ...]:
 
 
 def _with_names(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """Give the parameters of `main` these names, and forget the frontend's own notes."""
+    """Rename the parameters of `main`, and drop the frontend's own attributes."""
     from tvm import ir, relax
 
     main = mod["main"]

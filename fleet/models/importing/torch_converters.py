@@ -1,4 +1,4 @@
-"""Operators of PyTorch that Relax has, but TVM 0.27's frontend does not name, or calls with a fixed type."""
+"""Converters for PyTorch operators that Relax has, but that TVM 0.27's frontend lacks or converts with a fixed type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def converters() -> dict[str, Callable[[Node, Any], Any]]:
         return lambda node, importer: importer.block_builder.emit(op(*_normalized(importer.retrieve_args(node))))
 
     def product(node: Node, importer: Any) -> Any:
-        """Multiply matrices in their own type, where the frontend says float32."""
+        """Multiply matrices in their own type instead of the frontend's float32."""
         return importer.block_builder.emit(relax.op.matmul(*importer.retrieve_args(node)))
 
     def scattered(node: Node, importer: Any) -> Any:
@@ -43,7 +43,7 @@ def converters() -> dict[str, Callable[[Node, Any], Any]]:
 
 
 def _normalized(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return data, axes and whether they are kept; no axes are all axes."""
+    """Return data, axes and keepdims; no axes mean all axes."""
     defaults: tuple[Any, ...] = (None, False)
     data, axes, keeps = tuple(args) + defaults[len(args) - 1 :]
     return data, None if axes == [] else axes, keeps

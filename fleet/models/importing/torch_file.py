@@ -162,7 +162,7 @@ def _inputs(program: ExportedProgram) -> dict[str, tuple[tuple[Dim, ...], str]]:
 
 
 def _with_shapes(mod: IRModule, inputs: Sequence[TensorSpec]) -> IRModule:
-    """Close the open dimensions of a module."""
+    """Make the open dimensions of a module static."""
     from tvm import relax, tirx
 
     shapes = [(param.ty.shape or (), spec.shape) for param, spec in zip(mod["main"].params, inputs, strict=True)]
@@ -173,7 +173,7 @@ def _with_shapes(mod: IRModule, inputs: Sequence[TensorSpec]) -> IRModule:
 
 
 def _check_outputs(mod: IRModule, program: ExportedProgram) -> None:
-    """Refuse programs that TVM misread, as far as the answers' types show it."""
+    """Refuse programs that TVM misread, detected by the types of their outputs."""
     from tvm import relax
 
     given = mod["main"].ret_ty
@@ -192,7 +192,7 @@ def _check_outputs(mod: IRModule, program: ExportedProgram) -> None:
 
 
 def _randomize(program: ExportedProgram, seed: int) -> None:
-    """Draw the weights of products and convolutions anew, with a variance that keeps activations' size."""
+    """Redraw the weights of products and convolutions, with a variance that preserves the scale of activations."""
     import torch
 
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Rewrites of a PyTorch program before TVM's frontend gets it.
+"""Rewrites of a PyTorch program before it is passed to TVM's frontend.
 
 The program is decomposed to ATen's core operators first, and by `fleet.models.importing.torch_operators` for those that
 TVM 0.27 gets wrong. Then parts that need the graph are rewritten: TVM keeps `cumsum` and `cumprod` of bool and short
@@ -27,7 +27,7 @@ _EMPTY = (0,)
 
 
 def simplified(program: ExportedProgram) -> ExportedProgram:
-    """Return a program that computes the same, decomposed, with fewer operators that TVM does not know."""
+    """Return an equivalent, decomposed program with fewer operators that TVM lacks."""
     import torch
 
     aten = torch.ops.aten
@@ -55,7 +55,7 @@ def simplified(program: ExportedProgram) -> ExportedProgram:
 
 
 def _refuse(node: Node) -> None:
-    """Refuse operators that TVM would compute wrong."""
+    """Refuse operators that TVM would convert wrongly."""
     import torch
 
     aten = torch.ops.aten
@@ -73,7 +73,7 @@ def _refuse(node: Node) -> None:
 
 @functools.cache
 def _arithmetic() -> frozenset[object]:
-    """Return the operators with operands that PyTorch brings to one type."""
+    """Return the operators whose operands PyTorch promotes to one type."""
     import torch
 
     two = "add sub mul div pow fmod remainder maximum minimum eq ne lt le gt ge"
@@ -104,7 +104,7 @@ def _count_in_integers(node: Node) -> None:
 
 
 def _count_from_the_front(node: Node) -> None:
-    """Have indices into an axis say the remainder by its size; masks are not looked at, they take several axes."""
+    """Replace indices into an axis by their remainder modulo its size. Masks, which take several axes, are ignored."""
     import torch
 
     data, indices = node.args[0], list(node.args[1])
@@ -122,7 +122,7 @@ def _count_from_the_front(node: Node) -> None:
 
 
 def _put_coordinates_first(node: Node) -> None:
-    """Have a grid's last axis be its second one: from [N, H, W, 2] to [N, 2, H, W]."""
+    """Permute a grid from [N, H, W, 2] to [N, 2, H, W]."""
     import torch
 
     grid = node.args[1]
@@ -133,7 +133,7 @@ def _put_coordinates_first(node: Node) -> None:
 
 
 def _leave_out_none(program: ExportedProgram) -> None:
-    """Drop outputs that are None, as the weights of attention are where nobody needs them."""
+    """Drop outputs that are None, such as unrequested attention weights."""
     (output,) = program.graph.find_nodes(op="output")
     specs = program.graph_signature.output_specs
     kept = [at for at, given in enumerate(output.args[0]) if given is not None]

@@ -1,4 +1,4 @@
-"""Pooling and resizing by operators that TVM 0.27 reads right: see `torch_operators`."""
+"""Pooling and resizing in operators that TVM 0.27 converts correctly: see `torch_operators`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def adaptive_max_pool(x: Tensor, sizes: Sequence[int]) -> Any:
 
 
 def averaged(pool: Callable[..., Any], axes: int) -> Callable[..., Any]:
-    """Divide by another number than the window's elements."""
+    """Return an average pooling with an explicit divisor."""
 
     def computed(x: Tensor, size: Sequence[int], *args: Any) -> Any:
         defaults: tuple[Any, ...] = ((), 0, False, True, None)
@@ -47,6 +47,6 @@ def is_repetition(x: Tensor, sizes: Sequence[int] | None, scales: Sequence[float
 
 
 def is_by_sizes(x: Tensor, sizes: Sequence[int] | None, corners: bool, scales: Sequence[float] | None) -> bool:
-    """Tell whether the scales are those of the sizes; TVM looks at sizes only."""
+    """Tell whether the scales equal the ratio of sizes; TVM uses sizes only."""
     fits = (size * scale == int(size * scale) for size, scale in zip(x.shape[2:], scales or (), strict=False))
     return bool(corners or sizes or all(fits))

@@ -1,4 +1,4 @@
-"""PyTorch's operators on indices, by operators that TVM 0.27 reads right: see `torch_operators`."""
+"""PyTorch's indexing operators in operators that TVM 0.27 converts correctly: see `torch_operators`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def select(x: Tensor, axis: int, place: Any) -> Any:
-    """Count from the front: TVM reads memory before the tensor. Of an open axis, cut a slice."""
+    """Replace negative indices: TVM reads memory before the tensor. For an open axis, take a slice."""
     if not isinstance(place, int) or place >= 0:
         return NotImplemented
     if isinstance(x.shape[axis], int):
@@ -27,7 +27,7 @@ def unfold(x: Tensor, axis: int, size: int, step: int) -> Any:
 
 
 def index(x: Tensor, places: Sequence[Tensor | None]) -> Any:
-    """Say the place on every axis, where some axes lack one: TVM takes places of several axes one after the other."""
+    """Give an index for every axis, where some axes lack one: TVM aligns indices of several axes wrongly."""
     import torch
 
     given = [place for place in places if place is not None]
@@ -37,7 +37,7 @@ def index(x: Tensor, places: Sequence[Tensor | None]) -> Any:
 
 
 def _is_grid(places: Sequence[Tensor | None]) -> bool:
-    """Tell whether two neighbouring axes have places that do not depend on each other: rows and columns."""
+    """Tell whether two neighbouring axes have independent indices: rows and columns."""
     *_, rows, columns = places
     if rows is None or columns is None or any(place is not None for place in places[:-2]):
         return False
@@ -50,7 +50,7 @@ def index_put(x: Tensor, places: Sequence[Tensor | None], values: Tensor, accumu
     given = [place for place in places if place is not None]
     if len(given) == 1 and given[0].dtype == torch.bool and places[0] is not None and not accumulate:
         if values.numel() != 1:
-            return NotImplemented  # refused: how many the mask takes is not known
+            return NotImplemented  # refused: the number of axes that the mask takes is unknown
         mask = given[0].reshape(given[0].shape + (1,) * (x.ndim - given[0].ndim))
         return torch.where(mask, values.reshape(()), x)
     if len(given) == x.ndim or any(place.dtype == torch.bool for place in given):
@@ -60,7 +60,7 @@ def index_put(x: Tensor, places: Sequence[Tensor | None], values: Tensor, accumu
 
 
 def _on_every_axis(x: Tensor, places: Sequence[Tensor | None]) -> list[Tensor]:
-    """Return the place on each axis of all elements of `x[places]`, each of the shape of that."""
+    """Return the index on each axis of all elements of `x[places]`, each of that shape."""
     import torch
 
     places = [*places, *[None] * (x.ndim - len(places))]
@@ -83,7 +83,7 @@ def _on_every_axis(x: Tensor, places: Sequence[Tensor | None]) -> list[Tensor]:
 
 
 def within_places(operator: Any) -> Callable[..., Any]:
-    """Leave out updates that have no place."""
+    """Drop updates whose index is out of bounds."""
 
     def computed(x: Tensor, axis: int, places: Tensor, updates: Tensor, *args: Any, **kwargs: Any) -> Any:
         if places.shape == updates.shape:

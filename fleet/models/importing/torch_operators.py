@@ -1,4 +1,4 @@
-"""PyTorch's operators in terms of others, where TVM 0.27 reads them wrong or not at all.
+"""PyTorch's operators in terms of others, where TVM 0.27 lacks them or converts them wrongly.
 
 Each function here, in `torch_indices` and in `torch_images` computes its operator, or returns NotImplemented
 where TVM's own reading is right, and mostly faster.
@@ -86,14 +86,14 @@ def _sub(x: Any, y: Any, *, alpha: float = 1) -> Any:
 
 
 def _ne(x: Tensor, y: Tensor) -> Any:
-    """A value that differs from itself is NaN; TVM takes the comparison for never true."""
+    """Compare for inequality. Only NaN differs from itself, which TVM assumes never to happen."""
     import torch
 
     return x.isnan() if x is y and x.is_floating_point() else _in_bytes(torch.ops.aten.ne.Tensor)(x, y)
 
 
 def _in_bytes(operator: Any) -> Callable[..., Any]:
-    """Compute a combination of two conditions that TVM cannot compile."""
+    """Compute a combination of two conditions in bytes, since TVM cannot compile it."""
     import torch
 
     def computed(x: Any, y: Any) -> Any:
@@ -123,7 +123,7 @@ def _integer_power(base: Any, exponent: Tensor) -> Any:
 
 
 def _div(x: Tensor, y: Any, *, rounding_mode: str | None) -> Any:
-    """Give a number the type in which it is divided by."""
+    """Give a divisor that is a number the type of the result."""
     import torch
 
     if isinstance(y, torch.Tensor):
@@ -133,7 +133,9 @@ def _div(x: Tensor, y: Any, *, rounding_mode: str | None) -> Any:
 
 
 def _clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
-    """Bound integers on one side: TVM's other bound is infinite, and no integer. A fraction makes them floating."""
+    """Clamp integers on one side: TVM's other bound is infinite, which is no integer. A fractional bound promotes
+    them.
+    """
     import torch
 
     bound = next(value for value in (low, high) if value is not None)
@@ -147,7 +149,7 @@ def _clamp(x: Tensor, low: float | None = None, high: float | None = None) -> An
 
 
 def _arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Any:
-    """Count up, and turn round: TVM takes a descending range for longer than it is."""
+    """Count up and reverse: TVM overestimates the length of a descending range."""
     import torch
 
     if not step < 0:
@@ -173,7 +175,7 @@ def _min(x: Tensor, axis: int, keeps: bool = False) -> Any:
 
 
 def _in_single(operator: Any) -> Callable[..., Any]:
-    """Compute sums of halves in float32, as PyTorch does, and round once."""
+    """Compute sums of half precision in float32, as PyTorch does, and round once."""
     import torch
 
     def computed(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +188,7 @@ def _in_single(operator: Any) -> Callable[..., Any]:
 
 
 def _addmm(x: Tensor, y: Tensor, z: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Multiply in the operands' own type where that is not float32, which the frontend takes for granted."""
+    """Multiply in the operands' own type if that is not float32, which the frontend assumes."""
     import torch
 
     if x.dtype == torch.float32:

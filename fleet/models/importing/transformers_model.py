@@ -57,7 +57,7 @@ def read_transformers(
 
 
 def _check(path: Path) -> None:
-    """Refuse a folder that is not there, without loading transformers.
+    """Refuse a missing folder, without loading transformers.
 
     Raises:
         ImportFailed: there is none, and no class could have that name.
@@ -68,7 +68,7 @@ def _check(path: Path) -> None:
 
 
 def _title(path: Path) -> str:
-    """Return a model's name for people: that of its folder or class."""
+    """Return a model's readable name: that of its folder or class."""
     return Path(str(path).removeprefix(PREFIX).partition(":")[0]).resolve().name
 
 
@@ -104,7 +104,7 @@ def _from_class(source: str) -> PreTrainedModel:
 
 
 def _settings(text: str) -> dict[str, object]:
-    """Read "num_hidden_layers=2,depths=[1,1]"; values are JSON, or else words."""
+    """Parse "num_hidden_layers=2,depths=[1,1]"; values are JSON, or else words."""
     found: dict[str, object] = {}
     for part in filter(None, _COMMA.split(text)):
         name, _, value = part.partition("=")
@@ -126,7 +126,7 @@ def _open_shape(name: str, config: PretrainedConfig) -> tuple[Dim, ...]:
 
 
 def _export(model: PreTrainedModel, name: str, shape: tuple[int, ...]) -> ExportedProgram:
-    """Export a model for one shape of its main input, with the tensors that it answers as outputs."""
+    """Export a model for one shape of its main input, with the tensors that it returns as outputs."""
     import torch
 
     model = model.eval()

@@ -1,4 +1,4 @@
-"""A model as every frontend gives it: one picklable value, so that import and build happen in pool workers."""
+"""Common form of models of all formats: one picklable value, so that import and build happen in pool workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.errors import InvalidRequest
 
 
 class ModelFormat(enum.StrEnum):
-    """Format of a model, which decides its frontend."""
+    """Format of a model, which selects its frontend."""
 
     ONNX = "onnx"
     TORCH = "torch"
@@ -64,7 +64,7 @@ class Model:
 
 
 def for_several_shapes(models: Sequence[Model]) -> Model:
-    """Return one model for several sets of shapes; the same set again is left out.
+    """Return one model for several sets of shapes, without repeated sets.
 
     Raises:
         InvalidRequest: an input has different numbers of dimensions in them.

@@ -1,4 +1,4 @@
-"""Computes constant parts of an ONNX graph before TVM sees them, unless they are large.
+"""Folds constant parts of an ONNX graph before TVM imports it, unless they are large.
 
 Exporters leave arithmetic on shapes in the graph: Shape, Gather, Concat, Range, Where. TVM wants axes, shapes and
 sizes as constants; with the shapes of all inputs known they are. `onnx.reference` computes them, node by node.
@@ -76,7 +76,7 @@ def _fold_once(proto: ModelProto) -> int:
 
 
 def use_tensor_constants(proto: ModelProto) -> None:
-    """Write the constants of all graphs as tensors, in place: TVM does not read numbers and lists of them."""
+    """Convert the constants of all graphs to tensors, in place: TVM does not read numbers and lists."""
     from onnx import helper
 
     for node in all_nodes(proto.graph):
@@ -102,7 +102,7 @@ def drop_unused(proto: ModelProto) -> None:
 
 
 def _results(node: NodeProto, values: Values, opset: int) -> list[Array] | None:
-    """Return the values of a node's outputs, None if they are not constant or too large."""
+    """Return the values of a node's outputs; None if they are not constant or too large."""
     if node.domain not in ("", "ai.onnx") or node.op_type in _KEPT | _RANDOM or not node.output:
         return None
     if node.op_type in _OF_SHAPES:
@@ -130,7 +130,7 @@ def _size_bytes(name: str, values: Values) -> int:
 
 
 def _evaluated(node: NodeProto, values: Values, opset: int) -> list[Array] | None:
-    """Run one node. An operator that the reference does not know, or refuses, stays as it is."""
+    """Run one node. An operator that the reference lacks or refuses is kept."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 

@@ -1,4 +1,4 @@
-"""Inlines functions: those that a model brings, and operators that the ONNX specification defines by others.
+"""Inlines functions: those of a model, and operators that the ONNX specification defines by others.
 
 The latter only where TVM 0.27 lacks the operator or gets it wrong: its own are faster than a formula in small steps.
 """
@@ -41,7 +41,7 @@ _MAX_DEPTH = 4
 
 
 def with_functions_inlined(proto: ModelProto) -> ModelProto:
-    """Return the model without functions, as far as the inliner can."""
+    """Return the model without functions, as far as the inliner supports them."""
     from onnx import inliner
 
     if proto.functions:
@@ -62,7 +62,7 @@ def with_functions_inlined(proto: ModelProto) -> ModelProto:
 
 
 def _write_defaults(proto: ModelProto, names: set[str]) -> None:
-    """Write out attributes that were left to their defaults, which the inliner does not look up."""
+    """Write out default attributes, which the inliner ignores."""
     from onnx import defs
 
     for node in all_nodes(proto.graph):
@@ -74,7 +74,7 @@ def _write_defaults(proto: ModelProto, names: set[str]) -> None:
 
 
 def _typed(proto: ModelProto) -> ModelProto:
-    """Return a model that states the type of every value, weights included; the inliner asks for them."""
+    """Return a model with explicit types of all values, including weights, which the inliner requires."""
     from onnx import helper, shape_inference
 
     typed = shape_inference.infer_shapes(proto)

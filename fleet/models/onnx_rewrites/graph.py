@@ -1,4 +1,4 @@
-"""An ONNX graph while it is rewritten: the known facts about its values, and the replacement of nodes.
+"""An ONNX graph during rewriting: the known facts about its values, and the replacement of nodes.
 
 A rule looks at one node and writes nodes that compute the same under the same output names; `rewrite` puts them in its
 place. Names that a rule makes up are new to the whole model.
@@ -87,7 +87,7 @@ class Values:
 
 @dataclass(kw_only=True)
 class Replacement:
-    """Writes the nodes that take the place of one node."""
+    """Creates the nodes that replace one node."""
 
     values: Values
     prefix: str
@@ -117,18 +117,18 @@ class Replacement:
         return name
 
     def integers(self, *numbers: int) -> str:
-        """Add a vector of int64, the form in which ONNX wants axes, shapes and sizes."""
+        """Add an int64 vector, the type of axes, shapes and sizes in ONNX."""
         return self.constant(np.array(numbers, "int64"))
 
     def split(self, name: str, count: int, *, axis: int) -> Sequence[str]:
-        """Cut a value into equal parts."""
+        """Split a value into equal parts."""
         parts = [""] * count
         if self.values.opset >= _SPLIT_COUNTS:
             return self.ops("Split", [name], parts, axis=axis, num_outputs=count)
         return self.ops("Split", [name], parts, axis=axis)
 
     def reduce(self, op_type: str, name: str, axis: int) -> str:
-        """Reduce one axis to 1. Newer versions have the axes as an input."""
+        """Reduce one axis to size 1. Newer versions have the axes as an input."""
         if self.values.opset >= _AXES_ARE_INPUT:
             return self.op(op_type, name, self.integers(axis), keepdims=1)
         return self.op(op_type, name, axes=[axis], keepdims=1)
@@ -166,7 +166,7 @@ def rewrite(proto: ModelProto, rules: Mapping[str, Rule]) -> int:
 
 
 def set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    """Make these the nodes of a graph."""
+    """Replace the nodes of a graph."""
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
@@ -188,7 +188,7 @@ def values_of(proto: ModelProto) -> Values:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """Return every name that a graph and the graphs within it use."""
+    """Return every name that a graph and its subgraphs use."""
     found = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
     for node in all_nodes(graph):
         found.update((*node.input, *node.output))
@@ -196,7 +196,7 @@ def names_in(graph: GraphProto) -> set[str]:
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Return the nodes of a graph and of the graphs within it: the branches of If, the bodies of Loop and Scan."""
+    """Return the nodes of a graph and its subgraphs: the branches of If, the bodies of Loop and Scan."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -205,7 +205,7 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def graphs_in(attribute: AttributeProto) -> list[GraphProto]:
-    """Return the graphs that an attribute holds."""
+    """Return the graphs in an attribute."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
@@ -217,17 +217,17 @@ def attributes_of(node: NodeProto) -> dict[str, object]:
 
 
 def number(node: NodeProto, name: str, default: int = 0) -> int:
-    """Return a node's whole-number attribute."""
+    """Return a node's integer attribute."""
     return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
 def called(node: NodeProto) -> str:
-    """Return an operator as people find it in their model."""
+    """Return an operator's name as shown to users."""
     return f"{node.op_type} (node {node.name or node.output[0]!r})"
 
 
 def present(names: Sequence[str], index: int) -> str:
-    """Return the input or output at a place, "" where it is left out."""
+    """Return the input or output at an index; "" if it is omitted."""
     return names[index] if index < len(names) else ""
 
 
@@ -237,7 +237,7 @@ def opset_of(proto: ModelProto) -> int:
 
 
 def constant_value(node: NodeProto) -> TensorProto | None:
-    """Return the tensor of a Constant node, whichever attribute holds it; None for strings and sparse tensors."""
+    """Return the tensor of a Constant node from any of its attributes; None for strings and sparse tensors."""
     from onnx import numpy_helper
 
     kinds = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}

@@ -1,4 +1,4 @@
-"""Operators that TVM's ONNX frontend lacks or gets wrong, in terms of those that it knows.
+"""Operators that TVM's ONNX frontend lacks or converts wrongly, in terms of supported ones.
 
 Found by importing the examples of the ONNX operator specification, as tests/unit/test_import_table.py does.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _sum(node: NodeProto, write: Replacement) -> bool:
-    """TVM stacks the inputs and reduces the stack; additions one after the other move less."""
+    """Add the inputs one by one, which moves less memory than TVM's reduction over a stack."""
     _added(node, write, output=node.output[0])
     return True
 
@@ -40,7 +40,7 @@ def _added(node: NodeProto, write: Replacement, output: str = "") -> str:
 
 
 def _clip(node: NodeProto, write: Replacement) -> bool:
-    """TVM asks at run time whether a bound is NaN, and writes programs that nothing is fused with."""
+    """Clip with explicit bounds: TVM checks at run time whether a bound is NaN, which prevents fusion."""
     if any(attribute.name in ("min", "max") for attribute in node.attribute):
         return False  # as before version 11: rare
     name, bounds = node.input[0], {"Max": present(node.input, 1), "Min": present(node.input, 2)}
@@ -59,7 +59,9 @@ def _clip(node: NodeProto, write: Replacement) -> bool:
 
 
 def _pow(node: NodeProto, write: Replacement) -> bool:
-    """TVM wants base and exponent of one type, and floats, but for squares; the result has the base's."""
+    """Cast the operands: TVM requires base and exponent of one floating type, except for squares. The result has
+    the base's type.
+    """
     from onnx import helper
 
     base, exponent = map(write.values.dtype, node.input)
@@ -82,7 +84,7 @@ def _is_square(node: NodeProto, write: Replacement) -> bool:
 
 
 def _is_inf(node: NodeProto, write: Replacement) -> bool:
-    """TVM takes both infinities, whichever is asked for."""
+    """Select the requested infinities: TVM reports both."""
     wants = {sign: number(node, name, 1) for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))}
     if sum(wants.values()) != 1:
         return False
@@ -93,7 +95,7 @@ def _is_inf(node: NodeProto, write: Replacement) -> bool:
 
 
 def _expand(node: NodeProto, write: Replacement) -> bool:
-    """TVM takes the wanted shape as the result's; where it has a 1, the result has the input's size."""
+    """Broadcast the wanted shape with the input's: TVM uses it as the result's shape, even where it has a 1."""
     shape, wanted = write.values.shape(node.input[0]), write.values.constants.get(node.input[1])
     if shape is None or wanted is None:
         return False
@@ -105,7 +107,7 @@ def _expand(node: NodeProto, write: Replacement) -> bool:
 
 
 def _concat(node: NodeProto, write: Replacement) -> bool:
-    """TVM makes no program that reads an empty tensor, such as the part of a list in front of its first one."""
+    """Drop empty inputs, for which TVM generates no program."""
     kept = [name for name in node.input if 0 not in (write.values.shape(name) or ())]
     if not 0 < len(kept) < len(node.input):
         return False
@@ -114,7 +116,7 @@ def _concat(node: NodeProto, write: Replacement) -> bool:
 
 
 def _split(node: NodeProto, write: Replacement) -> bool:
-    """TVM does not split off empty tensors."""
+    """Split without empty outputs, which TVM does not support."""
     given, sizes = node.input[0], write.values.constants.get(present(node.input, 1))
     shape, dtype = write.values.shape(given), write.values.dtype(given)
     if sizes is None or sizes.all() or shape is None or dtype is None:
@@ -131,7 +133,7 @@ def _split(node: NodeProto, write: Replacement) -> bool:
 
 
 def _max_pool(node: NodeProto, write: Replacement) -> bool:
-    """TVM pads to the same size at the end only, and loses a row where that is asked for at the beginning."""
+    """Pad explicitly at the beginning: for SAME_LOWER, TVM pads at the end and loses a row."""
     shape, named = write.values.shape(node.input[0]), attributes_of(node)
     if named.get("auto_pad") != b"SAME_LOWER" or shape is None or present(node.output, 1):
         return False
@@ -147,7 +149,7 @@ def _max_pool(node: NodeProto, write: Replacement) -> bool:
 
 
 def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
-    """TVM does not look at the shape that the result should have: the excess is cut off, or zeros added."""
+    """Crop or pad the result to `output_shape`, which TVM ignores."""
     shape, weights = (write.values.shape(name) for name in node.input[:2])
     named = attributes_of(node)
     wanted = _integers(named, "output_shape", [])
@@ -170,7 +172,7 @@ def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
 
 
 def _padded(node: NodeProto, write: Replacement, **padding: list[int]) -> None:
-    """Write a node anew with its padding in numbers."""
+    """Rewrite a node with explicit padding."""
     from onnx import helper
 
     write.op(node.op_type, *node.input, output=node.output[0])
@@ -185,7 +187,7 @@ def _integers(named: dict[str, object], name: str, default: list[int]) -> list[i
 
 
 def _lp_normalization(node: NodeProto, write: Replacement) -> bool:
-    """Divide by the norm, and zeros by the smallest number, so that they stay zeros."""
+    """Divide by the norm; for norm zero by the smallest positive number, so that zeros stay zeros."""
     dtype = write.values.dtype(node.input[0]) or np.dtype("float32")
     reduce = "ReduceL1" if number(node, "p", 2) == 1 else "ReduceL2"
     norm = write.reduce(reduce, node.input[0], number(node, "axis", -1))
@@ -195,7 +197,7 @@ def _lp_normalization(node: NodeProto, write: Replacement) -> bool:
 
 
 def _space_to_depth(node: NodeProto, write: Replacement) -> bool:
-    """TVM knows one order of the new channels, the block's place first."""
+    """Transpose to ONNX's order of the new channels; TVM supports only another one."""
     named, shape = attributes_of(node), write.values.shape(node.input[0])
     if named.get("mode") != b"CRD" or shape is None:
         return False
@@ -210,7 +212,7 @@ def _space_to_depth(node: NodeProto, write: Replacement) -> bool:
 
 
 def _reverse_sequence(node: NodeProto, write: Replacement) -> bool:
-    """Gather step `length - 1 - t` where t is within the sequence, else t."""
+    """Gather step `length - 1 - t` if t is within the sequence, else t."""
     given, lengths = node.input
     shape = write.values.shape(given)
     if shape is None:
@@ -229,7 +231,7 @@ def _reverse_sequence(node: NodeProto, write: Replacement) -> bool:
 
 
 def _one_hot(node: NodeProto, write: Replacement) -> bool:
-    """TVM gives the result a type of its own, whatever that of the values is."""
+    """Cast the result to the type of the values, which TVM ignores."""
     indices, depth, values = node.input
     shape, count = write.values.shape(indices), write.values.constants.get(depth)
     if shape is None or count is None:
@@ -247,7 +249,7 @@ def _one_hot(node: NodeProto, write: Replacement) -> bool:
 
 
 def _qlinear_conv(node: NodeProto, write: Replacement) -> bool:
-    """The product of dequantized values, quantized again; the bias has the product of both scales."""
+    """Dequantize, convolve and quantize again; the bias has the product of both scales."""
     data, data_scale, data_zero, weight, weight_scale, weight_zero, scale, zero = node.input[:8]
     values = [
         write.op("DequantizeLinear", data, data_scale, data_zero),
@@ -271,7 +273,7 @@ def _qlinear_matmul(node: NodeProto, write: Replacement) -> bool:
 
 
 def _conv_integer(node: NodeProto, write: Replacement) -> bool:
-    """A convolution of float32: sums of products of bytes are whole numbers, exact up to 2**24."""
+    """Convolve in float32: sums of products of bytes are integers, exact up to 2**24."""
     weight_shape = write.values.shape(node.input[1])
     if weight_shape is None:
         return False
@@ -288,8 +290,7 @@ def _conv_integer(node: NodeProto, write: Replacement) -> bool:
 
 
 def _non_max_suppression(node: NodeProto, write: Replacement) -> bool:
-    """Say every limit, since TVM has other defaults, and leave out boxes that overlap by more than the limit, not as
-    much.
+    """Pass all limits explicitly, since TVM's defaults differ, and drop only boxes that overlap by more than the limit.
 
     Raises:
         ImportFailed: a limit is not constant: TVM would take its default.
@@ -311,7 +312,7 @@ def _non_max_suppression(node: NodeProto, write: Replacement) -> bool:
 
 
 def _roi_align(node: NodeProto, write: Replacement) -> bool:
-    """Refuse the mode in which ONNX and TVM differ: the largest of weighted elements, or of their weighted sums.
+    """Refuse the mode in which ONNX and TVM differ: the maximum of weighted elements, or of their weighted sums.
 
     Raises:
         ImportFailed: the mode is "max".
@@ -323,7 +324,7 @@ def _roi_align(node: NodeProto, write: Replacement) -> bool:
 
 
 def _reduce_bool(node: NodeProto, write: Replacement) -> bool:
-    """The largest of truths is found among whole numbers: TVM knows no smallest truth."""
+    """Reduce bools as integers: TVM has no minimum of bools."""
     if write.values.dtype(node.input[0]) != np.dtype("bool"):
         return False
     reduced = _with_attributes_of(

@@ -1,4 +1,4 @@
-"""Rewrites of an ONNX model before TVM's frontend gets it, in this order.
+"""Rewrites of an ONNX model before TVM's frontend imports it, in this order.
 
 Functions that the model defines are inlined. Operators that TVM lacks are replaced by their definition in the ONNX
 specification, if that consists of other operators. Then constants are computed, so that rules see axes and shapes; then
@@ -24,7 +24,7 @@ _RULES = {**operators.RULES, **resizing.RULES, **training.RULES}
 
 
 def prepared(proto: ModelProto, *, unrolls: bool = False) -> ModelProto:
-    """Return a model that computes the same, with as few operators as possible that TVM does not know.
+    """Return an equivalent model with as few operators as possible that TVM lacks.
 
     Args:
         unrolls: unroll the steps of recurrent layers; else each layer becomes one operator of our own.

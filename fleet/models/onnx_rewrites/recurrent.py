@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN as matrix products and element-wise operators, for targets without a program for all steps.
+"""LSTM, GRU and RNN as matrix products and element-wise operators, for targets without a program for whole layers.
 
 The steps are unrolled, so the sequence length has to be known. One product covers the input of all steps; only the
 products with the state run step by step. Equations, gate orders and the meaning of each input follow the ONNX operator
@@ -38,7 +38,7 @@ _State = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class _Direction:
-    """One direction of a recurrent node: how a step goes on from a state."""
+    """One direction of a recurrent node: computes a step from the previous state."""
 
     write: Replacement
     activations: Sequence[str]
@@ -59,7 +59,7 @@ class _Direction:
     """LSTM only: the forget gate is 1 - the input gate."""
 
     def activate(self, index: int, value: str) -> str:
-        """Apply the activation at a place of the node's list."""
+        """Apply the activation at an index of the node's list."""
         write = self.write
         if self.clip is not None:
             low, high = (write.constant(np.array(sign * self.clip, "float32")) for sign in (-1, 1))
@@ -109,13 +109,13 @@ def _gru_step(one: _Direction, given: str, state: _State) -> _State:
     else:
         remembered = _gru_candidate(one, write.op("Mul", reset, hidden))
     candidate = one.activate(1, write.op("Add", candidate_x, remembered))
-    # (1 - z) * candidate + z * hidden, with one multiplication less
+    # equals (1 - z) * candidate + z * hidden, with one multiplication less
     changed = write.op("Mul", update, write.op("Sub", hidden, candidate))
     return (write.op("Add", candidate, changed),)
 
 
 def _gru_gates(one: _Direction, hidden: str) -> tuple[str, str]:
-    """Return the state's part of update and reset gate."""
+    """Return the state's contribution to update and reset gate."""
     write = one.write
     both = write.op("MatMul", hidden, _columns(one, one.recurrence, 0, 2))
     if one.recurrence_bias:
@@ -125,7 +125,7 @@ def _gru_gates(one: _Direction, hidden: str) -> tuple[str, str]:
 
 
 def _gru_candidate(one: _Direction, hidden: str) -> str:
-    """Return the state's part of the candidate after its reset."""
+    """Return the state's contribution to the candidate after its reset."""
     product = one.write.op("MatMul", hidden, _columns(one, one.recurrence, 2, 3))
     if not one.recurrence_bias:
         return product
@@ -162,7 +162,7 @@ UNROLLING: dict[str, Rule] = dict.fromkeys(GATES, unroll)
 
 
 class _Unrolling:
-    """Writes one recurrent node out, direction by direction."""
+    """Writes the unrolled nodes of one recurrent node, direction by direction."""
 
     def __init__(self, node: NodeProto, write: Replacement) -> None:
         self._node = node
@@ -176,7 +176,7 @@ class _Unrolling:
         self._steps, self._batch, self._hidden = facts.steps, facts.batch, facts.hidden
 
     def run(self) -> bool:
-        """Write all directions, and put their outputs together."""
+        """Write all directions, and concatenate their outputs."""
         write, outputs = self._write, self._node.output
         given = present(self._node.input, 0)
         if self._is_batch_first:
@@ -190,7 +190,7 @@ class _Unrolling:
         return True
 
     def _direction(self, index: int, given: str, name: str) -> tuple[list[str], _State]:
-        """Write one direction. Return each step's answer [batch, hidden], in order of time, and the last state."""
+        """Write one direction. Return each step's output [batch, hidden], in order of time, and the last state."""
         one = self._at(index)
         inputs = self._from_inputs(index, given)
         lengths = present(self._node.input, SEQUENCE_LENS)
@@ -206,7 +206,7 @@ class _Unrolling:
         return shown, state
 
     def _hold(self, step: int, lengths: str, new: _State, state: _State) -> tuple[_State, str]:
-        """Return the state and the answer after a step that is beyond the end of some sequences."""
+        """Return state and output after a step, keeping the state beyond the end of a sequence."""
         write = self._write
         dtype = write.values.dtype(lengths) or np.dtype("int32")
         goes_on = write.op("Less", write.constant(np.array(step, dtype)), lengths)

@@ -1,5 +1,4 @@
-"""Resize and Upsample where TVM's own differ from ONNX: written as the weight of each element of an axis in each
-result.
+"""Resize and Upsample where TVM differs from ONNX, as an explicit matrix of interpolation weights per axis.
 
 TVM takes the ratio of the sizes for the scale, which it is not where a scale of 1.5 makes 7 of 5; it divides by zero
 where corners are aligned and one is left; it resizes behind batch and channels only, knows no antialiasing, and reads
@@ -52,7 +51,7 @@ class _Axis:
     scale: np.float32
 
     def positions(self, transformation: str) -> _Numbers | None:
-        """Return where each result lies on the axis, in the precision of ONNX Runtime; None: not known here."""
+        """Return the source coordinate of each result, in the precision of ONNX Runtime; None for unsupported modes."""
         at, one = np.arange(self.result, dtype=np.float32), np.float32(1)
         half = one / 2
         if transformation == "asymmetric":
@@ -67,7 +66,7 @@ class _Axis:
 
 
 def resize(node: NodeProto, write: Replacement) -> bool:
-    """Replace a Resize or Upsample that TVM does not compute as ONNX says."""
+    """Replace a Resize or Upsample that TVM does not compute as ONNX specifies."""
     from onnx import helper
 
     named = attributes_of(node)
@@ -91,7 +90,7 @@ def resize(node: NodeProto, write: Replacement) -> bool:
         if positions is None or (axis.size == axis.result and axis.scale == 1):
             continue
         if mode == "nearest":
-            by_scale = "ceil" if axis.scale < 1 else "floor"  # so it was before there was a nearest_mode
+            by_scale = "ceil" if axis.scale < 1 else "floor"  # the behaviour before nearest_mode existed
             indices = np.clip(_rounded(positions, rounding or by_scale), 0, axis.size - 1).astype("int64")
             value = write.op("Gather", value, write.constant(indices), axis=place)
         else:
@@ -104,7 +103,7 @@ def resize(node: NodeProto, write: Replacement) -> bool:
 
 
 def _axes(node: NodeProto, write: Replacement, named: dict[str, object]) -> list[_Axis] | None:
-    """Return how each axis is resized; None where that is not known when the model is read."""
+    """Return the resizing of each axis; None if it is unknown when the model is read."""
     shape = write.values.shape(node.input[0])
     place_of_scales = 1 if node.op_type == "Upsample" or write.values.opset < _RESIZE_11 else 2
     sizes = write.values.constants.get(present(node.input, 3))
@@ -133,7 +132,7 @@ def _axes(node: NodeProto, write: Replacement, named: dict[str, object]) -> list
 
 
 def _is_known(axes: Sequence[_Axis], named: dict[str, object], transformation: str, mode: str) -> bool:
-    """Tell whether TVM computes it right.
+    """Tell whether TVM computes it correctly.
 
     It multiplies by the scale's inverse, and so takes another neighbour where both are as near: only where neither size
     is a multiple of the other.
@@ -161,7 +160,7 @@ def _rounded(positions: _Numbers, rounding: str) -> _Numbers:
 
 
 def _weights(positions: _Numbers, axis: _Axis, mode: str, named: dict[str, object]) -> _Numbers:
-    """Return the weight of each element in each result, [size, result]."""
+    """Return the interpolation weight of each element in each result, [size, result]."""
     is_cubic, is_wide = mode == "cubic", bool(named.get("antialias")) and axis.scale < 1
     stretch = float(axis.scale) if is_wide else 1.0
     reach = math.ceil((2 if is_cubic else 1) / stretch)
@@ -179,7 +178,7 @@ def _weights(positions: _Numbers, axis: _Axis, mode: str, named: dict[str, objec
 
 
 def _share(apart: _Numbers, cubic: float | None) -> _Numbers:
-    """Return how much of an element is taken that far away: on a line, or on Keys' curve."""
+    """Return the weight at a distance: linear, or by Keys' cubic curve."""
     x = np.abs(apart)
     if cubic is None:
         return np.asarray(np.maximum(0, 1 - x))
@@ -189,7 +188,7 @@ def _share(apart: _Numbers, cubic: float | None) -> _Numbers:
 
 
 def _times(write: Replacement, value: str, weights: _Numbers, place: int, rank: int) -> str:
-    """Multiply along one axis: element by element where each result takes few, else by a matrix."""
+    """Multiply along one axis: by gathering if each result needs few elements, else by a matrix."""
     taken = int(np.count_nonzero(weights, axis=0).max())
     if taken <= _FEW:
         return _sum_of(write, value, weights, place, rank, taken)
@@ -204,7 +203,7 @@ def _times(write: Replacement, value: str, weights: _Numbers, place: int, rank: 
 
 
 def _sum_of(write: Replacement, value: str, weights: _Numbers, place: int, rank: int, count: int) -> str:
-    """Add up so many elements for each result, the ones that it takes most of."""
+    """Sum this many weighted elements for each result, those of largest weight."""
     results = np.arange(weights.shape[1])
     chosen = np.argsort(-np.abs(weights), axis=0, kind="stable")[:count]
     terms = []

@@ -1,4 +1,4 @@
-"""Training operators in models that TVM computes wrong or not at all.
+"""Training operators in models, which TVM converts wrongly or not at all.
 
 TVM gives the mean and deviation of a LayerNormalization a shape of their own, the mask of a Dropout numbers for a type,
 and the running statistics of a BatchNormalization the momentum of PyTorch, which ONNX counts the other way round.
@@ -23,7 +23,7 @@ _EPSILON = 1e-5
 
 
 def _dropout(node: NodeProto, write: Replacement) -> bool:
-    """Nothing is dropped outside of training: the mask says so of each number.
+    """Replace a dropout by its input, and its mask by all true: outside of training nothing is dropped.
 
     Raises:
         ImportFailed: it is still in training, and would drop something; TVM drops nothing.
@@ -40,15 +40,15 @@ def _dropout(node: NodeProto, write: Replacement) -> bool:
 
 
 def _drops(node: NodeProto, write: Replacement) -> bool:
-    """Tell whether it may: an input may say so."""
-    unless_said = {1: np.array(0.5), 2: np.array(False)}  # the share to drop, and whether in training
+    """Tell whether a dropout may be active: an input may enable it."""
+    unless_said = {1: np.array(0.5), 2: np.array(False)}  # the ratio, and the training mode
     names = {place: present(node.input, place) for place in unless_said}
     constants, unknown = write.values.constants, np.array(True)
     return all((constants.get(name, unknown) if name else unless_said[place]).any() for place, name in names.items())
 
 
 def _layer_normalization(node: NodeProto, write: Replacement) -> bool:
-    """Write out one with a used mean or deviation, or with numbers of double precision."""
+    """Write out a layer normalization whose mean or deviation is used, or in double precision."""
     shape, dtype = write.values.shape(node.input[0]), write.values.dtype(node.input[0])
     asked = [present(node.output, place) for place in (1, 2)]
     is_double = dtype == np.dtype("float64")
@@ -79,7 +79,7 @@ def _mean(write: Replacement, name: str, axes: range) -> str:
 
 
 def _batch_normalization(node: NodeProto, write: Replacement) -> bool:
-    """Refuse one that learns.
+    """Refuse a batch normalization in training mode.
 
     Raises:
         ImportFailed: its running mean or variance is asked for.

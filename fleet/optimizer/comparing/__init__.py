@@ -1,1 +1,1 @@
-"""Comparison of programs for the same model: statistics, the order of turns, and the turns themselves."""
+"""Compares programs for the same model: statistics, the order of turns, and the turns themselves."""

@@ -1,4 +1,4 @@
-"""Timing of a model's engine in turns: it is prepared in a process of the build pool and runs only on request."""
+"""Times a model's engine in turns: it is prepared in a process of the build pool and runs only on request."""
 
 from __future__ import annotations
 

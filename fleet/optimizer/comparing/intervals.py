@@ -60,7 +60,7 @@ def ratio_interval(secs: Sequence[float], other_secs: Sequence[float]) -> RatioI
 
 
 def _left_out(count: int) -> int:
-    """Return the number of ratios that the interval leaves out at each end, given their total number."""
+    """Return the number of ratios to exclude at each end, given their total number."""
     allowed = _ERROR / len(LOOKS) / 2
     tail, left_out = 0.0, 0
     while (tail := tail + math.comb(count, left_out) / 2**count) <= allowed:

@@ -1,4 +1,4 @@
-"""Candidates of a job: those in the backlog of a workload, and those under way.
+"""Candidates of a job: the backlog of each workload, and candidates in progress.
 
 A candidate is claimed only when it is chosen to be built. To drop one from a backlog, because a newer search has found
 better ones or the job ends, costs nothing and keeps no other job from it.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A candidate worth measuring, as a search found it."""
+    """A candidate worth measuring, proposed by a search."""
 
     trace_json: str
     digest: str
@@ -52,7 +52,7 @@ class Proposal:
 
 @dataclass(slots=True, kw_only=True)
 class Backlog:
-    """Candidates of one workload that were searched ahead, in the order in which they should be measured."""
+    """Candidates of one workload from searches ahead, in the order of measurement."""
 
     candidates: tuple[Proposal, ...] = ()
     made_at: int = 0
@@ -63,12 +63,12 @@ class Backlog:
         return trials - self.made_at
 
     def take(self, count: int) -> tuple[Proposal, ...]:
-        """Take the first ones."""
+        """Remove and return the first ones."""
         taken, self.candidates = self.candidates[:count], self.candidates[count:]
         return taken
 
     def drop(self, digests: Collection[str]) -> None:
-        """Forget some."""
+        """Remove some."""
         self.candidates = tuple(one for one in self.candidates if one.digest not in digests)
 
     def predictions(self) -> LogSecs | None:
@@ -96,7 +96,7 @@ class CandidateStage(enum.Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """One proposal on its way through a job."""
+    """One proposal in progress in a job."""
 
     workload: str
     """Hash of its workload."""
@@ -129,7 +129,7 @@ class Candidate:
 
     @property
     def features(self) -> Features | None:
-        """Features that the build found, else those of the search."""
+        """Features from the build, else from the search."""
         return features_of(self.proposal, self.build)
 
     @property
@@ -145,6 +145,6 @@ class Candidate:
 
 
 def features_of(proposal: Proposal | None, build: BuiltCandidate | None) -> Features | None:
-    """Return the features that a build found, else those of the search; None if neither has any."""
+    """Return the features from a build, else from the search; None if neither has any."""
     found = build.features if build is not None else None
     return proposal.features if found is None and proposal is not None else found

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RoundWanted:
-    """There is room for another batch. Answered by Claim with candidates that were searched ahead; by Learn and Propose
-    where the workload that should be next has none (then ask again after that search); or by nothing.
+    """There is room for another batch. Answered by Claim with candidates from the backlog; by Learn and Propose if the
+    next workload's backlog is empty (then ask again after that search); or by nothing.
 
     While no search is under way, nothing means that the search is over. A workload is in one search at a time.
     """
@@ -39,8 +39,9 @@ class RoundWanted:
 
 @dataclass(frozen=True, slots=True)
 class AheadWanted:
-    """There is room for a search while other things go on. Answered by Learn and Propose, or by nothing if all
-    workloads have a full backlog."""
+    """There is room for a search in parallel. Answered by Learn and Propose, or by nothing if all workloads have a
+    full backlog.
+    """
 
     now_sec: float = 0.0
     """On the clock of the job's deadline."""
@@ -48,7 +49,7 @@ class AheadWanted:
 
 @dataclass(frozen=True, slots=True)
 class EndWanted:
-    """No more searches: the results so far are compared and kept. Comes by itself at the job's deadline."""
+    """No more searches: the results so far are compared and stored. Emitted automatically at the job's deadline."""
 
     reason: str
 
@@ -74,7 +75,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Candidates are this job's to measure. Answered by Build."""
+    """Candidates were claimed for this job. Answered by Build."""
 
     workload: str
     proposals: tuple[Proposal, ...]
@@ -94,15 +95,15 @@ class SearchFailed:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """There is a newer cost model."""
+    """A newer cost model was trained."""
 
     builder_sec: float
-    """Processor time that it took [s]."""
+    """Processor time that training took [s]."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningFailed:
-    """The cost model stays as it was."""
+    """Training failed: the cost model is unchanged."""
 
     message: str
 
@@ -120,7 +121,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailed:
-    """A candidate is not built. Answered by Store."""
+    """A build failed. Answered by Store."""
 
     workload: str
     digest: str
@@ -145,7 +146,7 @@ class BaselinesWanted:
 
 @dataclass(frozen=True, slots=True)
 class BatchWanted:
-    """Those of these candidates that were built can be measured. Answered by Measure, or the next step if none was."""
+    """The built ones of these candidates can be measured. Answered by Measure, or the next step if none was built."""
 
     workload: str
     digests: Sequence[str]
@@ -169,7 +170,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class MeasureEnded:
-    """A device is done with a Measure. Answered by Measure for disturbed candidates, by Check, or nothing."""
+    """A device has finished a Measure. Answered by Measure for disturbed candidates, by Check, or nothing."""
 
     batch: int
     device_name: str
@@ -188,7 +189,7 @@ class Stored:
     digest: str
     record_id: int
     at_sec: float
-    """Since the start of the process [s]."""
+    """The reference outputs of a workload are available."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,7 @@ class Learn:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """To the pool: search. Answered with Found or SearchFailed; a static schedule with Proposed."""
+    """To the pool: search. Answered with Found or SearchFailed; for a static schedule with Proposed."""
 
     workload: str
     count: int
@@ -309,7 +310,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """To the library: these are to be measured. Answered with Proposed, without candidates of other jobs."""
+    """To the library: claim candidates. Answered with Proposed, without candidates of other jobs."""
 
     workload: str
     proposals: tuple[Proposal, ...]
@@ -335,7 +336,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """To the library: keep a result. Answered with Stored, before anything else happens to it."""
+    """To the library: store a result. Answered with Stored, before anything else happens to it."""
 
     workload: str
     digest: str
@@ -356,7 +357,7 @@ class Store:
 
     @property
     def features(self) -> Features | None:
-        """Features that the build found, else those of the search."""
+        """Features from the build, else from the search."""
         return features_of(self.proposal, self.build)
 
 
@@ -409,7 +410,7 @@ class MarkWrong:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """To the user: a message not to be missed."""
+    """To the user: an important message."""
 
     news: News
 

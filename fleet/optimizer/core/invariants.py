@@ -1,4 +1,4 @@
-"""Rules that a job's state obeys after every event. Only tests check them, so the optimizer does not pay for it."""
+"""Invariants of a job's state after every event. Only tests check them, so the optimizer does not pay for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fleet.optimizer.core.state import JobCore
 
 
 def broken_invariants(core: JobCore) -> list[str]:
-    """Return a sentence for each broken rule."""
+    """Return a sentence for each violated invariant."""
     return [*_broken_candidates(core), *_broken_workloads(core)]
 
 
 def validate(core: JobCore) -> None:
-    """Check all rules.
+    """Check all invariants.
 
     Raises:
         AssertionError: one does not hold.

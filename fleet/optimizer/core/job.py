@@ -1,4 +1,4 @@
-"""The tables of one job that all parts of the core share, and the effects of the current event."""
+"""State of one job that all parts of the core share, and the effects of the current event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASELINE = "baseline"
 
 
 class Job:
-    """One job."""
+    """Shared state of one job."""
 
     def __init__(self, progress: JobProgress) -> None:
         self.progress = progress
@@ -71,7 +71,7 @@ class Job:
         self.progress.phase = phase or self.progress.phase
 
     def notify(self, news: News) -> None:
-        """Tell the user something that should not be missed."""
+        """Emit an important message to the user."""
         self.emit(Notice(news))
 
     def emit(self, effect: Effect) -> None:
@@ -79,6 +79,6 @@ class Job:
         self._effects.append(effect)
 
     def take_effects(self) -> list[Effect]:
-        """Return the effects of the current event, in order, and forget them."""
+        """Return the effects of the current event, in order, and clear them."""
         effects, self._effects = self._effects, []
         return effects

@@ -76,7 +76,7 @@ class Batch:
 
 
 class Measurements:
-    """Batches under way, until everything disturbed has been measured again."""
+    """Batches in progress, until all disturbed trials have been repeated."""
 
     def __init__(self, job: Job, results: Results) -> None:
         self._job = job
@@ -97,7 +97,7 @@ class Measurements:
         self._begin(Purpose.BASELINES, "", artifacts, trials)
 
     def _unless_slower(self, shash: str, evaluator: Evaluator) -> Evaluator:
-        """Return an evaluator that stops after one repeat where a clearly faster program is known."""
+        """Return an evaluator that stops after one repeat if a clearly faster program is known."""
         best_sec = self._job.workload(shash).best_sec
         return replace(evaluator, give_up_above_sec=_GIVE_UP * best_sec) if math.isfinite(best_sec) else evaluator
 
@@ -110,7 +110,7 @@ class Measurements:
         return replace(trial, timeout_sec=min(trial.timeout_sec, timeout_sec))
 
     def begin_batch(self, event: ev.BatchWanted) -> Batch | None:
-        """Measure candidates that are built; return the batch if it is over, since there are none."""
+        """Measure built candidates; return the batch if it is over because there are none."""
         item = self._job.workload(event.workload)
         proposed = [self._job.candidates.get((event.workload, digest)) for digest in event.digests]
         candidates = [c for c in proposed if c is not None and c.stage is CandidateStage.BUILT]
@@ -161,7 +161,7 @@ class Measurements:
         self._job.emit(Measure(number, tuple(artifacts[digest] for digest in wanted), trials, pause_sec))
 
     def measure(self, event: ev.Measured) -> None:
-        """Keep one result."""
+        """Store one result."""
         batch, measurement = self._batches[event.batch], event.measurement
         batch.seen.append(measurement)
         is_new_trial = batch.purpose is Purpose.SEARCH and batch.repeats == 0
@@ -208,7 +208,7 @@ class Measurements:
         self._job.notify(News(topic=topic, device=device, detail=disturbance, limit=BUDGET_SHARE))
 
     def _note_cost(self, item: WorkloadProgress, batch: Batch, wall_sec: float) -> None:
-        """Tell the time of trials from that of the way there and back, which a batch takes however small it is."""
+        """Separate the time of trials from the round trip, which is constant per batch."""
         told_sec = math.fsum(measured.clocks.load_sec + measured.clocks.run_sec for measured in batch.seen)
         trials_sec = min(told_sec, wall_sec) if told_sec else wall_sec
         item.device_sec += trials_sec
@@ -222,7 +222,7 @@ class Measurements:
         return batch
 
     def _finish_baselines(self, batch: Batch) -> None:
-        """Measure those again during which the device went away; if it happens again, close their workload."""
+        """Repeat baselines whose device was lost; after a second loss, close their workload."""
         open_ones = [
             trial
             for trial in batch.all_trials
@@ -256,7 +256,7 @@ class Measurements:
 
 
 def _beside(best_sec: float, evaluator: Evaluator) -> Evaluator:
-    """Return an evaluator that times a candidate only as long as it may be the best; infinite: nothing is known."""
+    """Return an evaluator that times a candidate only while it may be the best; infinite: no best time is known."""
     if not math.isfinite(best_sec):
         return replace(evaluator, look_runs=0)
     return replace(

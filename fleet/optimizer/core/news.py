@@ -1,4 +1,4 @@
-"""News of a job for people, as data: its activity, notices, and the reason why a workload is closed.
+"""News of a job as data: its activity, notices, and the reasons for closing workloads.
 
 `fleet.optimizer.narrator` puts them into words. No decision reads them.
 """
@@ -51,7 +51,7 @@ class Topic(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """One fact for people; its topic decides which fields count."""
+    """One message for the user; its topic decides which fields apply."""
 
     topic: Topic
     operator: str = ""

@@ -25,7 +25,7 @@ _TRIAL_BUILDER_SEC = 0.5
 convolution. They count as one search and one build beside those that were measured."""
 
 _BELIEVED = 0.95
-"""A roofline is wrong for all once a workload takes less than this share of its limit."""
+"""A roofline is considered wrong for all workloads once one runs in less than this share of its limit."""
 
 _FAR_BELOW = 8.0
 """Margin below the roofline: Winograd's algorithm needs only a quarter of a convolution's multiplications, and a peak
@@ -36,7 +36,7 @@ _IDLE_BUILDER_PRICE = 0.1
 
 
 def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_sec: float) -> Plan:
-    """Ask the prioritizer.
+    """Run the prioritizer on the current state.
 
     Args:
         trials_left: those of the job that nothing is planned for yet.
@@ -54,7 +54,7 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
 
 
 def has_ahead(item: WorkloadProgress, progress: JobProgress, conditions: Conditions) -> bool:
-    """Tell whether a workload has candidates ahead that may be built now.
+    """Tell whether a workload has backlog candidates that may be built now.
 
     Where searches have the cores to themselves until the next batch is measured, only searches on the newest results
     may run. Where one goes on while a batch is built, it knows nothing of that; where device and builders share no
@@ -103,7 +103,7 @@ def floor_sec(workload: Workload, roofline: Roofline) -> float:
 
 
 def keep_outcome(item: WorkloadProgress) -> None:
-    """Store the gain of a finished batch, beside the expected one."""
+    """Store the actual gain of a finished batch, beside the expected one."""
     expected = item.forecasts.popleft() if item.forecasts else 0.0
     before_sec, item.judged_sec = item.judged_sec, item.current_sec
     if expected and math.isfinite(before_sec):
@@ -111,7 +111,7 @@ def keep_outcome(item: WorkloadProgress) -> None:
 
 
 def note_vain_batch(item: WorkloadProgress) -> None:
-    """Remember that the newest batch, of which nothing could be built, has gained nothing."""
+    """Record that the newest batch gained nothing, because none of it could be built."""
     expected = item.forecasts.pop() if item.forecasts else 0.0
     if expected:
         item.outcomes.append(BatchOutcome(expected=expected, gained=0.0))
@@ -132,7 +132,7 @@ def _usual_trial_sec(items: Sequence[WorkloadProgress], batch_size: int) -> floa
 def _state_of(
     item: WorkloadProgress, conditions: Conditions, trials_left: int, usual_sec: float, progress: JobProgress
 ) -> WorkloadState:
-    """Describe one workload. Until a whole batch was measured, a trial counts as long as the others' do."""
+    """Describe one workload. Until a whole batch was measured, a trial is assumed to take as long as the others' do."""
     builders, rounds = progress.builders, progress.rounds
     had = item.trials_before + item.trials + len(item.under_way)
     trial_sec = item.device_sec / item.trials if item.trials >= conditions.batch_size else usual_sec
@@ -163,5 +163,5 @@ def _state_of(
 
 
 def _mean(total: float, count: int, usual: float) -> float:
-    """Return the mean of the measured values, with the usual one as one more."""
+    """Return the mean of the measured values and the usual one, which counts as one more."""
     return (total + usual) / (count + 1)

@@ -165,7 +165,7 @@ class WorkloadProgress:
         self.closing = self.closing or reason
 
     def retime(self, trace_json: str, run_sec: float, *, is_disturbed: bool = False) -> None:
-        """Give a candidate's new time [s] to the search; infinite if it failed."""
+        """Tell the search a candidate's new time [s]; infinite if it failed."""
         self.records = [
             replace(record, run_sec=run_sec, is_disturbed=is_disturbed) if record.trace_json == trace_json else record
             for record in self.records

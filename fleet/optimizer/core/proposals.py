@@ -1,4 +1,4 @@
-"""Proposals of a job: which workload is searched next, and its candidates until they are built."""
+"""Proposals of a job: selects the workload to search next, and tracks its candidates until they are built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEPT_FEATURES = 64
 
 
 class Proposals:
-    """Searches and backlogs, and candidates that are being built."""
+    """Searches, backlogs, and candidates that are being built."""
 
     def __init__(self, job: Job, results: Results) -> None:
         self._job = job
@@ -76,7 +76,8 @@ class Proposals:
             return ()
         planned = plan(self._job.progress, self._job.conditions, left, now_sec)
         for shash, finish in planned.finished.items():
-            # No trials of the job: the others' candidates may yet come to nothing. Of a deadline EndWanted says which.
+            # Not counted as trials of the job: the others' candidates may still be dropped. EndWanted handles a
+            # deadline.
             if finish.done not in (Done.NO_TRIALS, Done.DEADLINE):
                 self._job.workload(shash).close(News(topic=Topic.FINISHED, finish=finish))
         return planned.batches
@@ -112,18 +113,18 @@ class Proposals:
             self._job.emit(ev.Learn(learnable[-_LEARNT_FROM:]))
 
     def _how_far_ahead(self, item: WorkloadProgress) -> int:
-        """Return how many candidates are searched for later: more with each batch, so that no search takes long."""
+        """Return the number of candidates to search ahead: more with each batch, so that no search takes long."""
         most = _BATCHES_AHEAD[self._job.conditions.shares_cores] * self._job.conditions.batch_size
         return min(most, max(self._job.conditions.batch_size, len(item.records)))
 
     def find(self, event: ev.Found) -> None:
-        """Fill the backlog of a workload; close it if there is nothing new."""
+        """Replace the backlog of a workload; close it if there is nothing new."""
         item = self._job.workload(event.workload)
         item.is_searched = False
         self._job.progress.builders.searches += 1
         self._job.progress.builders.search_sec += event.builder_sec
         item.backlog = Backlog(candidates=event.proposals, made_at=item.search_began_at)
-        item.backlog.drop(item.under_way | item.taken | self._results.measured(event.workload))  # while it was searched
+        item.backlog.drop(item.under_way | item.taken | self._results.measured(event.workload))  # while the search ran
         if not event.proposals:
             item.close(News(topic=Topic.EXHAUSTED))
 
@@ -162,10 +163,10 @@ class Proposals:
     def propose(self, event: ev.Proposed) -> None:
         """Build candidates that are this job's to measure."""
         item = self._job.workload(event.workload)
-        is_announced = item.asked > 0 and not event.is_static  # with the reason for it
+        is_announced = item.asked > 0 and not event.is_static  # with its reason
         item.asked = 0 if not event.is_static else item.asked
         item.taken |= event.taken
-        # Nobody claims a static schedule, which would leave out those that broke a device.
+        # Static schedules are not claimed, and claims would leave out those that crashed a device.
         wanted = [one for one in event.proposals if not (event.is_static and one.digest in item.poison)]
         if not wanted:
             if not event.is_static:
@@ -186,7 +187,7 @@ class Proposals:
         self._job.emit(ev.Build(event.workload, tuple(wanted)))
 
     def fail_search(self, event: ev.SearchFailed) -> None:
-        """Close the workload of a search that crashed or never ended; the others go on."""
+        """Close the workload of a search that crashed or timed out; the others go on."""
         item = self._job.workload(event.workload)
         item.is_searched = False
         item.closing = News(topic=Topic.SEARCH_FAILED, detail=event.message)
@@ -201,14 +202,14 @@ class Proposals:
         self._job.notify(News(topic=Topic.NOT_LEARNT, detail=event.message))
 
     def build(self, event: ev.Built) -> None:
-        """Note that a candidate is built."""
+        """Record that a candidate is built."""
         candidate = self._job.candidates[event.workload, event.digest]
         candidate.build, candidate.stage = event.build, CandidateStage.BUILT
         self._job.progress.builders.builds += 1
         self._job.progress.builders.build_sec += event.builder_sec
 
     def fail_build(self, event: ev.BuildFailed) -> None:
-        """Keep a failed build as the result of its candidate."""
+        """so their batch never ends"""
         candidate = self._job.candidates[event.workload, event.digest]
         candidate.may_be_built.discard(event.digest)
         if not candidate.may_be_built and not candidate.is_static:  # so their batch never ends
@@ -218,7 +219,7 @@ class Proposals:
 
 
 def _without_old_features(records: Sequence[Observation]) -> tuple[Observation, ...]:
-    """Return records for a search: only the newest go through the pool with their features."""
+    """Return records for a search: only the newest keep their features, to limit the bytes sent to the pool."""
     learnable = [record for record in records if record.has_features]
     old = {record.trace_json for record in learnable[:-_KEPT_FEATURES]}
     return tuple(replace(record, features=NO_FEATURES) if record.trace_json in old else record for record in records)

@@ -1,4 +1,4 @@
-"""Selects disturbed measurements to repeat: a few times, within a budget, and not for ever.
+"""Selects disturbed measurements to repeat: a few times, within a budget.
 
 The agent reports the disturbances of every time. A disturbed time is stored like any other; then the candidate
 is measured again after a pause, and the newest time of a candidate counts, here as in the library. Two limits
@@ -30,7 +30,7 @@ _VAIN_BATCHES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Trials that have to be measured again."""
+    """Trials to measure again."""
 
     trials: tuple[Trial, ...]
     pause_sec: float
@@ -39,7 +39,7 @@ class Again:
 
 
 class Repeats:
-    """Keeps track of one job's repeats, on all its devices."""
+    """Bookkeeping of one job's repeats, on all its devices."""
 
     def __init__(self, count: RepeatCount) -> None:
         self._count = count
@@ -67,7 +67,7 @@ class Repeats:
     def choose(
         self, device_name: str, seen: Sequence[Measurement], trials: Sequence[Trial], *, made: int
     ) -> Again | None:
-        """Return the part of a batch to measure again, or None if nothing has to or may be.
+        """Return the part of a batch to measure again, or None if nothing has to or may be repeated.
 
         Args:
             seen: the latest measurement of each trial, in the order in which they were made.
@@ -93,11 +93,11 @@ class Repeats:
         )
 
     def has_just_given_up(self, device_name: str, *, made: int) -> bool:
-        """Tell whether, with the batch that just ended, the device's disturbances are accepted as they are."""
+        """Tell whether, since the batch that just ended, the device's disturbances are accepted."""
         return made == len(_PAUSES_SEC) and self._vain_batches[device_name] == _VAIN_BATCHES
 
     def _affordable(self, measurements: Sequence[Measurement]) -> list[Measurement]:
-        """Return as many as the budget pays for, fastest first: a job is after the fastest."""
+        """Return as many as the budget allows, fastest first: a job needs the fastest."""
         left_sec = self._count.budget_sec - self._count.device_sec
         found: list[Measurement] = []
         for measurement in measurements:
@@ -111,7 +111,7 @@ class Repeats:
 
 
 def find_doubtful(measurements: Iterable[Measurement]) -> set[str]:
-    """Return the candidates with doubtful times, from measurements in their order.
+    """Return the candidates with doubtful times, given measurements in order.
 
     A drift of the reference kernel casts doubt on all that was measured since it last ran: nobody knows when it began.
     """
@@ -135,7 +135,7 @@ def find_doubtful(measurements: Iterable[Measurement]) -> set[str]:
 
 
 def main_disturbance(measurements: Iterable[Measurement]) -> str:
-    """Return the most common disturbance, in words."""
+    """Return the most common disturbance as text."""
     counts = Counter(found.text for measurement in measurements for found in measurement.disturbances)
     return max(counts, key=lambda text: counts[text], default="no reason given")
 

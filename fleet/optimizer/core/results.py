@@ -29,7 +29,7 @@ class Purpose(enum.Enum):
 
 
 class Results:
-    """Results of one job. Nothing else happens to a result before it is stored."""
+    """Results of one job. Every result is stored before anything else happens to it."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -81,7 +81,7 @@ class Results:
         return {digest for shash, digest in self.counted if shash == workload}
 
     def _book(self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement, stored: Stored) -> None:
-        """Count one result. A candidate that was measured again has the result that counts."""
+        """Count one result. A repeated candidate keeps the result that counts."""
         is_again = candidate.record_id is not None
         if is_again and measurement.error in NO_VERDICT:
             return
@@ -103,7 +103,7 @@ class Results:
             item.under_way.discard(candidate.digest)
         if measurement.error is None and self._job.progress.first_trial_sec is None:
             self._job.progress.first_trial_sec = stored.at_sec
-        # A static schedule may be an earlier trial's.
+        # A static schedule may equal an earlier trial's.
         item.records = [record for record in item.records if record.trace_json != candidate.trace_json]
         item.records.append(
             Observation(
@@ -121,7 +121,7 @@ class Results:
 
 
 def counting(known: Measurement | None, newer: Measurement) -> Measurement:
-    """Return which of two results of one candidate counts, as `Library.best` chooses: the newer, unless it alone was
+    """Return the result of a candidate that counts, by the rule of `Library.best`: the newer, unless it alone was
     disturbed.
     """
     if known is None or known.error is not None or known.disturbances:

@@ -87,11 +87,11 @@ class JobCore:
         self.progress.title = title
 
     def use_device(self, name: str, model: str) -> None:
-        """Note the device that measures."""
+        """Set the device that measures."""
         self.progress.device_name, self.progress.device_model = name, model
 
     def use_snapshot(self, digest: str) -> None:
-        """Note the snapshot of the shared cost model that searches use from now on."""
+        """Set the snapshot of the shared cost model that searches use from now on."""
         self.progress.snapshot = digest
 
     def start(self, conditions: Conditions, trials_total: int, workloads: Sequence[WorkloadProgress]) -> None:
@@ -104,7 +104,7 @@ class JobCore:
         self.progress.workloads = ranked[:top]
 
     def limit(self, roofline: Roofline) -> None:
-        """Set the least times of all workloads by the device's limits."""
+        """Set the minimum times of all workloads by the device's limits."""
         for item in self.progress.workloads:
             item.least_sec = least_sec(item.workload, roofline)
             item.floor_sec = floor_sec(item.workload, roofline)
@@ -115,7 +115,7 @@ class JobCore:
         item.records = [found.get(record.trace_json, record) for record in item.records]
 
     def begin_search(self) -> None:
-        """Count each workload's gains from here: all possible baselines are there."""
+        """Start counting each workload's gains: all possible baselines are available."""
         for item in self.progress.workloads:
             item.judged_sec = item.current_sec
 

@@ -1,4 +1,4 @@
-"""Verdicts of a job: which candidates are checked, which of the right ones is the best, and which times are proven."""
+"""Verdicts of a job: selects candidates to check, the best right one, and the times to prove."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ class Verdicts:
         self._begin_checks(batch.workload, Purpose.SEARCH, timed[:_CHECKED_PER_BATCH])
 
     def begin_run_off(self, event: ev.RunOffWanted) -> None:
-        """Compare the best few of a workload once more."""
+        """Time the best few candidates of a workload once more."""
         self._job.say(News(topic=Topic.RUN_OFF), Phase.CHOICE)
         finalists = self._finalists.get(event.workload, [])
         close = [c for c in finalists if c.median_sec <= _REACH * finalists[0].median_sec]
         self._begin_checks(event.workload, Purpose.RUN_OFF, close)
 
     def make_reference(self, event: ev.ReferenceMade) -> None:
-        """Note how much a check of a workload's outputs proves."""
+        """Record how much a check of a workload's outputs proves."""
         self._job.workload(event.workload).weakness = event.weakness
 
     def fail_reference(self, event: ev.ReferenceFailed) -> None:
-        """Close a workload with candidates that cannot be checked."""
+        """Close a workload whose candidates cannot be checked."""
         item, closing = self._job.workload(event.workload), News(topic=Topic.NOT_CHECKED, detail=event.message)
         item.close(closing)
         self._job.notify(News(topic=Topic.WORKLOAD_CLOSED, operator=item.workload.operator, closing=closing))
@@ -107,7 +107,7 @@ class Verdicts:
         self._check_next(event.workload)
 
     def prove_best(self, item: WorkloadProgress) -> None:
-        """Request a proof of the best schedule if it needs one: an earlier job found it, or no proof has succeeded."""
+        """Request a proof of the best schedule if it lacks one: an earlier job found it, or no proof has succeeded."""
         if item.best_trace is None or not item.needs_proof or item.unprovable:
             return
         self._job.say(News(topic=Topic.PROVING))
@@ -134,7 +134,7 @@ class Verdicts:
             self._keep_proof(item, event.trace_json, proof)
 
     def _release_unmeasured(self, batch: Batch) -> None:
-        """Forget candidates that were not sent: nothing is known of them, so they may be proposed again."""
+        """Release candidates that were not sent: nothing is known of them, so they may be proposed again."""
         for trial in batch.all_trials:
             key = batch.workload, trial.candidate_id
             if key in self._job.candidates and self._job.candidates[key].stage is CandidateStage.BUILT:
@@ -180,7 +180,7 @@ class Verdicts:
         self._finalists[shash] = able
 
     def _run_off(self, item: WorkloadProgress, runners: list[Candidate]) -> None:
-        """Time the runners beside the unscheduled program, unless that is far behind."""
+        """Time the finalists beside the unscheduled program, unless that is far slower."""
         if not runners:
             return
         baseline = self._job.baselines.get(item.workload.shash)

@@ -1,4 +1,4 @@
-"""Ends a workload's trials, with the reason."""
+"""Decides when a workload gets no more trials, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENOUGH_TRIED = 64
 
 
 def finish_before(state: WorkloadState, now_sec: float, *, is_at_target: bool) -> Finish | None:
-    """Return why a workload is finished whatever its next batches might gain.
+    """Return why a workload is finished regardless of the gains of its next batches.
 
     Args:
         is_at_target: its whole job has the latency that was asked for.
@@ -36,7 +36,7 @@ def finish_before(state: WorkloadState, now_sec: float, *, is_at_target: bool) -
 
 
 def finish_without_gain(state: WorkloadState, expected_share: float, trials: int) -> Finish | None:
-    """Return that nothing is left to gain, if the next trials are expected to gain (almost) none of its time."""
+    """Return that nothing is left to gain, if the next trials are expected to gain almost none of its time."""
     is_tried = len(state.run_secs) >= _ENOUGH_TRIED and math.isfinite(state.current_sec)
     if not is_tried or trials < _ENOUGH_TRIED or expected_share >= _NOTHING:
         return None

@@ -1,4 +1,4 @@
-"""Times that the next candidates of a workload may have, drawn at random: from a model's predictions, or from records.
+"""Samples possible times of a workload's next candidates, from a model's predictions or from records.
 
 Each row of a result is one possible future, so common factors of candidates (the model's error for this workload, the
 tail of its times) are drawn once for a row. Only times below the best known one matter.
@@ -36,8 +36,9 @@ _BEND = 0.2
 
 
 def from_predictions(log_secs: LogSecs, futures: int, rng: np.random.Generator) -> Futures:
-    """Draw from an ensemble's predictions: a common error for each row, and the members' differences for each
-    candidate."""
+    """Sample from an ensemble's predictions: one common error for each row, and the members' differences for each
+    candidate.
+    """
     shared = log_secs.mean(axis=1, keepdims=True) - log_secs.mean()
     own_error = (log_secs - shared).std(axis=0)
     members = rng.integers(len(log_secs), size=futures)
@@ -49,7 +50,7 @@ def from_predictions(log_secs: LogSecs, futures: int, rng: np.random.Generator) 
 def from_records(
     run_secs: Sequence[float], count: int, futures: int, rng: np.random.Generator, usual_spread: float = USUAL_SPREAD
 ) -> Futures:
-    """Draw `count` more times like the recent ones: from the tail of the fastest, continued below the best."""
+    """Sample `count` more times like the recent ones: from the tail of the fastest, extrapolated below the best."""
     recent = np.log(np.asarray(run_secs[-_RECENT:], dtype=np.float64))
     timed = np.sort(recent[np.isfinite(recent)])
     if not len(timed):
@@ -68,7 +69,7 @@ def from_records(
 
 
 def tail_spread(run_secs: Sequence[float]) -> float | None:
-    """Return how far the fastest recent times lie below the start of their tail, on average; None: too few times."""
+    """Return the mean distance of the fastest recent times from the start of their tail; None: too few times."""
     recent = np.log(np.asarray(run_secs[-_RECENT:], dtype=np.float64))
     timed = np.sort(recent[np.isfinite(recent)])
     return _mean_excess(timed) if len(timed) > _MIN_TAIL else None

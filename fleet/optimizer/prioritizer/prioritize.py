@@ -1,4 +1,4 @@
-"""Choice of the batches to measure next, and of finished workloads: a pure decision on plain values.
+"""Chooses the batches to measure next, and the finished workloads: a pure decision on plain values.
 
 Worth of a batch: `weight x max over horizons h of E[improvement after h batches] / h`, relative to the current latency
 of its job, per device second plus the builders' price. Improvements after the job's deadline or beyond its target are
@@ -102,7 +102,7 @@ def _by_job(workloads: Sequence[WorkloadState]) -> Mapping[str, list[WorkloadSta
 
 
 def _latencies(workloads: Sequence[WorkloadState]) -> Mapping[str, float]:
-    """Return each job's weighted sum of the times that are known [weighted s]."""
+    """Return each job's weighted sum of the known times [weighted s]."""
     return {
         name: math.fsum(state.weight * state.current_sec for state in own if math.isfinite(state.current_sec))
         for name, own in _by_job(workloads).items()
@@ -110,7 +110,7 @@ def _latencies(workloads: Sequence[WorkloadState]) -> Mapping[str, float]:
 
 
 def _at_target(workloads: Sequence[WorkloadState], latencies: Mapping[str, float]) -> set[str]:
-    """Return the jobs that have the latency which was asked for. One with an open workload of unknown time has not."""
+    """Return the jobs that have reached their target latency. Jobs with an open workload of unknown time have not."""
     return {
         name
         for name, own in _by_job(workloads).items()
@@ -120,7 +120,7 @@ def _at_target(workloads: Sequence[WorkloadState], latencies: Mapping[str, float
 
 
 def _enough_sec(state: WorkloadState, latency_sec: float) -> float:
-    """Return the time of a workload with which its job would have the latency that was asked for; 0: it wants all."""
+    """Return the time of a workload at which its job would reach its target latency; 0: without a target."""
     if not state.job.target_sec:
         return 0.0
     return max(0.0, state.current_sec - (latency_sec - state.job.target_sec) / state.weight)
@@ -136,7 +136,7 @@ def _is_unknown(state: WorkloadState) -> bool:
 
 
 def _is_new(state: WorkloadState, latency_sec: float) -> bool:
-    """Tell whether a workload that matters has had no trial, whatever its static schedule takes."""
+    """Tell whether a relevant workload has had no trial, regardless of its static schedule's time."""
     return not state.batches and not state.trials and _share_of_job(state, latency_sec) >= MATTERS
 
 
@@ -145,8 +145,8 @@ def _share_of_job(state: WorkloadState, latency_sec: float) -> float:
 
 
 def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, *, left_sec: float) -> ProposedBatch:
-    """Return a batch of an unknown workload: it has to explore the workload, so it is as
-    large as allowed, unless that would be measured after the deadline.
+    """Return a batch of an unmeasured workload: as large as allowed for exploration, unless it would be measured
+    after the deadline.
     """
     count = min(state.max_batch, state.trials_left)
     if price_of(state, device, count).total_sec > left_sec:
@@ -197,7 +197,7 @@ def _proposed(state: WorkloadState, count: int, expected_share: float, reason: R
 
 
 def _in_order(batches: Iterable[ProposedBatch], workloads: Sequence[WorkloadState]) -> list[ProposedBatch]:
-    """Sort by motive and worth, and give the explorer's turn away where it is due."""
+    """Sort by motive and worth, and insert the exploration batch if it is due."""
     ordered = sorted(batches, key=lambda one: (one.reason.motive is not Motive.FIRST, -one.reason.worth, one.workload))
     taken = {state.name: state.batches for state in workloads}
     is_due = sum(taken.values()) % EXPLORATION_PERIOD == EXPLORATION_PERIOD - 1

@@ -112,7 +112,7 @@ class DeviceState:
 
 
 class Motive(enum.Enum):
-    """Why a batch stands where it does."""
+    """Why a batch has its place in the order."""
 
     FIRST = "first"
     """The workload has had no trial yet, and it matters."""

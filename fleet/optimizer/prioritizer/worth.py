@@ -24,7 +24,7 @@ _LEAST_TRUST, _MOST_TRUST = 0.02, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The batch size and horizon for which a workload's next batches gain most for their price."""
+    """Most profitable batch size and horizon for a workload's next batches."""
 
     count: int
     horizon: int
@@ -80,7 +80,7 @@ def estimate(
     usual_spread: float,
     seed: int,
 ) -> Estimate:
-    """Look ahead by Monte Carlo; the same question always has the same answer.
+    """Estimate gains by Monte Carlo. Deterministic.
 
     Args:
         state: with a known time and trials left.
@@ -124,7 +124,7 @@ def estimate(
 
 
 def trust(own: Sequence[BatchOutcome], others: Sequence[BatchOutcome]) -> float:
-    """Return which share of the promised gains came true: of a workload, drawn towards that of its job's others."""
+    """Return the realised share of the promised gains: a workload's own, shrunk towards that of its job's others."""
     return _kept(own, _kept(others, 1.0))
 
 

@@ -1,4 +1,4 @@
-"""Groups of operators in words that two engines share: each cuts a model into operators of its own."""
+"""Operator groups common to two engines, each of which cuts a model into operators of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 class OperatorGroup(enum.StrEnum):
-    """Operators in words that two engines share."""
+    """Group of operators, common to two engines."""
 
     CONVOLUTION = "convolutions"
     PRODUCT = "matrix products"

@@ -1,4 +1,4 @@
-"""Finds a device's roofline: runs programs on it that only compute, or only read."""
+"""Measures a device's roofline with programs that only compute or only read."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def peak_trials(built: Sequence[BuiltPeak]) -> list[Trial]:
 
 
 def roofline_of(built: Sequence[BuiltPeak], measured: Sequence[Measurement]) -> Roofline:
-    """Return the roofline that some measurements show. The best of each counts; a program that failed is left out."""
+    """Return the roofline derived from measurements. The best of each program counts; failed ones are ignored."""
     best = [
         (item.program, min(measurement.run_secs))
         for item, measurement in zip(built, measured, strict=True)
         if measurement.run_secs
     ]
     rates = {program.read_bytes: program.read_bytes / sec for program, sec in best if program.read_bytes}
-    # Smaller buffers are read at least as fast: if it does not seem so, starting the threads took most of the time.
+    # Smaller buffers are read at least as fast: if one seems slower, starting the threads took most of the time.
     memory = [
         MemoryRate(size_bytes=size, bytes_per_sec=max(rate for other, rate in rates.items() if other >= size))
         for size in sorted(rates)

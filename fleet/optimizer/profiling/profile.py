@@ -1,4 +1,4 @@
-"""Content of a profile: the operators of a model, each in its place and alone, and the whole beside ONNX Runtime.
+"""Content of a profile: the operators of a model, each in its place and alone, and the whole model beside ONNX Runtime.
 
 Pure: times and workloads in, values out. An operator that takes clearly longer in the model than alone comes first,
 the largest loss first: tuning it alone does not help, its weights are cold there or its neighbours have the caches.
@@ -164,7 +164,7 @@ def join(
     *,
     call_sec: float = CALL_SEC,
 ) -> tuple[ProfiledOperator, ...]:
-    """Return the operators of a model, those that are slower in it than alone first.
+    """Return the operators of a model, sorted so that operators slower in the model than alone come first.
 
     Args:
         calls: all calls of a run; the VM's own are left out.

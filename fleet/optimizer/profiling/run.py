@@ -1,4 +1,4 @@
-"""Profiles a model on a leased device: builds it as `fleet tune` does, and has every operator timed in its place.
+"""Profiles a model on a leased device: builds it as `fleet tune` does, and times every operator in its place.
 
 TVM never runs in this process: import and builds are tasks of the pool.
 """
@@ -123,7 +123,7 @@ async def profile_model(
 
 
 def refuse_unfit(name: str, inventory: Inventory) -> None:
-    """Refuse a device that cannot time operators in their place.
+    """Refuse a device that cannot time operators in place.
 
     Raises:
         InvalidRequest: see its text.
@@ -136,7 +136,7 @@ def refuse_unfit(name: str, inventory: Inventory) -> None:
 
 
 def why_unfit(inventory: Inventory) -> str:
-    """Return why a device cannot time operators in their place; empty if it can."""
+    """Return why a device cannot time operators in place; empty if it can."""
     problems = {
         RuntimeKind.PLAIN: "it has the plain runtime only, which has no Relax VM",
         RuntimeKind.TVM_RPC: "its Relax VM is behind TVM RPC, which takes no instrument",
@@ -145,7 +145,7 @@ def why_unfit(inventory: Inventory) -> str:
 
 
 def runs_for(run_sec: float) -> int:
-    """Return how many runs to make of a model that takes so long."""
+    """Return the number of runs for a model of this duration."""
     if not math.isfinite(run_sec) or run_sec <= 0:
         return _FEWEST_RUNS
     return max(_FEWEST_RUNS, min(_MOST_RUNS, round(_MEASURED_SEC / run_sec)))
@@ -166,7 +166,7 @@ async def _read(options: ProfileOptions, pool: Pool) -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class _Profiling:
-    """One run, step by step: first everything is built, then everything measured, as both may share their cores."""
+    """One profiling run: everything is built first and measured afterwards, as both may share their cores."""
 
     options: ProfileOptions
     device: Device
@@ -212,7 +212,7 @@ class _Profiling:
         calls = measured.operators.calls
         own = [call for call in calls if call.function.startswith(VM_PREFIX)]
         instrumented_sec = statistics.median(measured.operators.run_secs)
-        # If each call is waited for, as on GPUs, that is most of the instrument's cost.
+        # If each call is synchronized, as on GPUs, that is most of the instrument's cost.
         instrument_sec = (min(measured.operators.run_secs) - min(measured.run_secs)) / max(1, len(calls))
         return ModelProfile(
             title=model.title,

@@ -48,7 +48,7 @@ _MAX_SEED = 2**31 - 2
 
 
 def blind_population(population: int, most: int) -> int:
-    """Return how many programs a search makes that can tell none from another: as many as leave a choice.
+    """Return the number of programs that a search without a model generates: enough to leave a choice.
 
     More are made in vain, and on GPUs each costs a twentieth of a second, of which most are refused.
     """
@@ -114,7 +114,9 @@ class Evolution:
         return [(candidate.sch, known.get(program_hash(candidate.sch))) for candidate in candidates]
 
     def _database(self) -> Database:
-        """Return a database with the best few records that this search can change: it replays all that it gets."""
+        """Return a database with the best few records that this search can mutate: it replays all records that it
+        gets.
+        """
         from tvm.s_tir import meta_schedule as ms
 
         database = ms.database.MemoryDatabase()
@@ -126,7 +128,7 @@ class Evolution:
         return database
 
     def _cost_model(self, known: dict[int, Features]) -> CostModel:
-        """Return a model that scores as the ranker does, and keeps the features that it needs in `known`."""
+        """Return a model that scores like the ranker, and caches the features that it needs in `known`."""
         from tvm.ir.utils import derived_object
         from tvm.s_tir import meta_schedule as ms
 
@@ -136,7 +138,7 @@ class Evolution:
 
         @derived_object
         class RankerModel(ms.cost_model.PyCostModel):  # type: ignore[misc]
-            """Scores as the ranker does; it does not learn."""
+            """Scores like the ranker; it does not learn."""
 
             def load(self, path: str) -> None:
                 """Do nothing: there is no file."""
@@ -147,7 +149,7 @@ class Evolution:
             def update(
                 self, context: TuneContext, candidates: Sequence[MeasureCandidate], results: Sequence[RunnerResult]
             ) -> None:
-                """Do nothing: `learn` does the learning."""
+                """Do nothing: `learn` trains the model."""
 
             def predict(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> NDArray[np.float64]:
                 if ranker.is_blind:
@@ -157,7 +159,7 @@ class Evolution:
         return RankerModel()
 
     def _features_of(self, schedules: Sequence[Schedule], known: dict[int, Features]) -> list[Features]:
-        """Return features, and keep them by program: survivors are scored again in every generation."""
+        """Return features, cached by program: survivors are scored again in every generation."""
         programs = [program_hash(schedule) for schedule in schedules]
         new = {program: sch for program, sch in zip(programs, schedules, strict=True) if program not in known}
         if new:

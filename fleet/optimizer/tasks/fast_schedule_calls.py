@@ -1,4 +1,4 @@
-"""Schedules without TVM's checks of their arguments, for type-checked code.
+"""Calls schedule primitives without TVM's run-time checks of their arguments, for type-checked code.
 
 Each step of a schedule compares its arguments with its annotations, in Python: a third of the time to apply a schedule
 (6 of 19 ms for a 3x3 convolution). The steps' effects and errors stay the same.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def unchecked_arguments() -> Iterator[None]:
-    """Have schedules take their arguments as they are, in this process, until the end of the block."""
+    """Disable the argument checks of schedules in this process, until the end of the block."""
     from tvm.s_tir import Schedule
 
     checked = {name: method for name, method in vars(Schedule).items() if hasattr(method, "__wrapped__")}

@@ -1,4 +1,4 @@
-"""Builds the programs that find a device's roofline: stateless tasks for a worker of the build pool."""
+"""Builds the programs that measure a device's roofline: stateless tasks for a worker of the build pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PeakTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltPeak:
-    """A built program, and how much it does in a run."""
+    """A built program, with its amount of work in a run."""
 
     artifact: Artifact
     program: PeakProgram

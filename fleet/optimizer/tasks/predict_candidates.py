@@ -1,4 +1,4 @@
-"""Predicts times of candidates before they are built, by each member of the shared model."""
+"""Predicts times of candidates before they are built, with each member of the shared model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def expected_of(
     device_model: str,
     instruction_set: str,
 ) -> list[LogSecs | None]:
-    """Return predictions for each candidate, None for those without.
+    """Return the predictions of candidates, None if there are none for a candidate.
 
     Args:
         found: features of candidates.

@@ -117,8 +117,8 @@ class ProposeTask:
 
 
 def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposal]:
-    """Return new candidates, most promising first, and after them those for later, in the same order; fewer than
-    wanted, or none, when the design space has no more.
+    """Return new candidates, most promising first, followed by those for later, in the same order; fewer than wanted,
+    or none, if the design space is exhausted.
 
     Args:
         state: candidates of the workload; None: those that this process has kept.
@@ -147,14 +147,16 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
 
 
 def evolve(task: ProposeTask, fresh: SearchRound) -> list[Proposal]:
-    """Return the next candidates of the own space and of MetaSchedule's evolution, and then those for later."""
+    """Return the next candidates of the workload's own space and of MetaSchedule's evolution, followed by those for
+    later.
+    """
     state = fresh.workload
     elsewhere = _from_elsewhere(task, state, fresh)
     own = _from_own_space(task, state, fresh)
     of_own = min(len(own), task.count - max(len(elsewhere), _share_of_rules(task)))
     of_rules = task.count - len(elsewhere) - of_own
     searched = _searched(task, state, fresh, of_rules) if of_rules > 0 else []
-    # All at once: each time that a model is asked, it learns from the records anew.
+    # All at once: each prediction trains on the records anew.
     described = fresh.describe([*elsewhere, *own, *searched])
     first, rest = described[: len(elsewhere)], described[len(elsewhere) :]
     own_ones, searched_ones = rest[: len(own)], rest[len(own) :]
@@ -170,7 +172,7 @@ def blind_rules(task: ProposeTask) -> Evolution:
 
 
 def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
-    """Return the best schedules from elsewhere, as far as they fit, for the first batch."""
+    """Return the best schedules from elsewhere that fit, for the first batch."""
     if len(task.records) >= task.count:
         return []
     left_out: Counter[Misfit] = Counter()
@@ -184,13 +186,15 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
-    """Return untried schedules of the workload's own space, in its order: more than wanted where a model chooses."""
+    """Return untried schedules of the workload's own space, in order: more than wanted if a model chooses among
+    them.
+    """
     pool = max(_CHOSEN_FROM * task.count, task.count + task.ahead)
     return list(itertools.islice(fresh.of(state.own_space()), pool if _chooses(task) else task.count))
 
 
 def _share_of_rules(task: ProposeTask) -> int:
-    """Return how many candidates of a batch come from MetaSchedule's rules, though the own space has more."""
+    """Return the number of candidates of a batch from MetaSchedule's rules, even though the own space has more."""
     past = len(task.records) - _OWN_FIRST
     if past < 0:
         return 0
@@ -202,7 +206,7 @@ def _share_of_rules(task: ProposeTask) -> int:
 
 
 def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: int) -> list[Made]:
-    """Return new candidates of MetaSchedule's search, now and then a random one among them, and after them more."""
+    """Return new candidates of MetaSchedule's search, with occasional random ones, followed by more for later."""
     found = _rules(task, count, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
     explored = sum(chance.random() < EXPLORED for _ in range(count))
@@ -212,7 +216,7 @@ def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: 
 
 
 def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
-    """Return MetaSchedule's search; a smaller one beside an own space, and one that knows nothing yet."""
+    """Return MetaSchedule's search: a smaller one beside an own space, and a random one without a model."""
     ranker = _ranker(task)
     most = task.count + task.ahead + len(task.records) + len(task.known)  # it may return all known ones again
     beside = _BESIDE_OWN * min(1.0, 2 * wanted / task.count)
@@ -251,20 +255,21 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]
 
 
 def _best_first(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Return proposals, best first. Without scores they are in a good order already: that of the own space, or the
-    search's."""
+    """Return proposals, best first. Without scores they are already in order: that of the own space, or the
+    search's.
+    """
     if any(math.isnan(proposal.predicted) for proposal in proposals):
         return list(proposals)
     return sorted(proposals, key=lambda proposal: -proposal.predicted)
 
 
 def _chooses(task: ProposeTask) -> bool:
-    """Tell whether a model chooses from the own space; its first batch is taken in its order."""
+    """Tell whether a model chooses from the own space, whose first batch is taken in its order."""
     return _is_guided(task) and len(task.records) >= task.count
 
 
 def _is_guided(task: ProposeTask) -> bool:
-    """Tell whether a model chooses: the job's own, or the shared one together with enough of its records."""
+    """Tell whether a model chooses: the job's own, or the shared one with enough records."""
     if task.model is not None:
         return True
     return task.is_guided and are_enough(task.records) and _shared(task) is not None

@@ -9,7 +9,7 @@ from fleet.optimizer.tasks.search_state import Made, SearchState
 
 
 class SearchRound:
-    """One round of search for one workload: its candidates, without those that were measured or chosen before."""
+    """One search round of one workload: its candidates, without those measured or chosen before."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SearchRound:
         return self.of(self.workload.own_space())
 
     def of(self, candidates: Iterable[Made]) -> Iterator[Made]:
-        """Yield each candidate that is new. Two traces can make one program, so programs are compared."""
+        """Yield each new candidate. Two traces can make one program, so programs are compared."""
         for candidate in candidates:
             if candidate.program not in self._programs and candidate.digest not in self._digests:
                 self._programs.add(candidate.program)

@@ -1,4 +1,4 @@
-"""State of one workload's search in a process: its own space as far as it was made, programs, features.
+"""Per-process state of one workload's search: the part of its own space made so far, programs, features.
 
 All of it follows from the workload and the target alone, and is kept for the next round because it is costly: applying
 a schedule takes 10 ms, its features 7 ms (a 3x3 convolution). A process that has kept nothing makes it anew, and
@@ -64,7 +64,7 @@ class SearchState:
         self._rest = _with_origins(space_of(module_of(mod_json), target))
 
     def own_space(self) -> Iterator[Made]:
-        """Yield the workload's own space in its order. Only requested parts are made.
+        """Yield the workload's own space in order, lazily.
 
         Raises:
             InvalidRequest: a schedule has a step that is not on the allowlist, or an installed rule fails.
@@ -76,12 +76,12 @@ class SearchState:
             if found is None:
                 return
             made = self.make(*found)
-            check_trace(made.trace_json)  # rules of other packages may take steps that no record may have
+            check_trace(made.trace_json)  # rules of other packages may use steps that are forbidden in records
             self._own.append(made)
             yield self._own[-1]
 
     def make_by_rules(self, schedule: Schedule, features: Features | None = None) -> Made:
-        """Describe an applied schedule of MetaSchedule's rules."""
+        """Describe a schedule made by MetaSchedule's rules."""
         source = Source.RULES if schedule.trace.decisions else Source.STEPS
         return self.make(schedule, Origin(source=source), features)
 

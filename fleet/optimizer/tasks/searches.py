@@ -1,4 +1,4 @@
-"""Searches besides the evolutionary one: all in their order, some at random, and those found before."""
+"""Searches other than the evolutionary one: exhaustive, random, and replay."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _DRAWN_FROM = 8
 
 
 class Fresh(Protocol):
-    """Drops candidates that are measured already, or chosen."""
+    """Filters out candidates that are already measured or chosen."""
 
     def of(self, candidates: Iterable[Made]) -> Iterator[Made]: ...
 
 
 def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Made]:
-    """Return the next schedules of the workload's own space, in its order.
+    """Return the next schedules of the workload's own space, in order.
 
     Raises:
         InvalidRequest: the workload has no space with an order, or a larger one than is ever measured whole.
@@ -42,7 +42,7 @@ def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Made]:
 
 
 def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evolution) -> list[Made]:
-    """Return schedules at random: half from the workload's own space, as far as it goes, the others by the rules."""
+    """Return random schedules: half from the workload's own space, as far as it goes, the others by the rules."""
     chance = random.Random(rules.seed)
     own = list(itertools.islice(fresh.of(state.own_space()), _DRAWN_FROM * count))
     chosen = chance.sample(own, min(len(own), (count + 1) // 2))
@@ -54,7 +54,7 @@ def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evoluti
 
 
 def replay_traces(mod_json: str, traces: Sequence[str], state: SearchState, fresh: Fresh, count: int) -> list[Made]:
-    """Return the schedules of traces, in their order; those that do not fit the workload are left out."""
+    """Return the schedules of traces, in order, without those that do not fit the workload."""
     return list(itertools.islice(fresh.of(_replayed(mod_json, traces, state)), count))
 
 

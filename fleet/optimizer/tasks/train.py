@@ -96,7 +96,7 @@ def _has_prior(target_key: str) -> bool:
 
 
 def _parsed(target_key: str) -> Target | None:
-    """Return a record's target, or None if it has none, or one that we refuse to build for: it may be imported."""
+    """Return a record's target, or None if it has none, or one that is refused: it may be imported."""
     try:
         return parse_target(target_key)
     except ConfigError:
@@ -104,7 +104,7 @@ def _parsed(target_key: str) -> Target | None:
 
 
 def _kinds_learnt(lessons: Sequence[Observation]) -> list[str]:
-    """Return the kinds of those targets that there were samples enough of."""
+    """Return the kinds of the targets with enough samples."""
     groups = grouped(lessons, least=LEAST_SAMPLES)
     learnt = {(group.workload, group.device_model) for group in groups}
     keys = {one.target_key for one in lessons if (one.workload, one.device_model) in learnt}
@@ -112,11 +112,11 @@ def _kinds_learnt(lessons: Sequence[Observation]) -> list[str]:
 
 
 def _kind(target_key: str) -> str:
-    return target_kind(target_key) if target_key else ""  # MetaSchedule's records may name no target
+    return target_kind(target_key) if target_key else ""  # MetaSchedule's records may have no target
 
 
 def usable_of(samples: Iterable[StoredSample]) -> list[Observation]:
-    """Leave out records that no model should learn from: one such record must not keep all others from being learnt."""
+    """Drop records that no model should learn from: one bad record must not prevent training on all others."""
     found: list[Observation] = []
     for stored in samples:
         target = _parsed(stored.target_key)
@@ -132,7 +132,7 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Observation]:
                 is_disturbed=stored.is_disturbed,
             )
             check([observation])
-            if observation.has_features:  # else its schedule does not apply any more
+            if observation.has_features:  # otherwise its schedule does not apply any more
                 found.append(observation)
     widths = Counter(_width(one) for one in found)
     return [one for one in found if _width(one) == widths.most_common(1)[0][0]]
@@ -151,5 +151,5 @@ def _width(one: Observation) -> int:
 
 
 def is_held_out(workload: str) -> bool:
-    """Tell by the workload's name alone, so that no later snapshot is trained on it either."""
+    """Decide by the workload's name alone, so that no later snapshot is trained on it either."""
     return int(hashlib.sha256(workload.encode()).hexdigest(), 16) % _HELD_OUT == 0

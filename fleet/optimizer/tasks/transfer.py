@@ -1,4 +1,4 @@
-"""Fits schedules of other workloads to this one: a neighbour's best is a better start than a random one.
+"""Adapts schedules of other workloads to this one: a neighbour's best is a better start than a random one.
 
 A schedule of one of our spaces is a choice of knobs: of this workload's own space, the choice most like it is taken. In
 one of MetaSchedule's the decisions are made anew: inner tiles stay, or become the nearest divisors, the outermost takes
@@ -51,7 +51,7 @@ class Misfit(enum.StrEnum):
 def adapted(
     mod_json: str, target: Target, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None
 ) -> Iterator[tuple[Schedule, Origin]]:
-    """Yield the schedules that fit this workload with their origins, in order.
+    """Yield the adapted schedules that fit this workload with their origins, in order.
 
     Args:
         left_out: counts those that do not fit.
@@ -65,7 +65,7 @@ def adapted(
 
 
 def fitted_tiles(extent: int, tiles: Sequence[int], most_innermost: int | None = None) -> list[int]:
-    """Return tiles, outermost first, with the extent of a loop as product, like those of another loop.
+    """Return tiles, outermost first, whose product is a loop's extent, similar to those of another loop.
 
     Args:
         most_innermost: limit of the last; None: none.
@@ -78,7 +78,7 @@ def fitted_tiles(extent: int, tiles: Sequence[int], most_innermost: int | None =
 
 
 def _nearest_divisor(number: int, wanted: int, most: int) -> int:
-    """Return the divisor with the least ratio to the wanted value, the smaller one of two."""
+    """Return the divisor closest in ratio to the wanted value, the smaller one of two."""
     divisors = [size for size in range(1, min(number, most, _MOST_GROWN * wanted - 1) + 1) if number % size == 0]
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
@@ -122,7 +122,7 @@ def _most_like(
 
 
 def _fitted(mod: IRModule, target: Target, recorded: Trace) -> Schedule:
-    """Return a schedule with the tiles of a trace made anew, if it has decisions, else its steps as they are.
+    """Return a schedule with the tiles of a trace adapted if it has decisions, else with its steps unchanged.
 
     Raises:
         InvalidRequest: TVM refuses a step of it here.
@@ -156,7 +156,7 @@ def _fitted(mod: IRModule, target: Target, recorded: Trace) -> Schedule:
 
 
 def _renamed(made: Schedule, origin: IRModule, mod: IRModule) -> Trace | None:
-    """Return a trace with the names of another module's blocks, which may be numbered otherwise: "lv3_sum".
+    """Return a trace with the block names of another module, which may be numbered differently: "lv3_sum".
 
     None: the other module has more blocks, or fewer.
     """

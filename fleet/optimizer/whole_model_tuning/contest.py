@@ -83,7 +83,7 @@ def is_slower(in_place_sec: float, option: Option) -> bool:
 
 
 def narrowed(contest: Contest, in_place_sec: float) -> Contest:
-    """Return a contest with as many schedules as it is worth.
+    """Return a contest with at most as many schedules as the workload is worth.
 
     Where the first takes clearly longer in the model than alone, its time alone says little about it, nor does that of
     the others: all of them run. Elsewhere only those do that are as good alone.
@@ -135,7 +135,7 @@ def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> C
 
 
 def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, float]) -> list[Contest]:
-    """Return those with workloads that take a relevant part of the model's time, narrowed, the costliest first.
+    """Return the contests whose workloads take a relevant part of the model's time, narrowed, costliest first.
 
     Args:
         secs_by_workload: mean time of a call in place [s].
@@ -152,7 +152,7 @@ def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, floa
 
 
 def lineups(decided: Lineup, contests: Sequence[Contest], most: int) -> list[Lineup]:
-    """Return the builds that are needed beside the decided one and the static one, at most so many.
+    """Return the builds that are needed in addition to the decided and the static one, up to a limit.
 
     The k-th holds each workload's k-th schedule, where it has one.
     """

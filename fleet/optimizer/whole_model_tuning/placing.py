@@ -1,4 +1,4 @@
-"""Compares the best few schedules of each workload in the model, on the device, and compiles the model of the winners.
+"""Compares the best few schedules of each workload in the model on the device, and compiles the model with the winners.
 
 The choice costs at most a share of the time that the job took before: the builds with tuned and with static schedules
 are there anyway, more are compiled as far as that share allows.
@@ -65,7 +65,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """The means of one comparison in the model."""
+    """Resources of one comparison in the model."""
 
     inputs: tuple[TensorSpec, ...]
     """Arguments of the model."""
@@ -89,7 +89,7 @@ class Placing:
         compile_model: Callable[[Lineup], Awaitable[Artifact]],
         compile_sec: float,
     ) -> Placement:
-        """Compare, and compile the model of the winners if it is another one.
+        """Compare, and compile the model with the winners if it differs.
 
         Args:
             decided: the schedules that are fastest alone.
@@ -131,7 +131,7 @@ class Placing:
         return Placement(placed=placed, lineup=lineup, artifact=artifact, took_sec=time.monotonic() - started)
 
     async def keep(self, placement: Placement, *, is_confirmed: bool) -> None:
-        """Note in the library which schedules the model has, for later builds of it.
+        """Record in the library the schedules that the model uses, for later builds.
 
         Args:
             is_confirmed: the model of the winners is faster as a whole; else it has the schedules fastest alone.
@@ -140,7 +140,8 @@ class Placing:
         await self._store([record for record in records if record is not None])
 
     async def keep_static(self, decided: Lineup) -> bool:
-        """Note in the library that later builds get static schedules: with all of them the model is faster as a whole.
+        """Record in the library that later builds use static schedules: with all of them the model is faster as a
+        whole.
 
         Args:
             decided: the schedules that are fastest alone.
@@ -176,7 +177,8 @@ class Placing:
                 continue
             records = self.library.best(workload.shash, scope, k=MOST_OPTIONS, checked_only=True)
             known = {record.trace_digest for record in records}
-            others = self.library.candidates(workload.shash, scope)  # the decided one may be none of the fastest alone
+            # the decided one may not be among the fastest alone
+            others = self.library.candidates(workload.shash, scope)
             more = [one for one in others if one.kind is RecordKind.STATIC or one.trace_json == trace]
             records += [one for one in more if one.checked and one.trace_digest not in known]
             found.append(contest_of(workload, trace, records))
@@ -223,5 +225,5 @@ class Placing:
             kind=RecordKind.IN_PLACE,
             provenance={"compared": compared},
             checked=True,
-            uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is there once
+            uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is stored once
         )

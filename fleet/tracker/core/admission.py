@@ -27,7 +27,7 @@ _LISTED_DEVICES = 10
 
 
 def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, limits: TrackerLimits) -> RequestEntry:
-    """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
+    """Return the request of an event, within the tracker's limits. `arrival` counts all requests.
 
     Raises:
         NotAllowed: the priority requires the role admin.
@@ -96,7 +96,7 @@ def checked_selector(text: str) -> str:
 
 
 def checked_bid(bid: float) -> float:
-    """Return a bid that can be compared.
+    """Return a finite, comparable bid.
 
     Raises:
         InvalidRequest: it is negative, infinite or not a number.
@@ -118,15 +118,15 @@ def checked_preference(prefer: str) -> str:
 
 
 def preferred_selector(terms: LeaseTerms) -> str:
-    """Return the selector of those devices that will do and are preferred; empty without a preference."""
+    """Return the selector of suitable and preferred devices; empty without a preference."""
     return str(parse_selector(terms.selector) & parse_selector(terms.prefer)) if terms.prefer else ""
 
 
 def no_match_message(selector: str, devices: Mapping[str, DeviceEntry]) -> str:
-    """Return the error for a selector that nothing can satisfy, with the devices and the remedy."""
+    """Return the error for a selector that no device can satisfy, with the devices and the remedy."""
     if not devices:
         return f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
-    names = heapq.nsmallest(_LISTED_DEVICES, devices)  # of 20,000, which to sort takes longer than a grant may
+    names = heapq.nsmallest(_LISTED_DEVICES, devices)  # sorting 20,000 takes longer than a grant may
     listed = ", ".join(f"{name} ({devices[name].kind})" for name in names)
     more = f" and {len(devices) - len(names)} more" if len(devices) > len(names) else ""
     advice = "choose one or start an agent that has it"

@@ -1,4 +1,4 @@
-"""Clients come, get lost and come back; leases and requests live on for a while without them."""
+"""Connection, loss and return of clients; their leases and requests survive for a grace period."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PORTION_OF_LEASES = 4
 
 
 def connect(tables: Tables, event: ev.ClientConnected) -> None:
-    """Welcome a client and tell it which of its leases are live."""
+    """Welcome a client and list its live leases."""
     client = tables.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
     if client.requests:
         _park_requests(tables, client)
@@ -41,7 +41,7 @@ def lose(tables: Tables, event: ev.ClientLost) -> None:
 
 
 def _leave_queue(tables: Tables, client_id: str) -> None:
-    """Drop a lost client's requests, a portion at a time; none of them is granted any more."""
+    """Drop a lost client's requests in portions; none of them is granted any more."""
     client = tables.clients.get(client_id)
     if client is None or client.is_connected:
         return
@@ -57,7 +57,9 @@ def _leave_queue(tables: Tables, client_id: str) -> None:
 
 
 def _name(tables: Tables, client: ClientEntry, holder: str, note: str) -> None:
-    """Set the names of a client and of its leases. Leases from before a restart have the journal's names until then."""
+    """Set the names of a client and of its leases. Until then, leases from before a restart have the journal's
+    names.
+    """
     client.holder, client.note = holder, note
     for lease in client.leases.values():
         if (lease.holder, lease.note) != (holder, note):
@@ -67,20 +69,22 @@ def _name(tables: Tables, client: ClientEntry, holder: str, note: str) -> None:
 
 
 def _belong_to(tables: Tables, client: ClientEntry, user: str) -> None:
-    """Count the requests that a client's stream is expected to repeat in its user's share, which no journal keeps."""
+    """Count the requests that a client's stream is expected to repeat in its user's share, which is not in the
+    journal.
+    """
     tables.count_parked(client, -len(client.parked))
     client.user = user
     tables.count_parked(client, len(client.parked))
 
 
 def start_grace(tables: Tables, client: ClientEntry) -> None:
-    """Give a client time to come back, or to repeat its requests."""
+    """Start the grace period in which a client may return or repeat its requests."""
     client.lost_until_sec = tables.now_sec + tables.limits.grace_sec
     tables.timers.set(("grace", client.client_id), client.lost_until_sec, partial(_end_grace, tables, client.client_id))
 
 
 def _park_requests(tables: Tables, client: ClientEntry) -> None:
-    """Set aside the requests of a client with a newer stream: it repeats them soon."""
+    """Park the requests of a client with a newer stream, which will repeat them soon."""
     tables.count_waiting(client, client.requests.values(), -1)
     tables.waiting.discard_many(client.requests.values())
     tables.park(client, client.requests)

@@ -1,4 +1,4 @@
-"""Devices come and go with their agents, and say how they are.
+"""Attachment, reports and removal of devices.
 
 An agent may serve a thousand. They come and go a portion at a time, so that nobody has to wait for all of them; each
 portion stands for itself, in the journal, too: the epochs that its agent has seen are counted before a device of it is
@@ -20,7 +20,7 @@ _PORTION = 32
 
 
 def attach(tables: Tables, event: ev.AgentAttached) -> None:
-    """Take an agent's devices in, unless another agent has one of that name."""
+    """Register an agent's devices, unless another agent has one of that name."""
     if not event.is_first and tables.streams.get(event.agent_id) != event.stream:
         return
     names = dict.fromkeys((*(offered.name for offered in event.devices), *event.later_names))
@@ -49,7 +49,7 @@ def attach(tables: Tables, event: ev.AgentAttached) -> None:
 
 
 def _drop(tables: Tables, agent_id: str, names: list[str]) -> None:
-    """Drop devices that their agent, which is here, no longer offers, a portion at a time."""
+    """Remove devices that their attached agent no longer offers, in portions."""
     tables.version += 1
     served = tables.devices_by_agent.get(agent_id, {})
     for name in names[:_PORTION]:
@@ -68,7 +68,7 @@ def detach(tables: Tables, event: ev.AgentDetached) -> None:
 
 
 def _leave(tables: Tables, agent_id: str) -> None:
-    """Take devices of an agent that is gone offline, a portion at a time."""
+    """Set the devices of a disconnected agent offline, in portions."""
     tables.version += 1
     names = tables.devices_by_agent[agent_id]
     for name in list(islice(names, _PORTION)):
@@ -93,7 +93,7 @@ def report(tables: Tables, event: ev.DeviceReported) -> None:
         return
     tables.version += 1
     if is_programmed:
-        # Selectors see other labels now; the device is not free until it is served.
+        # Selectors match other labels now; the device is not free until it is served.
         device.labels = with_bitstream(device.labels, event.bitstream_digest)
         tables.matching.add_device(device.name, device.labels)
     device.is_healthy, device.reason = event.is_healthy, event.reason
@@ -144,7 +144,7 @@ def _admit(tables: Tables, event: ev.AgentAttached, offered: ev.OfferedDevice) -
 
 
 def _give_up(tables: Tables, device: DeviceEntry) -> None:
-    """Forget a device that will not come back, but not while it is leased."""
+    """Forget a device that will not return, but not while it is leased."""
     if device.lease is None:
         _forget(tables, device.name)
     else:

@@ -14,7 +14,9 @@ from fleet.tracker.core.tables import Tables
 
 
 def count_from(tables: Tables, device: DeviceEntry, highest_epoch: int, fenced_epoch: int) -> None:
-    """Grant larger epochs than the highest that the device's agent has seen. A live lease that it refuses is over."""
+    """Grant epochs above the highest that the device's agent has seen. A live lease that the agent refuses has
+    ended.
+    """
     lease = device.lease
     if highest_epoch > max(device.epoch, 0 if lease else tables.last_epoch):
         device.epoch = highest_epoch
@@ -42,7 +44,7 @@ def nonce_of(tables: Tables, device: DeviceEntry) -> str:
 
 
 def reset(tables: Tables, event: ev.ResetEpochs) -> None:
-    """Count a device's epochs anew, after an agent has seen one that none can follow."""
+    """Reset a device's epochs, after an agent has seen one that none can follow."""
     device = tables.devices.get(event.device_name)
     if device is None or not device.is_attached:
         return

@@ -45,7 +45,7 @@ class AgentAttached:
 
 @dataclass(frozen=True, slots=True)
 class AgentDetached:
-    """An agent's stream is gone. Nothing changes where a newer one is there."""
+    """An agent's stream ended. Has no effect if a newer one exists."""
 
     agent_id: str
     stream: int = 0
@@ -53,7 +53,7 @@ class AgentDetached:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReported:
-    """An agent said how a device is."""
+    """An agent reported a device's state."""
 
     agent_id: str
     device_name: str
@@ -80,14 +80,14 @@ class ClientConnected:
 
 @dataclass(frozen=True, slots=True)
 class ClientLost:
-    """A client's stream is gone."""
+    """A client's stream ended."""
 
     client_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """A client asks for a device. Answered by Granted, Queued or Refused."""
+    """A client requests a device. Answered by Granted, Queued or Refused."""
 
     client_id: str
     request_id: str
@@ -97,7 +97,7 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A client leaves the queue, or is taken out of it. Answered by Refused, or nothing when it does not wait."""
+    """A client leaves the queue, or is removed from it. Answered by Refused, or by nothing if it does not wait."""
 
     client_id: str
     request_id: str
@@ -107,7 +107,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """A client keeps a lease. Answered by Renewed or LeaseEnded."""
+    """A client renews a lease. Answered by Renewed or LeaseEnded."""
 
     client_id: str
     lease_name: str
@@ -115,7 +115,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A client gives a lease back. Answered by LeaseEnded."""
+    """A client releases a lease. Answered by LeaseEnded."""
 
     client_id: str
     lease_name: str
@@ -123,7 +123,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """An operator takes a lease away. Answered by Revoked, or nothing when there is no such live lease."""
+    """An operator revokes a lease. Answered by Revoked, or by nothing if there is no such live lease."""
 
     lease_name: str
     reason: str
@@ -131,7 +131,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class ResetEpochs:
-    """An operator has the epochs of an attached device counted anew. Answered by a Fence, or nothing."""
+    """An operator resets the epochs of an attached device. Answered by a Fence, or by nothing."""
 
     device_name: str
     nonce: str
@@ -145,7 +145,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class JournalFailed:
-    """The changes could not be written.
+    """The journal could not be written.
 
     These grants, not yet told to anyone, are taken back, and no new ones are made.
     """
@@ -156,7 +156,7 @@ class JournalFailed:
 
 @dataclass(frozen=True, slots=True)
 class JournalRecovered:
-    """Everything is written again: grants go on."""
+    """The journal is written again: grants resume."""
 
 
 Event = (
@@ -179,7 +179,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The agent is in: one fence for each of its devices."""
+    """The agent is attached: one fence for each of its devices."""
 
     agent_id: str
     fences: tuple[Fence, ...]
@@ -196,7 +196,7 @@ class AttachRefused:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """To an agent: on this device every lease up to this epoch is over."""
+    """To an agent: on this device every lease up to this epoch has ended."""
 
     agent_id: str
     device_name: str
@@ -219,7 +219,7 @@ class Welcomed:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """To a client: the request waits."""
+    """To a client: the request was queued."""
 
     client_id: str
     request: RequestEntry
@@ -227,7 +227,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """To a client: a device."""
+    """To a client: a device was granted."""
 
     client_id: str
     lease: LeaseEntry
@@ -237,7 +237,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """To a client: the request is over without a device."""
+    """To a client: the request ended without a device."""
 
     client_id: str
     request_id: str
@@ -247,7 +247,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """To a client: a lease lives on."""
+    """To a client: a lease was renewed."""
 
     client_id: str
     lease: LeaseEntry
@@ -255,7 +255,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnded:
-    """To a client: a lease is over."""
+    """To a client: a lease has ended."""
 
     client_id: str
     lease_name: str
@@ -265,7 +265,7 @@ class LeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """To the operator: the lease is over."""
+    """To the operator: the lease has ended."""
 
     lease: LeaseEntry
 

@@ -1,4 +1,4 @@
-"""Invariants after every event; tests call it, the tracker never pays for it."""
+"""Invariants that hold after every event; only tests check them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fleet.tracker.core.state import TrackerState
 
 
 def validate(state: TrackerState) -> None:
-    """Check all rules of the tracker's state by looking at everything.
+    """Check all invariants of the tracker's state exhaustively.
 
     Raises:
         RuntimeError: one does not hold; the message says which.

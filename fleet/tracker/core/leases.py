@@ -1,4 +1,4 @@
-"""The life of a lease: grant, renewal, end; and the next request of a freed device."""
+"""Life cycle of a lease: grant, renewal, end; and the next request for a freed device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNKNOWN = (LeaseEnd.UNKNOWN, "the tracker does not know this lease (any more); 
 
 
 def serve(tables: Tables, device: DeviceEntry) -> None:
-    """Give a device that may have become free to the first request in line for it."""
+    """Grant a device that may have become free to the first matching request."""
     if not device.can_serve:
         tables.matching.set_busy(device.name)
         return
@@ -41,7 +41,7 @@ def _first_in_line(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
 
 
 def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
-    """Answer a request with a device that is free."""
+    """Grant a free device to a request."""
     now_sec = tables.now_sec
     tables.matching.set_busy(device.name)
     tables.last_epoch += 1
@@ -71,7 +71,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
 
 
 def renew(tables: Tables, event: ev.Renew) -> None:
-    """Let a live lease last longer; an ended one stays ended."""
+    """Extend a live lease; an ended one stays ended."""
     lease = tables.leases.get(event.lease_name)
     if lease is None or lease.client_id != event.client_id:
         _tell_end(tables, event.client_id, event.lease_name)
@@ -82,7 +82,7 @@ def renew(tables: Tables, event: ev.Renew) -> None:
 
 
 def release(tables: Tables, event: ev.Release) -> None:
-    """End a lease that its holder gives back."""
+    """End a lease that its holder releases."""
     lease = tables.leases.get(event.lease_name)
     if lease is None or lease.client_id != event.client_id:
         _tell_end(tables, event.client_id, event.lease_name)
@@ -91,7 +91,7 @@ def release(tables: Tables, event: ev.Release) -> None:
 
 
 def revoke(tables: Tables, event: ev.Revoke) -> None:
-    """End a lease that an operator takes away."""
+    """End a lease that an operator revokes."""
     lease = tables.leases.get(event.lease_name)
     if lease is None:
         return
@@ -114,13 +114,13 @@ def expire(tables: Tables, name: str) -> None:
 
 
 def end_and_serve(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str) -> None:
-    """End a lease and give its device to the next in line."""
+    """End a lease and grant its device to the next request."""
     end(tables, lease, how, message)
     serve(tables, tables.devices[lease.device_name])
 
 
 def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_told: bool = True) -> None:
-    """End a lease, fence its device, and tell the holder."""
+    """End a lease, fence its device, and notify the holder."""
     device, client = tables.devices[lease.device_name], tables.clients[lease.client_id]
     device.lease = None
     del tables.leases[lease.name]

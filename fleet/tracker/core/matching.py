@@ -39,7 +39,7 @@ class Group:
 
 
 class _Idle:
-    """Unused groups, the least recently used first, up to a limit."""
+    """Unused groups, least recently used first, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self.texts: OrderedDict[str, None] = OrderedDict()
@@ -81,7 +81,7 @@ class Matching:
     # devices
 
     def add_device(self, name: str, labels: Mapping[str, str]) -> None:
-        """Add a device, not free. One that was known under other labels is matched anew."""
+        """Add a device that is not free. A device known under other labels is matched again."""
         if self._labels.get(name) == labels:
             return
         self.remove_device(name)
@@ -109,7 +109,7 @@ class Matching:
             del self._classes[key]
 
     def set_free(self, name: str) -> None:
-        """Offer a device to requests. Idempotent."""
+        """Mark a device as free. Idempotent."""
         if name in self._free:
             return
         self._free_count += 1
@@ -118,7 +118,7 @@ class Matching:
             group.free[name] = None
 
     def set_busy(self, name: str) -> None:
-        """Offer a device no longer. Idempotent."""
+        """Mark a device as not free. Idempotent."""
         if name not in self._free:
             return
         del self._free[name]
@@ -183,7 +183,7 @@ class Matching:
         self._idle_like(group).texts.pop(group.text, None)
 
     def release(self, group: Group) -> None:
-        """Count a group as unused from now on, and evict the one that was unused longest."""
+        """Mark a group as unused, and evict the least recently used one."""
         group.is_kept = False
         oldest = self._idle_like(group).add(group.text)
         if oldest is not None:
@@ -247,7 +247,7 @@ class Matching:
         return found
 
     def validate(self, kept: Iterable[Group]) -> None:
-        """Compare every index with a search of everything.
+        """Compare every index with an exhaustive search.
 
         Args:
             kept: groups that should be kept.

@@ -1,4 +1,4 @@
-"""Read-only questions about the tracker's state, for the modules around the core."""
+"""Read-only queries of the tracker's state, for the modules around the core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.tracker.core.tables import Tables
 
 
 class Queries:
-    """Answers about one state. Callers modify none of the entries."""
+    """Queries of one state. Callers must not modify the returned entries."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -101,7 +101,7 @@ class Queries:
 
     @property
     def request_count(self) -> int:
-        """Number of requests that wait, parked ones included."""
+        """Number of waiting requests, including parked ones."""
         return len(self._tables.waiting) + self._tables.parked_by_user.total()
 
     def first_requests(self, limit: int) -> list[RequestEntry]:
@@ -114,7 +114,7 @@ class Queries:
         return list(islice(client.requests.values(), limit)) if client else []
 
     def requests_named(self, request_id: str) -> list[RequestEntry]:
-        """Return the requests with an id that a client chose: one, unless another client chose the same."""
+        """Return the requests with an id chosen by a client: one, unless another client chose the same."""
         return [
             request
             for client in self._tables.clients.values()

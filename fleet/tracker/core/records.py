@@ -1,4 +1,4 @@
-"""The tracker's own entries of devices, leases, requests and clients; they change, the fleet's values do not."""
+"""The tracker's mutable entries of devices, leases, requests and clients."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class DeviceEntry:
 
     @property
     def can_serve(self) -> bool:
-        """Whether it could be granted now."""
+        """Whether it can be granted now."""
         return self.is_attached and self.is_healthy and self.lease is None
 
     @property
@@ -136,7 +136,7 @@ def with_bitstream(labels: Mapping[str, str], digest: str) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestEntry:
-    """A wait for a device."""
+    """A request for a device."""
 
     client_id: str
     request_id: str

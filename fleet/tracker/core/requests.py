@@ -1,4 +1,4 @@
-"""The life of a request: it is answered at once, or it waits for a grant, a cancel or its deadline."""
+"""Life cycle of a request: answered at once, or waiting for a grant, a cancellation or its deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fleet.tracker.core.tables import Tables
 
 
 def acquire(tables: Tables, event: ev.Acquire) -> None:
-    """Answer a request, which may be one that the client repeats."""
+    """Answer a request, which may be a client's repetition."""
     client = tables.clients.get(event.client_id)
     if client is None or not client.is_connected:
         return
@@ -37,7 +37,7 @@ def acquire(tables: Tables, event: ev.Acquire) -> None:
 
 
 def cancel(tables: Tables, event: ev.Cancel) -> None:
-    """Take a request out of the queue."""
+    """Remove a request from the queue."""
     client = tables.clients.get(event.client_id)
     if client is None or not client.is_connected:
         return
@@ -52,12 +52,12 @@ def cancel(tables: Tables, event: ev.Cancel) -> None:
 
 
 def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: ev.Acquire) -> None:
-    """Go on with a request from before the client's stream or the tracker was new."""
+    """Resume a request from before the client's stream or the tracker was new."""
     tables.unpark(parked)
     if parked.deadline_sec is not None and parked.deadline_sec <= tables.now_sec:
         _refuse_late(tables, parked)
         return
-    with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
+    with contextlib.suppress(InvalidRequest):  # it was valid when the request was admitted
         prefer, bid = checked_preference(event.terms.prefer), checked_bid(event.terms.bid)
         parked.terms = replace(parked.terms, prefer=prefer, bid=bid)
     parked.holder, parked.note, parked.user = client.holder, client.note, client.user
@@ -99,7 +99,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:
-    """Say that this client, its user or everybody waits for enough; empty if not."""
+    """Return an error text if this client, its user or everybody has too many waiting requests; empty if not."""
     limits, counts = tables.limits, tables.waiting_by_user.get(client.user, Counter())
     of_client = len(client.requests) + len(client.parked)
     of_user = counts.total() + tables.parked_by_user[client.user]

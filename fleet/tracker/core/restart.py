@@ -12,7 +12,7 @@ from fleet.tracker.core.tables import Tables
 
 
 def restore(tables: Tables, durable: Durable) -> None:
-    """Fill an empty tables from the journal."""
+    """Fill empty tables from the journal."""
     for device in durable.devices:
         _restore_device(tables, device)
     for request in sorted(_asked_by(tables.now_sec, durable.requests), key=lambda request: request.order):
@@ -20,7 +20,7 @@ def restore(tables: Tables, durable: Durable) -> None:
 
 
 def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[RequestEntry]:
-    """Return requests of which none was asked after now, in the same order, each as long before the next.
+    """Return requests with times shifted so that none is in the future, preserving their order and distances.
 
     The clock may have been set back while the tracker was down. New requests would be served before them until it has
     caught up.

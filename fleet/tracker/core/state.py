@@ -30,13 +30,13 @@ _LOOKED_AT = 64
 
 
 class TrackerState(Tables):
-    """A tables that events change."""
+    """The tracker's tables with the events that change them."""
 
     @classmethod
     def restore(
         cls, durable: Durable, now: float, limits: TrackerLimits | None = None, *, nonce: str = ""
     ) -> TrackerState:
-        """Make the state that follows a start on this journal: no agent and no client is there yet."""
+        """Restore the state for a start on this journal: no agent or client is connected yet."""
         state = cls(boot=durable.boot, nonce=nonce, limits=limits)
         state.now_sec = now
         restore(state, durable)
@@ -112,7 +112,7 @@ def _recover_journal(tables: Tables) -> None:
 
 
 def _serve_free(tables: Tables, names: list[str]) -> None:
-    """Give devices that came free meanwhile to waiting requests, a portion at a time."""
+    """Grant devices that became free meanwhile to waiting requests, in portions."""
     for count, name in enumerate(names):
         if count == _LOOKED_AT or len(tables.effects) >= _MOST_EFFECTS:
             tables.timers.set(("serve",), tables.now_sec, partial(_serve_free, tables, names[count:]))

@@ -95,11 +95,11 @@ class Tables:
         return Durable(boot=self.boot, devices=list(self.devices.values()), requests=waiting + parked)
 
     def refuse(self, client_id: str, request_id: str, error_class: type[FleetError], message: str) -> None:
-        """Tell a client that a request is over without a device."""
+        """Tell a client that its request has ended without a device."""
         self.effects.append(ev.Refused(client_id, request_id, error_class, message))
 
     def remove_request(self, request: RequestEntry) -> None:
-        """Let a request wait no more."""
+        """Remove a waiting request."""
         client = self.clients[request.client_id]
         if client.requests.pop(request.request_id, None) is not None:
             self.count_waiting(client, [request], -1)
@@ -108,7 +108,7 @@ class Tables:
         self.changes.requests[request.key] = None
 
     def count_waiting(self, client: ClientEntry, requests: Iterable[RequestEntry], more: int) -> None:
-        """Note that requests of a client wait (`more` is 1), or, while the queue still has them, that they end (-1)."""
+        """Count a waiting request of a client (`more` is 1), or its end while it is still queued (-1)."""
         counts = self.waiting_by_user.setdefault(client.user, Counter())
         for request in requests:
             general = self.matching.general(request.terms.selector)
@@ -119,17 +119,17 @@ class Tables:
             del self.waiting_by_user[client.user]
 
     def forget_client(self, client: ClientEntry) -> None:
-        """Let a client go that has nothing any more. Idempotent."""
+        """Forget a client without leases and requests. Idempotent."""
         if self.clients.pop(client.client_id, None) is not None:
             self.timers.cancel(("grace", client.client_id))
 
     def park(self, client: ClientEntry, requests: Mapping[str, RequestEntry]) -> None:
-        """Expect that a client repeats these requests, by id."""
+        """Park requests, by id, that a client is expected to repeat."""
         client.parked |= requests
         self.count_parked(client, len(requests))
 
     def unpark(self, request: RequestEntry) -> None:
-        """Expect no longer that a client repeats this request."""
+        """Unpark a request that a client is no longer expected to repeat."""
         client = self.clients[request.client_id]
         del client.parked[request.request_id]
         self.count_parked(client, -1)
@@ -137,7 +137,7 @@ class Tables:
         self.changes.requests[request.key] = None
 
     def count_parked(self, client: ClientEntry, more: int) -> None:
-        """Note that so many more, or fewer, requests of a client are parked."""
+        """Change the count of a client's parked requests."""
         self.parked_by_user[client.user] += more
         if not self.parked_by_user[client.user]:
             del self.parked_by_user[client.user]

@@ -1,4 +1,4 @@
-"""Timers of the tracker, each under the name of its object.
+"""Timers of the tracker, keyed by object.
 
 One that no longer matters is cancelled: it would else wait in memory for its moment, which may be years away.
 """
@@ -34,16 +34,16 @@ class Timers:
         self._drop_stale()
 
     def cancel(self, key: Hashable) -> None:
-        """Call nothing for this key. Idempotent."""
+        """Cancel the timer of this key. Idempotent."""
         if self._numbers.pop(key, None) is not None:
             self._drop_stale()
 
     def is_set(self, key: Hashable) -> bool:
-        """Tell whether something is to be called for this key."""
+        """Tell whether this key has a timer."""
         return key in self._numbers
 
     def next_sec(self) -> float | None:
-        """Return when the earliest is due."""
+        """Return the time of the earliest timer."""
         while self._heap and not self._counts(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -89,7 +89,7 @@ class Waiting:
                 self._close_line(group)
 
     def move(self, request: RequestEntry, order: tuple[float, int]) -> None:
-        """Give a request the place of one that waits no more."""
+        """Give a request the place of one that no longer waits."""
         self.discard(request)
         request.order = order
         self.push(request)
@@ -140,7 +140,7 @@ class Waiting:
         self._matching.release(group)
 
     def validate(self) -> None:
-        """Compare every index with a search of everything.
+        """Compare every index with an exhaustive search.
 
         Raises:
             RuntimeError: they differ; the message names the index.

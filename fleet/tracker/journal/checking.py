@@ -126,7 +126,7 @@ def check_header(path: Path, connection: sqlite3.Connection) -> int:
 
 
 def is_intact(connection: sqlite3.Connection) -> bool:
-    """Check, within SQLite, a database's pages and its chain."""
+    """Check a database's pages and its chain, within SQLite."""
     return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",) and read_chain(connection) is not None
 
 
@@ -149,7 +149,8 @@ def damaged(path: Path, what: str) -> JournalDamaged:
 def _contents(path: Path, connection: sqlite3.Connection, version: int) -> Contents:
     pages = connection.execute("PRAGMA quick_check(1)").fetchone()
     if pages != ("ok",):
-        raise damaged(path, f"is damaged: {' '.join(str(pages[0]).split())}")  # SQLite heads its findings with a line
+        # SQLite begins its findings with a header line
+        raise damaged(path, f"is damaged: {' '.join(str(pages[0]).split())}")
     chain = read_chain(connection)
     if chain is None:
         raise damaged(path, "is damaged: its number of commits is unreadable")

@@ -39,7 +39,7 @@ def copy_path(journal: Path) -> Path:
 
 
 def keep_copy(journal: Path) -> bool:
-    """Replace the copy of a journal, which may be in use; return False if the copy is up to date.
+    """Update the copy of a journal, which may be in use; return False if the copy is up to date.
 
     Raises:
         JournalDamaged: the new copy is damaged. The former copy stays.

@@ -61,7 +61,7 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 
 
 class Journal:
-    """One open journal file. Not for use by two threads or two processes at once, but for `keep_copy`."""
+    """One open journal file. Not for concurrent use by threads or processes, except `keep_copy`."""
 
     def __init__(
         self, path: Path, *, checkpoint_pages: int = _CHECKPOINT_PAGES, max_log_pages: int = _MAX_LOG_PAGES
@@ -80,7 +80,7 @@ class Journal:
         """Whether nothing may be written now. It is set by `write`, and over after some milliseconds."""
 
     def open(self, now: float) -> Durable:
-        """Open or make the file, count this start, and return its content.
+        """Open or create the file, count this start, and return its content.
 
         Raises:
             JournalDamaged: its content differs from that of the last write.
@@ -110,7 +110,7 @@ class Journal:
         return Durable(boot=self._chain.boot, devices=devices, requests=requests)
 
     def write(self, changes: Changes) -> None:
-        """Make these changes part of the file, all or none.
+        """Write these changes in one transaction.
 
         Raises:
             DiskFull: it cannot be written now; nothing was.
@@ -141,7 +141,7 @@ class Journal:
         self._fold_log(len(present) + len(gone))
 
     def keep_copy(self) -> None:
-        """Bring the copy beside the journal up to date; from another thread, since it takes as long as the disk does.
+        """Update the copy beside the journal; call it from another thread, since it takes as long as the disk does.
 
         A copy that cannot be made is logged: the former one is there still.
         """
@@ -167,15 +167,16 @@ class Journal:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
-        self.path.chmod(0o600)  # client ids are secret: one suffices to take its leases over
+        self.path.chmod(0o600)  # client ids are secret: one suffices to take over its leases
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        with contextlib.suppress(sqlite3.OperationalError):  # on a full disk: the next start, or the next fold, does it
+        # on a full disk the next start, or the next checkpoint, does it
+        with contextlib.suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return connection
 
     def _create(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
-        """Make the tables of this version with these rows, in the place of those of an older version."""
+        """Create the tables of this version with these rows, replacing those of an older version."""
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("DROP TABLE IF EXISTS chain")
         connection.execute("DROP TABLE IF EXISTS entries")
@@ -223,31 +224,33 @@ class Journal:
             self._folding = threading.Thread(target=work, name="journal-checkpoint", daemon=True)
             self._folding.start()
         except RuntimeError:
-            # Nothing is lost: with too few threads, the log only grows until the next try.
+            # Nothing is lost: with too few threads, the log only grows until the next attempt.
             self._folding, self.is_busy = None, False
             logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(self.path)})
 
     def _fold(self) -> None:
-        """Checkpoint the log. Its syncs take tens of milliseconds, which no grant should wait for."""
+        """Checkpoint the log. Its syncs take tens of milliseconds, which would delay grants."""
         self._log_pages = checkpoint(self.path, "PASSIVE")
 
     def _begin_log_anew(self) -> None:
-        """Checkpoint the rest of the last time, so that the next commit is the first in the log again."""
+        """Checkpoint the rest while no commit is in progress, so that the next one starts the log from its
+        beginning.
+        """
         try:
             checkpoint(self.path, "RESTART")
         finally:
-            self._log_pages = 0  # also where a copy is being made, which keeps it as it is: the next fold looks again
+            self._log_pages = 0  # also while a copy is being made, which prevents it: the next checkpoint tries again
             self.is_busy = False
 
 
 def checkpoint(path: Path, how: str) -> int:
-    """Checkpoint with a connection of its own; return how many pages the log has."""
+    """Checkpoint over a separate connection; return the number of pages in the log."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             ((_, pages, _),) = connection.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
             return int(pages)
     except sqlite3.Error:
-        # Nothing is lost: with a full disk the log only grows until the next try.
+        # Nothing is lost: with a full disk the log only grows until the next attempt.
         logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(path)})
         return 0

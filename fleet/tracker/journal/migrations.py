@@ -37,7 +37,7 @@ def migrate(rows: Iterable[_Row], version: int) -> list[_Row]:
 
 
 def _name_fields(key: str, content: str) -> str:
-    """Version 2 had lists of values without names."""
+    """Name the fields of version 2, which had lists of values."""
     values = json.loads(content)
     if not isinstance(values, list):
         raise TypeError(f"a list of values expected, not {type(values).__name__}")
@@ -59,7 +59,7 @@ def _name_fields(key: str, content: str) -> str:
 
 
 def _with_terms(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Move the terms of a lease or request into a field of their own."""
+    """Move the terms of a lease or request into a separate field."""
     others = {name: value for name, value in named.items() if name not in _TERMS}
     return {**others, "terms": {name: named[name] for name in _TERMS if name in named}}
 
