@@ -9,10 +9,13 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cross.targets.target import Target
 from device_agents.runtimes.tvm import TvmRuntime
 from fleet.domain.measuring import Call, Tensor, TensorSpec
+
+if TYPE_CHECKING:
+    from cross.targets.target import Target
 
 SHAPE = (7, 8, 32)
 """Side of the image, channels of data and of result."""

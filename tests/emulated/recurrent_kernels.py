@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cross.compile.library import build
-from cross.targets.target import Target
 from fleet.checking.index_inputs import inputs_of
 from fleet.models.recurrent_layer import Cell, Recurrence
 from fleet.models.recurrent_program import recurrence_program
 from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.workload import module_of, workload_of
+
+if TYPE_CHECKING:
+    from cross.targets.target import Target
 
 LAYER = Recurrence(
     cell=Cell.LSTM,

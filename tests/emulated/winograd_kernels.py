@@ -6,17 +6,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cross.compile.library import build
-from cross.targets.target import Target
 from fleet.domain.measuring import TensorSpec
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import best_outputs, winograd
 from fleet.graph.winograd_algorithm import TAPS, Filtering
 from fleet.spaces.packing import pack_all, pack_specs, packings_of
 from fleet.spaces.space import finished, static_schedule
+
+if TYPE_CHECKING:
+    from cross.targets.target import Target
 
 SIZES = {2: (10, 32), 4: (12, 16)}
 """By m of the F(m, 3) that is chosen for it: side of the result, and channels of data and result. The smallest."""

@@ -327,9 +327,9 @@ def test_artifacts_are_the_same_with_and_without_it(plugin: Path, tmp_path: Path
         "from fleet.building.build_candidate import BuildTask, build_candidate\n"
         "from fleet.workloads.programs import matmul\n"
         "import tvm_ffi\n"
-        'target = \'{"kind": "opencl", "host": {"kind": "llvm"}}\'\n'
-        f"where = {{'target_json': target, 'out_dir': {str(tmp_path)!r}}}\n"
-        "task = BuildTask(mod_json=matmul(32).mod_json, trace_json=None, **where)\n"
+        "from cross.targets.target import parse_target\n"
+        'target = parse_target(\'{"kind": "opencl", "host": {"kind": "llvm"}}\')\n'
+        f"task = BuildTask(mod_json=matmul(32).mod_json, target=target, trace_json=None, out_dir={str(tmp_path)!r})\n"
         "built = build_candidate(task)\n"
         "print(tvm_ffi.get_global_func('ffi.Module.create.opencl', allow_missing=True) is not None)\n"
         "print(built.artifact.digest)\n"
