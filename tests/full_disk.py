@@ -1,4 +1,4 @@
-"""A disk without room, for one file."""
+"""Simulates a full disk for one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def full_disk(path: Path, *, free_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond this one's size and `free_bytes`: to write more fails."""
+    """Limit every file of this process to this file's size plus `free_bytes`: further writes fail."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + free_bytes, before[1]))
     try:

@@ -106,7 +106,7 @@ def reference_of(name: str, target: Target) -> _Reference:
     if name == _ERF:
         return compiled(program(function_of(name), dtype="float64"), target)
     if name in _POWERS:
-        return lambda x: np.power(x, np.full_like(x, _POWERS[name]))  # for one number numpy has ways of its own
+        return lambda x: np.power(x, np.full_like(x, _POWERS[name]))  # numpy has special code for a single exponent
     return _REFERENCES[name]
 
 

@@ -1,4 +1,4 @@
-"""An Android phone for the real adb client and server: everything but the phone is real.
+"""A fake Android phone for the real adb client and server.
 
 It speaks adb's transport over TCP on loopback: CNXN, AUTH, OPEN, OKAY, WRTE, CLSE, and behind OPEN the services
 `shell,v2`, `sync:` (push and pull) and `tcp:`. Its file system is a directory of this machine; commands run in this
@@ -25,7 +25,7 @@ _MAX_DATA = 256 * 1024
 _TOKEN, _PUBLIC_KEY = 1, 3
 _STDOUT, _STDERR, _EXIT = 1, 2, 3
 _PATHS = ("/data/", "/sys/", "/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg")
-"""Android's own files; the rest is this machine's."""
+"""Paths of Android's own files; all others are this machine's."""
 
 _PROPERTIES = {
     "ro.product.model": "Pixel 0",
@@ -99,7 +99,7 @@ class FakePhone:
         await self.start()
 
     def make_room(self) -> None:
-        """Remove something from /data."""
+        """Free space in /data."""
         self.is_full = False
         (self.root / "system/df").unlink(missing_ok=True)
 
@@ -110,7 +110,7 @@ class FakePhone:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[int]:
-        """Process ids of programs that lie on the phone."""
+        """Return the process ids of programs below the phone's root."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ class FakePhone:
         return found
 
     def write_file(self, path: str, content: str) -> None:
-        """Put a file of the phone: "/sys/...", "/system/dumpsys-battery"."""
+        """Write a file of the phone: "/sys/...", "/system/dumpsys-battery"."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
@@ -283,7 +283,7 @@ class _Stream:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def write(self, data: bytes) -> None:
-        """Send, and wait until the other side took it."""
+        """Send, and wait until the other side has received it."""
         for start in range(0, len(data), _MAX_DATA):
             self._may_send.clear()
             self._link.send(b"WRTE", *self._ids, data[start : start + _MAX_DATA])
@@ -323,7 +323,7 @@ class _Stream:
             await self._whole(_packet(packet_id, data))
 
     async def _whole(self, packet: bytes) -> None:
-        # Two outputs share one stream with one message under way.
+        # Two outputs share one stream with one message in flight.
         async with self._lock:
             await self.write(packet)
 

@@ -1,4 +1,4 @@
-"""Fixtures of phones: an adb server of their own, plugging in and out, and a directory of tvm_rpc to push."""
+"""Fixtures of phones: a private adb server, plugging in and out, and a directory of tvm_rpc to push."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AdbHost:
     phones: list[FakePhone] = field(default_factory=list)
 
     async def adb(self, *words: str) -> str:
-        """Run the real adb client; its exit code does not matter."""
+        """Run the real adb client, ignoring its exit code."""
         process = await asyncio.create_subprocess_exec(
             *("adb", "-P", str(self.server_port), *words),
             stdin=asyncio.subprocess.DEVNULL,
@@ -64,7 +64,7 @@ class AdbHost:
         await eventually(lambda: self._connect(phone), timeout_sec=40)
 
     async def reconnect(self, phone: FakePhone) -> None:
-        """Have the adb server forget a phone and see it again; it must answer, not only be listed."""
+        """Have the adb server forget a phone and list it again; the phone must answer, not only be listed."""
 
         async def answers() -> bool:
             await self.adb("disconnect", phone.serial)
@@ -74,7 +74,7 @@ class AdbHost:
         await eventually(answers, timeout_sec=40)
 
     async def _connect(self, phone: FakePhone) -> bool:
-        """Have the adb server see a phone; on a busy machine it may give up on one that answers late."""
+        """Connect the adb server to a phone; on a busy machine it may give up on a late answer."""
         await self.adb("connect", phone.serial)
         return any(line.startswith(phone.serial) for line in (await self.adb("devices")).splitlines())
 

@@ -1,4 +1,6 @@
-"""Android phones with the real adb client and server, real workers and TVM's RPC: only the phone itself is emulated."""
+"""Tests of Android phones with the real adb client and server, real workers and TVM's RPC: only the phone is
+emulated.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ listed=$({adb} "$@")
 [ "$(echo "$listed" | grep -c " device ")" -lt 2 ] || mv "$0" {away}
 echo "$listed"
 """
-"""An adb that disappears once it has listed two phones."""
+"""A fake adb that fails after it has listed two phones."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def entry(host: AdbHost, phone: FakePhone | None, rpc_dir: Path | None, **more: 
 
 @asynccontextmanager
 async def serve_phone(tmp_path: Path, settings: dict[str, object]) -> AsyncIterator[Bench]:
-    """Serve a phone, once it is set up: the agent itself serves it after some seconds in any case."""
+    """Serve a phone, and wait until it is set up; the agent itself starts serving it after some seconds in any case."""
     async with serve_bench(tmp_path / "state", {"devices": [settings]}) as bench:
         await eventually(lambda: is_healthy(bench), _SET_UP_SEC)
         yield bench

@@ -53,7 +53,7 @@ def config_of(address: str) -> dict[str, object]:
 
 
 async def measure(holder: Holder, matmul: bytes, count: int = 1) -> list[measurement_pb2.Measurement]:
-    """Measure it so often, each a batch of its own: the reference kernel runs after each."""
+    """Measure this many times, each in a separate batch: the reference kernel runs after each."""
     args = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
     digest = await holder.put(matmul)
     results = await holder.measure([request_for(digest, args=args, timeout_sec=60.0, ends_batch=True)] * count)
@@ -108,7 +108,7 @@ async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(
             await eventually(is_calm, timeout_sec=60)
             with busy_processor() as hogs:
                 await eventually(lambda: all(os.sched_getaffinity(hog.pid) == {CPU} for hog in hogs))
-                # A run of some milliseconds can slip through between them.
+                # A run of some milliseconds can fall between them.
                 await eventually(is_disturbed, timeout_sec=30)
             await eventually(is_calm, timeout_sec=60)
 
@@ -147,7 +147,7 @@ async def test_a_server_that_dies_in_it_costs_workers_and_no_candidate(
 
 @contextlib.contextmanager
 def busy_processor() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Keep the server's processor busy, with sessions of their own so that the load counts per process."""
+    """Keep the server's processor busy, from separate sessions, so that the load counts per process."""
     hogs = [subprocess.Popen([sys.executable, "-c", HOG], start_new_session=True) for _ in range(4)]
     try:
         yield hogs
@@ -159,7 +159,7 @@ def busy_processor() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @contextlib.asynccontextmanager
 async def slow_link(server: RpcServer) -> AsyncIterator[str]:
-    """Serve a port that leads to the server and delays its answers."""
+    """Forward a port to the server, delaying its answers."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_sec: float) -> None:
         with contextlib.suppress(ConnectionError):

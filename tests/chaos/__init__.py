@@ -1,1 +1,1 @@
-"""A fleet under faults by a seeded schedule, and the proof from its logs that nothing went wrong: `make chaos`."""
+"""Runs a fleet under a seeded schedule of faults, and checks from its logs that all guarantees held: `make chaos`."""

@@ -1,4 +1,4 @@
-"""`make chaos`: runs a fleet under faults in namespaces of its own, and proves from its logs that nothing went wrong.
+"""`make chaos`: runs a fleet under faults in private namespaces, and checks its logs.
 
 python -m tests.chaos --minutes 60 --seed 1 [--json] [--keep FOLDER]
 """
@@ -24,7 +24,7 @@ _LAST_LINES = 15
 
 
 def main() -> int:
-    """Return 1 if anything went wrong."""
+    """Return 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long faults happen (default %(default)g)")
     parser.add_argument("--seed", type=int, help="of the schedule of faults; default: any")
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _keep(folder: Path) -> Path:
-    """Copy all logs, without keys, to a folder that outlives this run; return it."""
+    """Copy all logs, without keys, to a folder that outlives this run; return the folder."""
     shutil.rmtree(_KEPT_IN, ignore_errors=True)
     _KEPT_IN.mkdir(parents=True)
     for path in (*folder.glob("logs/*.jsonl"), *folder.glob("*.log")):

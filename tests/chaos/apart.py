@@ -1,4 +1,4 @@
-"""Runs a site in namespaces of its own: its leftovers can be counted, and end with it."""
+"""Runs a site in private namespaces: leftover processes can be counted, and end with them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.programs import here
 _APART = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--net"]
 _ENTER = 'mount -t tmpfs none /dev/shm && ip link set lo up && exec "$@"'
 _SLACK_SEC = 600.0
-"""Start, end, and the calms, beyond the time of the faults."""
+"""Time for start, end, and calm phases, beyond the time of the faults."""
 
 
 def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds, tunes: bool = False) -> Path:
-    """Run a site with its files in `folder`; return the folder of its logs. Ctrl-C ends it in good order.
+    """Run a site with its files in `folder`; return the folder of its logs. Ctrl-C ends it orderly.
 
     Raises:
         CalledProcessError: it did not come to its end; why stands in its output.
@@ -27,7 +27,7 @@ def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds, tunes:
     logs = folder.absolute() / "logs"
     logs.mkdir(parents=True)
     for path in (folder, logs):
-        path.chmod(0o711)  # workers may be users of their own, and write into their device's log
+        path.chmod(0o711)  # workers may be other users, and write into their device's log
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     site = [sys.executable, "-m", "tests.chaos.site", str(folder.absolute())]
     words = [*site, "--seed", str(seed), "--seconds", str(seconds)]

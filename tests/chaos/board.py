@@ -48,7 +48,7 @@ class DeviceLog:
 
     @contextlib.contextmanager
     def running(self, trial: Trial) -> Iterator[None]:
-        """Write down a run's begin and end, and whether the device was free."""
+        """Log a run's begin and end, and whether the device was free."""
         lease, epoch = _lease_of(trial.candidate_id)
         run = f"{trial.candidate_id}#{time.monotonic_ns()}"
         is_alone = True
@@ -74,7 +74,7 @@ def device_log() -> DeviceLog:
 
 
 class LoggedRuntime(SimulatedRuntime):
-    """A simulated device's."""
+    """Runtime of a simulated device that logs its runs."""
 
     def measure(self, trial: Trial, path: str) -> Measurement:
         with device_log().running(trial):

@@ -1,4 +1,4 @@
-"""Proves from logs that nothing went wrong, or names the violations with the lines that show them. Pure.
+"""Checks a run's logs for violations of guarantees, and returns them with the log lines that show them. Pure.
 
 Proven from the log that each device wrote itself:
 
@@ -27,7 +27,7 @@ _MIB = 1024.0 * 1024
 
 
 class Wrong(StrEnum):
-    """Violations."""
+    """Kinds of violations."""
 
     OVERLAP = "overlap"
     EPOCH = "epoch"
@@ -40,12 +40,12 @@ class Wrong(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that went wrong."""
+    """One violation."""
 
     wrong: Wrong
     text: str
     events: tuple[Event, ...] = ()
-    """The lines that show it."""
+    """The log lines that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Bounds:
 
 
 def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Finding]:
-    """Return the violations. Events of one log stand in its order; logs may follow each other in any."""
+    """Return the violations. Events of one log are in order; logs may be merged in any order."""
     bounds = bounds or Bounds()
     return [
         *_overlaps(history),
@@ -91,7 +91,7 @@ def _overlaps(history: Iterable[Event]) -> Iterator[Finding]:
             if event.what is What.END:
                 running.pop(event.run, None)
                 continue
-            # A run that never ends was cut off: the free lock shows that its process is gone.
+            # A run without an end was interrupted: the free lock shows that its process is gone.
             alive = [other for other in running.values() if other.run in ended or not event.is_alone]
             if alive or not event.is_alone:
                 holders = {other.lease for other in (*alive, event)}
@@ -178,7 +178,7 @@ def _growth(history: Iterable[Event], growth: Mapping[str, float]) -> Iterator[F
 
 
 def _is_named(event: Event) -> bool:
-    """Tell whether a run's id names its lease. A tuner's ids are its own, and show overlaps only."""
+    """Tell whether a run's id contains its lease. A tuner chooses its own ids, which show overlaps only."""
     return bool(event.lease)
 
 

@@ -1,4 +1,5 @@
-"""A program that leases devices, measures on them and keeps the records, for ever: `python -m tests.chaos.client`.
+"""A program that leases devices, measures on them and stores the records, in an endless loop: `python -m
+tests.chaos.client`.
 
 Each of its holders is a client of its own to the checker: it logs its requests, grants, measurements and losses, and
 each record once the library has acknowledged it.
@@ -50,7 +51,7 @@ class Wares:
 
 
 class Holder:
-    """Requests a device, uses it, releases it, and begins anew."""
+    """Requests a device, uses it and releases it, in a loop."""
 
     def __init__(self, name: str, client: fleet.aio.Fleet, wares: Wares, library: Path, log: Log) -> None:
         self._name = name
@@ -61,7 +62,7 @@ class Holder:
         self._rng = random.Random(f"{name}{time.time_ns()}")
 
     async def run(self) -> None:
-        """Go on for ever."""
+        """Loop for ever."""
         while True:
             try:
                 await self._hold()
@@ -79,7 +80,7 @@ class Holder:
                 await self._measure(device, number)
                 await asyncio.sleep(self._rng.uniform(0.0, 0.2))
             if self._rng.random() < 0.1:
-                await asyncio.sleep(self._rng.uniform(0.0, 2 * _TTL_SEC))  # a holder that thinks
+                await asyncio.sleep(self._rng.uniform(0.0, 2 * _TTL_SEC))  # think time of the holder
 
     async def _measure(self, device: Device, number: int) -> None:
         is_cpu = device.inventory.kind == "cpu"

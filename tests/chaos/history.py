@@ -1,4 +1,4 @@
-"""The log of processes during faults: one JSON object a line, appended and never changed.
+"""Log of processes during faults: one JSON object per line, append-only.
 
 Times are those of the machine's monotonic clock, which all processes share and no fault touches. The logs of the
 *devices* count: their order is the order of the lines of a device's log, and a run that has the device to itself holds
@@ -101,7 +101,7 @@ class Log:
 
 
 def read(paths: Iterable[Path]) -> list[Event]:
-    """Return the events of the logs, each log in its order. A last line that was cut off does not count."""
+    """Return the events of the logs, each log in order, ignoring a truncated last line."""
     return [event for path in paths for event in _read_one(path)]
 
 

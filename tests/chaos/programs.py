@@ -1,4 +1,4 @@
-"""The processes of a fleet under faults: started, killed, stopped, continued and inspected."""
+"""Processes of a fleet under faults: started, killed, stopped, continued and inspected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_SEC = 40.0
 
 
 class Program:
-    """One process of the fleet, and the next one in its place."""
+    """One process of the fleet, including its restarts."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Program:
             self._process.send_signal(number)
 
     def set_clock(self, offset_sec: float) -> None:
-        """Set its wall clock, by a write of eight bytes into the file that it maps."""
+        """Set its fake wall clock, by a write of eight bytes into the file that it maps."""
         with self._clock.open("r+b") as file:
             file.write(struct.pack("d", offset_sec))
 

@@ -1,4 +1,4 @@
-"""A way over which connections go, and on which they are cut, held up, refused, and overtake each other."""
+"""A proxy that cuts, delays, holds and refuses connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Link:
-    """Listens on a port of the loopback and passes every connection on to its server's present port."""
+    """Forwards a loopback port to its server's current port."""
 
     def __init__(self, rng: random.Random) -> None:
         self.target_port = 0
@@ -43,11 +43,11 @@ class Link:
             writer.transport.abort()
 
     def hold(self) -> None:
-        """Let nothing through, as if the network were down, without resetting connections."""
+        """Hold all data, as if the network were down, without resetting connections."""
         self._flows.clear()
 
     def go_on(self) -> None:
-        """Let everything through that was held."""
+        """Forward all held data."""
         self._flows.set()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ class Link:
 
 
 async def _both(*ways: Callable[[], Awaitable[None]]) -> None:
-    """Pass data both ways until one side ends."""
+    """Forward data in both directions until one side ends."""
     tasks = [asyncio.ensure_future(way()) for way in ways]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -55,7 +55,7 @@ _PAUSE_SEC = 1.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that happens."""
+    """One fault."""
 
     number: int
     at_sec: float
@@ -97,7 +97,7 @@ def make_storm(
 
 
 def _targets(kind: Kind, agents: Sequence[str], clients: Sequence[str]) -> Sequence[str]:
-    servers = [TRACKER, TRACKER, *agents]  # there is one tracker, and all hangs on it
+    servers = [TRACKER, TRACKER, *agents]  # there is one tracker, and everything depends on it
     match kind:
         case Kind.TEAR:
             return [TRACKER]

@@ -54,7 +54,7 @@ _WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
 
 
 class Site:
-    """One tracker, its agents and clients, and the ways between them."""
+    """One tracker, its agents and clients, and the proxies between them."""
 
     def __init__(self, folder: Path, seed: int, patience_sec: float, *, tunes: bool) -> None:
         """Args:
@@ -80,7 +80,7 @@ class Site:
         self.waiting = [f"{client}/{number}" for client in self.clients for number in range(_HOLDERS)]
 
     async def open(self) -> None:
-        """Make everything that does not change, and start everything."""
+        """Create everything that does not change, and start all processes."""
         self._make_wares()
         for name in (TRACKER, LIBRARY, *self.agents):
             disks.mount(self.folder / name, _DISK_MIB)
@@ -128,7 +128,7 @@ class Site:
             self.log.write(What.CENSUS, who=program.name, number=program.pid, counts=program.count())
 
     async def close(self) -> None:
-        """Stop everything, and log everything that is left."""
+        """Stop everything, and log all leftovers."""
         for names in (self.tuners, self.clients, self.agents, [TRACKER]):
             await asyncio.gather(*(self._stop(self._programs[name]) for name in names))
         for link in self._links.values():
@@ -234,7 +234,7 @@ class Site:
         for device in _DEVICES:
             path = self.logs / f"devices-{device}.jsonl"
             path.touch()
-            path.chmod(0o666)  # workers may be users of their own
+            path.chmod(0o666)  # workers may be other users
 
     def _make_programs(self) -> None:
         environment = own_environment(self.folder, self._shim)
@@ -267,11 +267,11 @@ class Site:
                 log=self.log,
                 environment=environment,
                 on_end=self._tuned,
-                stop_codes=(0, 1, 130, 128 + signal.SIGTERM, -signal.SIGTERM),  # wherever it is asked to
+                stop_codes=(0, 1, 130, 128 + signal.SIGTERM, -signal.SIGTERM),  # wherever a signal interrupts it
             )
 
     async def _tuned(self, code: int) -> None:
-        """Note the records that a tuning run reported, and start the next."""
+        """Record the results that a tuning run reported, and start the next."""
         tuner = self._programs[_TUNER]
         if code:
             self.log.write(What.LOST, who=_TUNER, text=f"exit code {code}; {tuner.last_words()}")
@@ -327,8 +327,8 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
 
 
 async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float, tunes: bool) -> None:
-    """Run storms for this time in all, and a calm after each: a seed gives the same faults on any machine. A file
-    "over" in `folder` makes the present storm the last.
+    """Run storms for this total time, each followed by a calm phase: a seed gives the same faults on any machine. A
+    file "over" in `folder` makes the present storm the last.
     """
     site = Site(folder, seed, patience_sec, tunes=tunes)
     await site.open()

@@ -69,7 +69,7 @@ def shown(summary: Summary) -> str:
 
 
 def shown_finding(seed: int, history: Sequence[Event], finding: Finding) -> str:
-    """Return a finding, the fault before it, and the lines that show it."""
+    """Return a violation, the fault before it, and the log lines that show it."""
     at_sec = max((event.at_sec for event in finding.events), default=0.0)
     before = [event for event in history if event.what is What.FAULT and event.at_sec <= at_sec]
     last = max(before, key=lambda event: event.at_sec, default=None)

@@ -27,7 +27,7 @@ def postgres() -> Iterator[sa.URL]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a new library, once in each kind of database."""
+    """The URL of a new library, in each kind of database."""
     if request.param == "sqlite":
         return str(tmp_path_factory.mktemp("library") / "library.sqlite")
     return str(request.getfixturevalue("url_of_postgres"))

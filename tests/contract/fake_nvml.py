@@ -79,18 +79,18 @@ class FakeNvml:
     def play(self, text: str) -> None:
         fresh = self.script.with_suffix(".new")
         fresh.write_text(text)
-        fresh.replace(self.script)  # at once: other threads read it
+        fresh.replace(self.script)  # atomically: other threads read it
 
     def change(self, key: str, value: object) -> None:
-        """A later line wins."""
+        """Append a setting; a later line wins."""
         self.play(f"{self.script.read_text()}{key} {value}\n")
 
     def hang(self) -> None:
-        """Answer nothing until `answer`."""
+        """Block all queries until `answer`."""
         self.change("hang", 1)
 
     def answer(self) -> None:
-        """Answer again, pending requests included."""
+        """Answer again, including pending queries."""
         self.play(self.script.read_text().replace("hang 1\n", ""))
 
 
@@ -112,7 +112,7 @@ def build(folder: Path) -> FakeNvml:
 
 @contextmanager
 def playing(fake: FakeNvml, script: str = H200) -> Iterator[FakeNvml]:
-    """Let this process see these GPUs."""
+    """Show these GPUs to this process."""
     fake.play(script)
     with forgotten_library(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAKE_NVML", str(fake.script))
@@ -121,7 +121,7 @@ def playing(fake: FakeNvml, script: str = H200) -> Iterator[FakeNvml]:
 
 @contextmanager
 def forgotten_library() -> Iterator[None]:
-    """Leave pynvml as if it had loaded nothing, before and after: it keeps one library for the whole process."""
+    """Reset pynvml before and after the block: it keeps one library for the whole process."""
     import pynvml
 
     importlib.reload(pynvml)

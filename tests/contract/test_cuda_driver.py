@@ -197,7 +197,7 @@ async def test_errors_of_kernels_leave_the_gpu_healthy(impatient: Driver, nvml: 
 
 
 async def test_an_unknown_uuid_lists_those_found(nvml: FakeNvml) -> None:
-    """The error helps with a typo, or a GPU that moved to another machine."""
+    """The message names a typo, or a GPU that moved to another machine."""
     nvml.play(A100_MIG)
     (driver,) = make(nvml, uuid="GPU-deadbeef")
 
@@ -268,7 +268,7 @@ async def test_a_gpu_has_one_thread_that_ends_with_it(nvml: FakeNvml, runtime_st
 
 @pytest.fixture
 async def impatient(nvml: FakeNvml, runtime_stub: Path) -> AsyncIterator[CudaDriver]:
-    """Opened. At the end NVML answers again."""
+    """A driver with a short time limit, opened. At the end NVML answers again."""
     driver = impatient_driver(nvml, runtime_stub)
     await driver.open(NoStrays())
     yield driver

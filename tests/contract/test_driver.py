@@ -232,7 +232,7 @@ def test_unknown_settings_name_the_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", DRIVERS)
 def test_every_key_says_what_it_is_for(name: str) -> None:
-    """The documentation consists of these sentences, so it lists exactly the accepted keys."""
+    """The documentation consists of these sentences, so each accepted key has one."""
     keys = known_keys()[name]
 
     assert "name" in [key.name for key in keys]

@@ -1,4 +1,4 @@
-"""The contract of every importer: ours, and the example of docs/how-to/add-an-importer.md."""
+"""The contract of every importer: our own, and the example of docs/how-to/add-an-importer.md."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_name_leads_to_one_importer(member: Member) -> None:
 
 
 def test_a_prefix_counts_before_an_ending() -> None:
-    """A folder of transformers may be called as a file of another format."""
+    """A folder of transformers may be named like a file of another format."""
     importer = importer_of("hf:model.onnx")
 
     assert importer is not None
@@ -154,13 +154,13 @@ def test_a_prefix_counts_before_an_ending() -> None:
 
 
 def test_a_package_belongs_to_an_extra(member: Member) -> None:
-    """So that the error for a missing one says what to install."""
+    """The error for a missing package names the extra to install."""
     for package in member.importer.packages:
         assert "pip install 'tvm-fleet[" in advice_for(ModuleNotFoundError(name=package))
 
 
 def test_nothing_is_refused_at_once(member: Member, tmp_path: Path) -> None:
-    """`check` names a file or folder that is not there; it needs no package of the format."""
+    """`check` names a missing file or folder; it needs no package of the format."""
     missing = Path(f"{member.importer.prefix}{tmp_path}/missing/model{member.importer.suffix}")
 
     with pytest.raises(ImportFailed, match="there is no"):

@@ -49,7 +49,9 @@ def record(number: int, sec: float | None = 1.0, **facts: object) -> NewRecord:
 
 
 def static(number: int, error: ErrorKind | None = None, scope: RecordScope = SCOPE) -> NewRecord:
-    """A record of a static schedule."""
+    """Such records are reported until they have features. The newest come first within the limit; features of
+    another version count as missing, candidates that never ran do not.
+    """
     return record(number, 1.0 if error is None else None, kind=RecordKind.STATIC, error=error, scope=scope)
 
 
@@ -72,7 +74,9 @@ def test_a_record_keeps_its_program(library: Library) -> None:
 
 
 def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> None:
-    """Their hashes, so that no trace is replayed to find out, and which times are not to be believed."""
+    """A continued job gets their hashes, so that no trace is replayed to find them, and learns which times are
+    doubtful.
+    """
     library.add_record(record(1))
     library.add_record(record(2, program=None, provenance=DISTURBED))
     library.add_record(record(3, None, program=None, error=ErrorKind.BUILD_FAILED))

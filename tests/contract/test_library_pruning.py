@@ -13,7 +13,7 @@ from fleet.errors import NotFound
 from fleet.library import JobState, Library, NewSnapshot
 
 LATER = datetime.now(UTC) + timedelta(days=1)
-"""Everything that a test makes is older."""
+"""Later than everything that a test makes."""
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def expire(url: str, name: str) -> None:
 
 @contextmanager
 def meanwhile(url: str, call: Callable[[], T]) -> Iterator[tuple[sa.Connection, Future[T]]]:
-    """Yield a transaction that has changed all jobs, and a call that waits for it, or is over."""
+    """Yield a transaction that has changed all jobs, and a call that waits for it."""
     engine = sa.create_engine(database_url(url))
     with ThreadPoolExecutor(1) as pool, engine.begin() as connection:
         connection.execute(schema.jobs.update().values(message="changes"))
@@ -364,7 +364,7 @@ def test_a_candidate_that_broke_one_device_is_not_sent_to_another(
 
 
 def test_what_was_under_way_is_known_to_whoever_goes_on(library: Library) -> None:
-    """Claimed, and without a record: with its trace, for each workload."""
+    """Claimed candidates without a record are listed with their traces, for each workload."""
     job = library.start_job(title="a", optimizer="a").name
     traces = digests(library, 3)
     library.claims.take(job, "1", SCOPE, traces)
@@ -376,7 +376,7 @@ def test_what_was_under_way_is_known_to_whoever_goes_on(library: Library) -> Non
 
 
 def test_optimizers_are_known_while_they_are_alive(library: Library) -> None:
-    """Until they leave."""
+    """Optimizers are listed until they leave."""
     name = library.queue.register(tracker="here:1", holder="me@here")
     library.queue.alive(name)
     assert [(item.name, item.tracker) for item in library.queue.optimizers()] == [(name, "here:1")]

@@ -123,7 +123,7 @@ def test_the_users_own_library_is_made_with_its_directory(tmp_path: Path, monkey
 
 
 def test_a_read_only_library_is_read_and_refuses_records(tmp_path: Path) -> None:
-    """Reading works, also for a job of a dead process; writing names the file and the remedy."""
+    """A library of a dead process's job can be read, too; a write's error names the file and the remedy."""
     path = opened_up(tmp_path) / "library.sqlite"
     with Library.open(path) as library:
         library.add_workload(WORKLOAD)

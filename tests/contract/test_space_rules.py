@@ -264,7 +264,7 @@ def test_a_schedule_computes_what_the_function_does(made: Made) -> None:
 
 
 def test_a_rule_leaves_other_functions_and_targets_to_others(made: Made) -> None:
-    """It returns None for them."""
+    """A rule returns None for other functions and targets."""
     others = [of_tensors(sum_of_two), of_tensors(softmax), of_tensors(product)]
     for mod, target in itertools.product(others, (HOST, CUDA)):
         facts = facts_of(target)

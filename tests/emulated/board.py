@@ -1,4 +1,4 @@
-"""One emulated board: a tree of its own, commands that run in it under qemu-user, and files that make it this board.
+"""One emulated board: a root folder, commands that run in it under qemu-user, and files that identify the board.
 
     with emulated_board("arm64", cpu="cortex-a72", directory=tmp_path) as board:
         board.write("/sys/firmware/devicetree/base/model", "Raspberry Pi 4 Model B Rev 1.4\\0")
@@ -46,11 +46,11 @@ exec chroot "$root" "$@"
 
 @dataclass
 class EmulatedBoard:
-    """A tree of programs that run here."""
+    """Root folder with programs that run under emulation."""
 
     root: Path
     machine: str
-    """As `uname -m` says in it."""
+    """Architecture as `uname -m` reports it there."""
     environment: dict[str, str] = field(default_factory=dict)
     """Added to every command's."""
 
@@ -79,7 +79,7 @@ class EmulatedBoard:
 
     @contextmanager
     def another_cpu(self, cpu: str) -> Iterator[None]:
-        """Start programs on another CPU for a while; running ones keep theirs."""
+        """Emulate another CPU in new programs for the duration of the block; running ones keep theirs."""
         file = self.path(f"/{EMULATION}/cpu")
         usual = file.read_text()
         self.write(f"/{EMULATION}/cpu", f"{cpu}\n")
@@ -100,7 +100,7 @@ class EmulatedBoard:
                 raise ValueError(f"{name}: only files that this machine's /proc has as well can be replaced")
             path = Path(f"{self.root}.proc") / name.removeprefix("/proc/")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A new file, never the old one rewritten: it may be shared with the tree that this one was made from.
+        # Always a new file: the old one may be shared with the tree that this one was made from.
         path.unlink(missing_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path

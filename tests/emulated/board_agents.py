@@ -1,4 +1,4 @@
-"""An agent on an emulated board, started from its bundle as a person would: unpack, run."""
+"""An agent on an emulated board, started from its bundle as a user would: unpack, run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BoardAgent:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        # A board has an account of its own: it joins by a token, the first time.
+        # A board has its own account: it joins by a token, the first time.
         words = (f"{HOME}/fleet-agent/run", "--tracker", self.tracker, "--config", f"{HOME}/agent.yaml")
         self.board.write(f"{HOME}/join.token", join_token(self.tracker))
         self.board.path(f"{HOME}/join.token").chmod(0o600)

@@ -10,6 +10,6 @@ from tests.emulated.cache import cache_dir, locked
 
 
 def bundle_for(board: str) -> Bundle:
-    """Return the bundle that `fleet agent bundle --board ...` makes of the code as it is now."""
+    """Return the bundle that `fleet agent bundle --board ...` makes of the current code."""
     with locked(f"bundle-{board}"), mock.patch.dict(os.environ, {"FLEET_CACHE_DIR": str(cache_dir() / "fleet")}):
         return make_bundle(spec_for(board), lambda _: None)

@@ -77,7 +77,9 @@ def sysroot(name: str) -> Path:
 
 
 def _recipe_digest(architecture: Architecture, qemu: Path) -> str:
-    """Name all that a tree is made of; packages by name, as a stable release changes them only for security."""
+    """Return a digest of all inputs of a tree; packages count by name, as a stable release changes them only for
+    security.
+    """
     digest = hashlib.sha256()
     for text in (repr(architecture), Path(__file__).read_text(), _ENTER.read_text(), str(qemu.stat().st_size)):
         digest.update(text.encode())
@@ -143,7 +145,7 @@ def _unpack(package: Path, tree: Path) -> None:
 
 
 def _finish_by_hand(tree: Path) -> None:
-    """Do the little of the packages' scripts that programs miss."""
+    """Do the few steps of the packages' scripts that programs need."""
     shell = tree / "usr/bin/sh"
     if not shell.is_symlink():
         shell.symlink_to("dash")

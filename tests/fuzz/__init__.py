@@ -1,4 +1,4 @@
-"""Fuzzing: any bytes on a port or in a file cause only documented errors, soon, and without much memory.
+"""Fuzzing: arbitrary bytes on a port or in a file cause only documented errors, quickly, and with little memory.
 
 A target is a function that takes bytes and raises nothing for any of them; see `target.Target`. They are in `targets`,
 one file per kind of input, and listed in `registry`. `corpus/NAME` has inputs that were once harmful: the tests begin

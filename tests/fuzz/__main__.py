@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="run one file as the input, and show what is raised")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # bad input of peers is logged in a line each, and there are millions
+    logging.disable(logging.WARNING)  # each invalid input is logged, and there are millions
     if options.here:
         is_guided = not options.by_mutation and not options.replay and importlib.util.find_spec("atheris") is not None
         return _one(options, is_guided=is_guided)
@@ -43,7 +43,9 @@ def main() -> int:
 
 
 def _in_a_process_of_its_own(name: str, options: argparse.Namespace) -> int:
-    """Fuzz one target and remove its files and credentials afterwards, even after a crash; return its exit status."""
+    """Fuzz one target in a child process and remove its files and credentials afterwards, even after a crash;
+    return its exit status.
+    """
     command = [sys.executable, "-m", "tests.fuzz", "--here", name, "--inputs", str(options.inputs)]
     command += ["--seed", str(options.seed), "--cpu-sec", str(options.cpu_sec)]
     command += ["--by-mutation"] if options.by_mutation else []
@@ -59,7 +61,7 @@ def _one(options: argparse.Namespace, *, is_guided: bool) -> int:
 
         # Instruments our modules as they are imported, so none of them may be imported earlier.
         with (
-            contextlib.redirect_stderr(io.StringIO()),  # it names every module
+            contextlib.redirect_stderr(io.StringIO()),  # it lists every module
             atheris.instrument_imports(include=["fleet", "device_agents", "cross"]),
         ):
             importlib.import_module("tests.fuzz.registry")

@@ -1,4 +1,4 @@
-"""Calls a server's rpcs as gRPC does, with the bytes that a peer sends, and without a network in between."""
+"""Calls a server's rpcs with raw bytes, without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.identity.credentials import Credentials
 from fleet.wire.rpc import ERROR_KEY
 
 BETWEEN = b"\xf5\xf5\xf5"
-"""Stands between the messages of one call."""
+"""Separator of the messages of one call."""
 
 MOST_ANSWERS = 20
 
@@ -98,5 +98,5 @@ class Server:
 
 async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
-        await asyncio.sleep(0)  # each in a turn of its own, as from a network
+        await asyncio.sleep(0)  # each in a separate turn of the loop, as from a network
         yield message

@@ -88,7 +88,7 @@ def explore_guided(run: Run, count: int, seed: int, *, most_cpu_sec: float) -> N
         growth.note()
         if run.count == count or time.process_time() > most_cpu_sec:
             report(run, time.monotonic() - started, growth)
-            os._exit(1 if run.findings else 0)  # libFuzzer would say that all is well, and how it went
+            os._exit(1 if run.findings else 0)  # libFuzzer would report success, and its statistics
 
     def mutate(content: bytes, most_bytes: int, _: int) -> bytes:
         if rng.random() < _SHARE_OF_OURS:

@@ -1,4 +1,4 @@
-"""HTTP/2 written by hand (RFC 9113, 7541), to be cut off and mixed up: frames that our libraries would never send."""
+"""Hand-written HTTP/2 (RFC 9113, 7541), to be truncated and mixed up: frames that our libraries would never send."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _text(content: bytes) -> bytes:
 
 
 def _length(number: int) -> bytes:
-    """Return an integer with a prefix of seven bits, of a text without Huffman's code."""
+    """Return an integer with a prefix of seven bits, the length of a text without Huffman coding."""
     if number < 127:
         return bytes([number])
     number -= 127

@@ -87,7 +87,7 @@ def _splice(content: bytearray, rng: random.Random, other: bytes) -> None:
 
 
 def _large(content: bytes, rng: random.Random, large_bytes: int) -> bytes:
-    """Repeat a part very often: a byte here may take a hundred bytes once it is read."""
+    """Repeat a part very often: a byte may expand to a hundred bytes when it is parsed."""
     place = _place(bytearray(content), rng)
     piece = content[place]
     return content[: place.start] + piece * (large_bytes // len(piece)) + content[place.start :]

@@ -38,7 +38,7 @@ class Target:
     """Ends everything that `run` has started."""
 
     def corpus(self) -> list[Path]:
-        """Return the inputs that did harm once."""
+        """Return the inputs that once caused a finding."""
         return sorted((CORPUS / self.name).glob("*"))
 
     def starts(self) -> list[bytes]:

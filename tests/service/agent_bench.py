@@ -291,7 +291,7 @@ async def serve_bench(
 
 @asynccontextmanager
 async def _as_the_agent_said(call: grpc.aio.Call) -> AsyncIterator[None]:
-    """Raise the agent's error, also after a late write, for which gRPC reports an error of its own."""
+    """Raise the agent's error, also after a late write, for which gRPC reports a different error."""
     ending = Ending(call)
     try:
         yield

@@ -35,7 +35,7 @@ async def serve_agent(tracker: str, state_dir: Path) -> AsyncIterator[Agent]:
 
 
 async def get_fleet(channel: Channel) -> int:
-    """Read the fleet; return its number of devices."""
+    """A user with a new key."""
     try:
         answer = await fleet_service_stub(channel).get_fleet(fleet_service_pb2.GetFleetRequest(), timeout=60.0)
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""A data path that breaks, lies and never comes to a result, behind a real tracker, and a device kept over it."""
+"""A data path that breaks, lies and hangs, behind a real tracker, and a device kept across its failures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def bad(request: measurement_pb2.MeasureRequest, error: Any) -> measurement_pb2.
 async def seated(
     address: str = "", agent: OddAgent | None = None, *, pauses_sec: Sequence[float] = (0.0, 0.01, 0.01)
 ) -> AsyncGenerator[tuple[OddAgent, SteadyDevice, list[str]], None]:
-    """Serve a tracker with one odd device, found at `address` if given, and sit down."""
+    """Serve a tracker with one odd device, found at `address` if given, and acquire the device."""
     agent, notices = agent or OddAgent(), list[str]()
     async with (
         serving(session=agent) as agent.address,

@@ -277,7 +277,9 @@ async def run(*command: str) -> int:
 
 
 async def test_a_cpu_takes_only_libraries_of_its_architecture(tmp_path: Path) -> None:
-    """Another architecture is refused at upload; the error names the architecture found and the one expected."""
+    """The message names the full disk; the upload leaves no partial file, and a smaller one fits. Unused artifacts
+    are evicted first.
+    """
     async with serve_bench(tmp_path, {"devices": [{"driver": "cpu", "name": "here"}]}) as bench:
         holder = bench.holding(epoch=1, device="devices/here")
         riscv = b"\x7fELF\x02\x01" + bytes(12) + (243).to_bytes(2, "little") + bytes(100)

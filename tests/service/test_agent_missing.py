@@ -188,7 +188,7 @@ async def test_an_opening_that_fails_half_way_is_tried_again(tmp_path: Path, mon
 
 
 async def test_a_tracker_that_restarts_hears_of_what_came(tmp_path: Path) -> None:
-    """The tracker learns of the device that appeared, and no longer of a missing one."""
+    """The tracker's new list has the device that appeared, and no longer a missing one."""
     root = tmp_path / "root"
     async with serving(tmp_path, {"driver": "raspberry_pi", "name": "pi", "sys_root": str(root)}) as (tracker, _):
         put_files(tmp_path / "ready", PI_4).rename(root)

@@ -151,7 +151,7 @@ async def test_an_agent_says_that_it_serves_once_its_tracker_has_it(tmp_path: Pa
 
 
 def leave_a_file_among_workers(folder: Path) -> None:
-    """As kernels without a jail can."""
+    """Leave a file among the workers' folders, as kernels without a jail can."""
     (workers,) = folder.rglob("workers")
     (workers / "left-by-a-kernel").touch()
 

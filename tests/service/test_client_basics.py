@@ -1,4 +1,4 @@
-"""The client against a small tracker and agent: the whole of its contract where nothing goes wrong."""
+"""The client against a small tracker and agent: its whole contract without failures."""
 
 from __future__ import annotations
 

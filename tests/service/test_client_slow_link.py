@@ -21,7 +21,7 @@ COUNT = 64
 
 @contextlib.asynccontextmanager
 async def delayed(address: str) -> AsyncGenerator[str, None]:
-    """Forward a port, every byte late by a fixed time."""
+    """Forward a port, delaying every byte by a fixed time."""
     host, _, port = address.rpartition(":")
     pipes: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []

@@ -138,7 +138,7 @@ def test_a_missing_tracker_is_named() -> None:
 
 
 def test_a_callback_cannot_deadlock_the_client() -> None:
-    """A callback that calls the client gets an error instead of silence."""
+    """A callback that calls the client gets an error instead of blocking for ever."""
     with served() as (address, tracker, _):
         tracker.grants = False
         errors: list[Exception] = []

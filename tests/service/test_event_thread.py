@@ -12,7 +12,7 @@ from fleet.client.event_thread import EventThread
 
 
 def test_work_that_an_interrupt_meets_at_its_first_step_is_cancelled() -> None:
-    """An interrupt while the caller hands the work over cancels it, too."""
+    """An interrupt while the caller submits the work cancels it, too."""
     ended = 0
 
     async def work() -> None:

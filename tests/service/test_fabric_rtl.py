@@ -113,7 +113,9 @@ def test_the_same_tile_takes_the_same_cycles(root: Path, fabric: EmulatedFabric)
 
 
 def test_cycles_follow_from_the_microarchitecture(root: Path, fabric: EmulatedFabric) -> None:
-    """A word of A or B each cycle, then for each block of 8 x 8: sums in, K cycles, one to drain, sums out, one on."""
+    """One word of A or B per cycle, then for each block of 8 x 8: load sums, K cycles, one to drain, store sums,
+    one to continue.
+    """
     random = np.random.default_rng(4)
     fabric.load("gemm_i8")
     program = make_program(root)

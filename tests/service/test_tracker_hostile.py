@@ -90,7 +90,7 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
     ids=["value", "key", "many", "kind", "name"],
 )
 async def test_labels_that_say_too_much_are_refused(labels: Callable[[], dict[str, str]], text: str) -> None:
-    """Every snapshot would carry long values or very many labels. The inventory alone states kind and name."""
+    """Every snapshot would contain long values or very many labels. Kind and name come from the inventory only."""
     greeting = hello("devices/a", **labels())
     async with serve_tracker() as served:
         with pytest.raises(InvalidRequest, match=text):
@@ -291,7 +291,7 @@ async def test_what_cannot_be_read_ends_its_stream_and_is_no_error_of_ours(caplo
 
 @pytest.mark.parametrize("limits", [TrackerLimits(max_watchers=1), TrackerLimits(max_watchers_per_user=1)])
 async def test_a_watcher_too_many_is_refused(limits: TrackerLimits) -> None:
-    """Of all, or of one user: each is sent every snapshot."""
+    """The limits hold for all watchers and for one user: each is sent every snapshot."""
     async with (
         serve_tracker(limits=limits) as served,
         account_channel(served.address) as channel,

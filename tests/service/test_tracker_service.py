@@ -111,7 +111,7 @@ async def test_position_is_told_again_when_it_changes(served: ServedTracker) -> 
 
 
 async def test_renewal_gives_a_token_that_lasts_longer(served: ServedTracker) -> None:
-    """Same epoch, later end."""
+    """The token has the same epoch and a later end."""
     async with SimulatedAgent(served.address, ["devices/a"]) as agent, LeaseStream(served.address, "c") as stream:
         granted = await stream.grant("r1", "simulated", ttl_sec=5.0)
 

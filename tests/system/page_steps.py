@@ -1,4 +1,4 @@
-"""The steps of a page of the documentation, and the steps that cannot be done here.
+"""The steps of a page of the documentation, and the steps that cannot run here.
 
 A command stands behind `$ ` in a console block (other lines are its output, or go on after a backslash), or alone on a
 line of four spaces and more. Python is in a block of its own; a block with a title is written to a file of that name.

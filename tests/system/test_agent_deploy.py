@@ -42,7 +42,7 @@ SetEnv FLEET_PYTHON={python} FLEET_DATA_DIR={folder}/data HOME={folder}/home
 
 @dataclass
 class Board:
-    """This machine, as one logs in to it."""
+    """This machine, accessed over ssh."""
 
     folder: Path
     port: int

@@ -56,7 +56,7 @@ def test_a_model_for_a_board_can_be_saved_only(two_heads: Path, no_records: str,
 
 
 def test_an_open_batch_is_closed(no_records: str) -> None:
-    """As by --batch-size of the commands."""
+    """Conversion is refused before anything is started."""
     shapes = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"}
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [shapes["x"]], [shapes["y"]])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

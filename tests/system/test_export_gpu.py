@@ -57,6 +57,6 @@ def test_a_model_for_a_gpu_that_is_not_here_is_refused(exporting: Callable[..., 
 
 
 def test_a_kind_without_a_runtime_is_refused(exporting: Callable[..., Exported]) -> None:
-    """Before anything is compiled."""
+    """The export is refused before anything is compiled."""
     with pytest.raises(InvalidRequest, match="vulkan is none of them"):
         exporting("vulkan.fleet", target=parse_target('{"kind": "vulkan"}'))

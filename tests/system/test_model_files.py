@@ -112,7 +112,7 @@ async def test_a_child_whose_log_finds_no_room(full: Path) -> None:
 
 
 def test_a_library_on_a_full_disk(full: Path) -> None:
-    """It is found before anything is searched, by its name."""
+    """The full disk is reported before the search, by the library's name."""
     said = refused("tune", "matmul-8", "--trials", "1", "--library", str(full / "library.sqlite"))
 
     (line,) = said.splitlines()

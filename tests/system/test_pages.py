@@ -51,7 +51,7 @@ $ fleet agent serve --config agent.yaml
 
 def walk_through(pages: list[str], folder: Path, *, before: str = "") -> None:
     """Perform the steps of pages, after those of another text, in a folder and a network of their own."""
-    if (plugin := plugin_path()) is not None and plugin.is_file():  # a page need not compile it once more
+    if (plugin := plugin_path()) is not None and plugin.is_file():  # avoids compiling it again for a page
         shutil.copytree(plugin.parent, folder / "cache" / plugin.parent.name, dirs_exist_ok=True)
     new_network = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
     wanted = [step for text in (before, *map(read, pages)) for step in steps(text) if can_run(step)]
@@ -98,7 +98,7 @@ def test_a_model_is_shipped_as_the_page_says(tmp_path: Path, two_products: Path)
 
 
 def test_guides_for_who_has_a_fleet_do_what_they_say(tmp_path: Path) -> None:
-    """The board that was added has the name NAME."""
+    """The added board has the name NAME."""
     walk_through(AT_A_FLEET, tmp_path, before=A_FLEET)
 
 

@@ -237,7 +237,7 @@ class Found:
 
 
 def search(model: Model, *, most_moves: int) -> Found:
-    """Look at every state that so many moves lead to."""
+    """Visit every state within this many moves."""
     ways: dict[State, tuple[State, str] | None] = {State(): None}
     faults: dict[str, tuple[str, ...]] = {}
     waiting = deque([(State(), 0)])

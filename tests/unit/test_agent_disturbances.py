@@ -28,7 +28,7 @@ def test_throttling_is_said_with_its_reasons() -> None:
 
 @pytest.mark.parametrize("reason", ["power-cap", "current-cap", "sync-boost"])
 def test_a_gpu_at_its_power_limit_is_not_disturbed(reason: str) -> None:
-    """Under load it always is; otherwise nothing that was measured on one would ever count."""
+    """Under load it always is at its limit; otherwise no measurement on one would ever count."""
     busy = Telemetry(throttle_reasons=(reason,), freq_hz=1.9e9)
     hot = Telemetry(throttle_reasons=(reason, "thermal"), freq_hz=1.9e9)
     slower = Telemetry(throttle_reasons=(reason,), freq_hz=1.2e9)

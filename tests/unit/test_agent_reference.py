@@ -19,7 +19,7 @@ PID = 7
 
 
 def taken(*runs: tuple[float, ...], limit: float = 1.15) -> ReferenceTimes:
-    """A reference after some runs, a second apart."""
+    """Return a reference after some runs, a second apart."""
     reference = ReferenceTimes(limit)
     for second, run in enumerate(runs):
         reference.take(run, PID, float(second))
@@ -213,7 +213,7 @@ def test_a_kernel_that_rested_is_tried_again() -> None:
 
 
 class Gpu:
-    """Copies at a rate; a host needs a while to start each copy. Its clock is its own."""
+    """A GPU that copies at a given rate; its host needs some time to start each copy."""
 
     def __init__(self, *, bytes_per_sec: float, memory_bytes: int = 1 << 34, start_sec: float = 5e-6) -> None:
         self.now_sec = 0.0

@@ -10,7 +10,7 @@ from benchmarks.soak import Sample, trend_of
 
 
 def samples(*memory_mb: float) -> list[Sample]:
-    """Five seconds apart."""
+    """Return samples that are five seconds apart."""
     return [
         Sample(
             at_sec=5.0 * number,

@@ -37,7 +37,7 @@ def entry_of(cache: BuildCache, key: str) -> Path:
 
 
 def key_of(number: int) -> str:
-    """Return a key as caches have it."""
+    """Return a key in the form that caches use."""
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 

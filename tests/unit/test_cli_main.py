@@ -233,7 +233,7 @@ def test_the_help_of_submit_shows_what_a_submitted_job_takes() -> None:
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the commands at and below one that do something, with the words that call them."""
+    """Yield the subcommands below one that perform an action, with the words that call them."""
     below = {name: sub for name, sub in getattr(command, "commands", {}).items() if not sub.hidden}
     if not below:
         yield path, command

@@ -1,4 +1,4 @@
-"""Artifacts for GPUs, built without one: they contain code for the requested GPU."""
+"""Tests of artifacts for GPUs, built without one: they contain code for the requested GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.extract import compile_model
 
 slow = pytest.mark.slow
-pytestmark = pytest.mark.timeout(400)  # the first to build for CUDA imports TVM's intrinsics: 20 s, more beside others
+# the first build for CUDA imports TVM's intrinsics: 20 s, more beside other tests
+pytestmark = pytest.mark.timeout(400)
 
 
 def program(dtype: str = "float32") -> Any:
@@ -52,7 +53,8 @@ def packed_modules(artifact: Artifact) -> dict[str, bytes]:
         symbol = ctypes.c_char.in_dll(ctypes.CDLL(str(artifact.path)), "__tvm_ffi__library_bin")
         size = struct.unpack("<Q", ctypes.string_at(ctypes.addressof(symbol), 8))[0]
         return dict(gpu_code.entries(ctypes.string_at(ctypes.addressof(symbol), 8 + size)))
-    start = next(found.start() for found in re.finditer(rb"\x04\0{7}_lib", content)) - 8  # foreign: found by its text
+    # from another package: located by its text
+    start = next(found.start() for found in re.finditer(rb"\x04\0{7}_lib", content)) - 8
     return {"raw": content[start:]}
 
 

@@ -77,7 +77,7 @@ def test_a_marked_function_is_lowered_so_by_default() -> None:
 
 
 def one_more(columns: int, lanes: int, rows: int) -> Any:
-    """Return x + 1 for x of [5, columns], `rows` rows at a time, in vectors of `lanes` that are written out."""
+    """Return x + 1 for x of [5, columns], `rows` rows at a time, in unrolled vectors of `lanes`."""
     import tvm
     from tvm import s_tir, te
 

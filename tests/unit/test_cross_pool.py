@@ -85,16 +85,14 @@ def test_tasks_of_one_key_run_where_they_ran_before(pool: BuildPool) -> None:
         }
         return {len(workers) for workers in homes.values()} == {1} and len(set.union(*homes.values())) > 1
 
-    eventually_sync(
-        have_homes
-    )  # a worker that is still starting, or not yet back from its last task, has nobody's tasks
+    eventually_sync(have_homes)  # a worker that is still starting, or has not returned from its last task, has no tasks
 
 
 def test_waiting_does_not_count_as_running() -> None:
     """A task that waited longer than its limit still gets all of it."""
     with BuildPool(1) as pool:
         blocker = pool.submit_within(3.0, tasks.hang)
-        waiting = pool.submit_within(2.9, tasks.add, 1, 1)  # on a busy machine a new worker may take a second for it
+        waiting = pool.submit_within(2.9, tasks.add, 1, 1)  # on a busy machine a new worker may take a second
 
         assert waiting.result() == 2
         assert isinstance(blocker.exception(), BuildError)

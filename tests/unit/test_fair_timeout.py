@@ -19,7 +19,7 @@ async def test_a_hello_that_came_while_the_tracker_stood_still_is_in_time() -> N
 
     def stand_still() -> None:
         time.sleep(0.1)
-        loop.call_soon(hello.set_result, "hello")  # as a message that waited in the socket is read now
+        loop.call_soon(hello.set_result, "hello")  # simulates reading a message that waited in the socket
 
     async def messages() -> AsyncIterator[str]:
         yield await hello

@@ -23,7 +23,7 @@ SHAPE = (1, 4, 5, 6)
 
 
 def at_most(bound: np.ndarray) -> IRModule:
-    """The lesser of an input of SHAPE and a constant, as a module."""
+    """Return a module with the minimum of an input of SHAPE and a constant."""
 
     def body(x: Expr, _emit: Emit) -> Expr:
         from tvm import relax

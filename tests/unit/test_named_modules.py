@@ -46,7 +46,7 @@ _QUOTED = re.compile(rf"[\"']{_NAME.pattern}[\"']")
 
 
 def _named(folder: str) -> Iterator[str]:
-    """Yield the texts in the code below a folder that are the name of a module of ours, or of a class in one."""
+    """Yield the names of our modules, and of classes in them, in the texts of the code below a folder."""
     for path in sorted((_ROOT / folder).rglob("*.py")):
         if "v1" not in path.parts and _QUOTED.search(source := path.read_text()):
             for node in ast.walk(ast.parse(source)):

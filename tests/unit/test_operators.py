@@ -11,7 +11,7 @@ from fleet.domain.operators import describe_workload
 
 
 def specs(*shapes: tuple[int, ...], dtype: str = "float32") -> tuple[TensorSpec, ...]:
-    """Arguments of which the last is the output."""
+    """Return arguments of which the last is the output."""
     return tuple(TensorSpec(shape, dtype, index == len(shapes)) for index, shape in enumerate(shapes, 1))
 
 

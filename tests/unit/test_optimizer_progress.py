@@ -57,7 +57,7 @@ def report_of(model: ModelReport) -> TuneReport:
 
 
 def shown(report: TuneReport) -> str:
-    """The output of `fleet tune` for a report."""
+    """Return the output of `fleet tune` for a report."""
     return text_of(render_report(report))
 
 

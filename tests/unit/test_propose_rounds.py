@@ -45,7 +45,7 @@ def workload(request: pytest.FixtureRequest, pool: BuildPool) -> Workload:
 
 
 def time_once(artifact: Artifact) -> float:
-    """Return seconds per run, roughly: enough to tell a bad schedule from a good one."""
+    """Return a rough time per run, which suffices to tell a bad schedule from a good one [s]."""
     import tvm
 
     inputs = make_inputs(artifact.args, seed=0)

@@ -49,7 +49,7 @@ def proposals(workload: Workload) -> list[Proposal]:
 
 
 def copy_program(size: int) -> Workload:
-    """A program without anything to decide."""
+    """Return a program without any choice."""
     from tvm import te
 
     source = te.placeholder((size,), name="A")

@@ -62,7 +62,7 @@ def test_outputs_follow_the_input_and_not_the_rounding(proto: onnx.ModelProto) -
     output, other, near = answers(proto, first, second, {**first, **nudged})
 
     assert relative_change(other, output) > 1e-2
-    if proto.graph.name != "resnet18_int8":  # where an error is a step of its rounding, or nothing
+    if proto.graph.name != "resnet18_int8":  # there an error is a step of its rounding, or nothing
         assert relative_change(near, output) < 100 * NUDGE
 
 

@@ -20,7 +20,7 @@ from benchmarks.replaying import AHEAD, BATCH, Lane, Policy, Race, Track, run, s
 
 
 def track(name: str, *, job: str = "j", weight: float = 1.0, seed: int = 0) -> Track:
-    """Return 24 made-up times."""
+    """Return 24 artificial times."""
     rng = np.random.default_rng(seed)
     secs = np.exp(rng.standard_normal(24)) * 1e-3
     return Track(name, job, weight, secs, np.stack([np.log(secs)] * 3), 1.0, 0.1)

@@ -59,7 +59,7 @@ def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, 
 
 
 class Wide(SearchState):
-    """A state with an own space of so many schedules, all of them the same."""
+    """A state whose own space has this many schedules, all of them equal."""
 
     size = 0
 

@@ -38,7 +38,7 @@ def test_no_changed_token_is_accepted(data: st.DataObject) -> None:
         found = verify_token(bytes(forged), VERIFIER)
     except Unauthenticated:
         return
-    assert found == CLAIMS  # the bit was one of the message's around them
+    assert found == CLAIMS  # the flipped bit belonged to the surrounding message
 
 
 def test_what_is_no_token_is_refused() -> None:

@@ -52,7 +52,7 @@ def state_with(formerly: Sequence[ev.OfferedDevice], held: int, waiting: Sequenc
 
 
 def shown(state: TrackerState, effects: Sequence[ev.Effect]) -> object:
-    """Return a hello's changes to the state, and its effects on others.
+    """Return a hello's changes to the state, and its effects on other peers.
 
     Fences, and epochs of devices without a lease, are left out: they grow with the time of the report.
     """
@@ -69,7 +69,7 @@ def shown(state: TrackerState, effects: Sequence[ev.Effect]) -> object:
 
 
 def settle(bench: Bench) -> None:
-    """Let everything happen that is due now."""
+    """Fire everything that is due now."""
     while (next_sec := bench.state.next_timer_sec()) is not None and next_sec <= bench.now:
         bench.tick(0)
 

@@ -63,7 +63,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.request_count = 0
         self.streams = dict.fromkeys(AGENTS, 0)
         self.unsaid: list[ev.AgentAttached] = []
-        """Parts of hellos that were begun, of newer streams and of older ones."""
+        """Outstanding parts of hellos, of newer and of older streams."""
 
     @initialize()
     def start(self) -> None:

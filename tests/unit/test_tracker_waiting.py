@@ -134,7 +134,7 @@ def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
 
 
 def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
-    """Return in which order one device serves all requests."""
+    """Return the order in which one device serves all requests."""
     queue = Queue()
     queue.matching.add_device(NAMES[0], device_labels(NAMES[0], "cpu", {}))
     for request in requests:

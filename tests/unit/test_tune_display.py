@@ -21,7 +21,7 @@ _PART = re.compile(r"\x1b\[\??(?P<count>[\d;]*)(?P<verb>[A-Za-z])|[\r\n]|[^\x1b\
 
 
 def lines_left(written: str) -> list[str]:
-    """Return the lines that a terminal shows in the end, without blank ones, for the control codes that Rich writes."""
+    """Return the lines that a terminal finally shows, without blank ones, given the control codes that Rich writes."""
     rows: dict[int, str] = {}
     row = column = 0
     for part in _PART.finditer(written):

@@ -25,7 +25,7 @@ def filtered(outputs: int, data: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def summed(data: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The same sums by definition, in float64."""
+    """Return the same sums by definition, in float64."""
     windows = sliding_window_view(data.astype("float64"), (TAPS, TAPS), (0, 1))
     return np.einsum("yxtcij,ijcf->yxtf", windows, weights.astype("float64"), optimize=True)
 

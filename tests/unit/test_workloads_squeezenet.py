@@ -93,7 +93,8 @@ def test_best_schedules_are_applied_and_right(
     chosen = {}
     for workload in workloads[:3]:
         task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=2, population=16)
-        chosen[workload.shash] = pool.submit(propose, task).result()[1].trace_json  # the first is the static one
+        # the first one is the static schedule
+        chosen[workload.shash] = pool.submit(propose, task).result()[1].trace_json
     static, tuned = (
         pool.submit(compile_model, model, TARGET, schedules, tmp_path).result() for schedules in ({}, chosen)
     )

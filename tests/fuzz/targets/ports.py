@@ -61,7 +61,7 @@ class _Port:
         self._inputs = 0
 
     def connect(self, content: bytes) -> float:
-        """Connect, send bytes, and end as the first one selects."""
+        """Connect, send bytes, and end the connection as the first byte selects."""
         loop = self._loop = self._loop or ServerLoop()
         if self._inputs % _LIVES == 0:
             loop.run(self._stop())
@@ -99,7 +99,7 @@ class _Port:
                 await _reset(self._held.popleft())
             return
         if end == _ENDS_WELL[0]:
-            with contextlib.suppress(OSError):  # it has hung up already
+            with contextlib.suppress(OSError):  # the server has hung up already
                 writer.write_eof()
                 while await reader.read(65536):
                     pass

@@ -33,7 +33,7 @@ def _show(content: bytes) -> None:
     except DecodeError:
         return
     if len(message.devices) + len(message.requests) + len(message.jobs) + len(message.leases) > _MOST_THINGS:
-        return  # rich takes a millisecond for a line
+        return  # rich takes a millisecond per line
     sanitize_message(message)
     json.dumps(in_seconds(message_json(message)), allow_nan=False)
     snapshot = snapshot_from_proto(message)

@@ -19,14 +19,14 @@ SPREAD_OUT = [Observation(workload="w", trace_json=f"old {number}", run_sec=1.0 
 
 
 def begun(name: str) -> WorkloadProgress:
-    """A workload that is known well enough for its gains to be estimated."""
+    """Return a workload that is known well enough for its gains to be estimated."""
     return WorkloadProgress(
         workload=workload(name), right={"best": 1.0}, untuned_sec=9.0, records=list(SPREAD_OUT), batches=2
     )
 
 
 def expecting(digest: str, *secs: float) -> Proposal:
-    """A candidate of which each member of a model expects one of these times."""
+    """Return a candidate for which each member of a model predicts one of these times."""
     return Proposal(digest=digest, trace_json=digest, log_secs=np.log(np.array(secs, np.float32)))
 
 

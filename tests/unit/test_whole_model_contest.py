@@ -79,8 +79,8 @@ def test_more_take_part_where_times_alone_say_little() -> None:
 
 
 def test_without_a_rival_there_is_no_contest() -> None:
-    """No contest, either, for a schedule without a record, or for one that loses nothing in the model and has slower
-    rivals.
+    """No contest takes place, either, for a schedule without a record, or for one that loses nothing in the model
+    and has slower rivals.
     """
     assert contest_of(workload(), "a", [CLOSE[0], record("far", 2.1)]) is None
     alone = contest_of(workload(), "a", [CLOSE[0], record("far", 1.4)])

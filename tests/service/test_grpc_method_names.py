@@ -1,4 +1,4 @@
-"""A server survives any call of its peers."""
+"""A server survives any method name that its peers call."""
 
 from __future__ import annotations
 
