@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 _STOP_GRACE_SEC = 0.5
 _ANY_HOST = ("0.0.0.0", "::", "")
 _DEFAULT_MEMORY_BYTES = 1024**3
-"""Used where the machine does not say how much memory it has."""
+"""Default on machines that do not report their memory."""
 
 _MAY_HEAL = (DeviceMissing, DeviceError, BuildError)
 """Errors that may not recur on a later attempt. Others, such as a wrong configuration, keep the agent from starting."""
@@ -121,7 +121,7 @@ class Agent:
         self._link_task: asyncio.Task[None] | None = None
         self._lock_file: int | None = None
         self.port = 0
-        """Of the data path, once open."""
+        """Port of the data path, once open."""
 
     @property
     def device_names(self) -> list[str]:

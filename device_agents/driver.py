@@ -59,13 +59,13 @@ class WorkerSpec:
     """Variables that are set in the worker before it makes the runtime."""
 
     cpus: tuple[int, ...] = ()
-    """Logical CPUs that the worker is kept on; empty: any."""
+    """Logical CPUs that the worker is pinned to; empty: any."""
 
     devices: tuple[str, ...] = ()
     """Device files that the runtime opens, as paths or patterns: "/dev/nvidia*". In its jail there are no others."""
 
     readable: tuple[str, ...] = ()
-    """Files and directories that it reads beside the system's, Python's, and those that stand in `settings`."""
+    """Files and directories that it reads in addition to the system's, Python's, and those in `settings`."""
 
     needs_network: bool = False
     """Whether its device is reached over the network, that of this machine included."""
@@ -91,7 +91,7 @@ class ProgramOrder:
     """Describes the registers that artifacts can use; empty: none."""
 
     is_partial: bool = False
-    """It replaces only a part of the design that is loaded."""
+    """Whether it replaces only a part of the loaded design."""
 
     force: bool = False
     """Load it even when it is loaded already."""
@@ -180,7 +180,7 @@ class Driver(ABC):
     disturbed."""
 
     serves_one_worker: bool = False
-    """True if the device takes one connection at a time. The reference kernel then has no worker of its own."""
+    """True if the device takes one connection at a time. The reference kernel then has no separate worker."""
 
     replaces: tuple[str, ...] = ()
     """Kinds that are not served where this one is found as well: a Raspberry Pi is more than a "cpu"."""
@@ -202,7 +202,7 @@ class Driver(ABC):
         """Labels by its owner, matched by selectors beside the found ones; see device_agents.owner_labels."""
 
         self.given_facts_json = ""
-        """Facts by its owner, kept with every measurement."""
+        """The owner's facts, stored with every measurement."""
 
         self._sweeper: StraySweeper | None = None
         self._blocking = BlockingReads(source) if source is not None else None
@@ -249,7 +249,7 @@ class Driver(ABC):
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """Logical CPUs of this host that its workers are kept on, once it is open; empty: any."""
+        """Logical CPUs of this host that its workers are pinned to, once it is open; empty: any."""
         return ()
 
     async def open(self, sweeper: StraySweeper) -> None:

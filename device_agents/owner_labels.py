@@ -25,7 +25,7 @@ from fleet.errors import ConfigError
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _MOST_BYTES = 4096
-"""Of the facts of one device as JSON: they travel with every measurement."""
+"""Maximum size of the facts of one device as JSON: they are sent with every measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

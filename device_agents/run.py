@@ -43,7 +43,7 @@ _ATTACH_WAIT_SEC = 2.0
 """Wait for the tracker before a message about it."""
 
 _JOIN_WAIT_SEC = 15.0
-"""The same where it joins a fleet first, by a token: on a slow board that takes some seconds."""
+"""The same limit if the agent joins a fleet by a token first: on a slow board that takes some seconds."""
 
 _STOP_SEC = 20.0
 """An orderly end takes a second, or as long as a load of a fabric that is under way."""

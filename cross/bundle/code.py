@@ -13,7 +13,7 @@ from fleet.errors import ConfigError
 _AGENT = "device_agents"
 _OURS = ("device_agents", "fleet", "cross")
 _ALSO = ("fleet.tracker.discovery",)
-"""Used by the start script, to look for a tracker when none is named."""
+"""Imported by the start script, to look for a tracker if none is named."""
 
 
 def code_files() -> dict[str, bytes]:

@@ -47,7 +47,7 @@ _DROPPED = re.compile(
     r"|^tvm_ffi/(3rdparty|include|src|share|cython|stub)/|^cffi/_|(^|/)py\.typed$|CMakeLists"
 )
 _TVM_KEPT = re.compile(r"^tvm/lib/libtvm_runtime(_extra)?\.so$|\.dist-info/METADATA$")
-"""Of the 95 MB of TVM: its runtime libraries, and the metadata that tell its version."""
+"""Kept parts of TVM's 95 MB: its runtime libraries, and the metadata with its version."""
 
 _OLDEST_LIBC_MINOR = 17
 _LIBC_OF_TAG = re.compile(r"manylinux_2_(\d+)_")
@@ -60,7 +60,7 @@ class Userland:
     """Platform of a bundle."""
 
     machine: str
-    """As `uname -m` says: "aarch64", "armv7l", "x86_64"."""
+    """Architecture as `uname -m` names it: "aarch64", "armv7l", "x86_64"."""
 
     libc: str = "2.36"
     """glibc's version there, or an older one."""

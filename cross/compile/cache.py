@@ -43,7 +43,7 @@ _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{64}"), re.compile(r"\.[0-9a-f]{32}")
 """Names of files that may be removed."""
 
 _LEVEL = 1
-"""Of zlib: a third of the size for 1 ms."""
+"""Compression level of zlib: a third of the size for 1 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ class Compiler(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the compiler in messages."""
         ...
 
     def architectures(self) -> frozenset[str]:

@@ -31,17 +31,19 @@ _STOCK_FACTORY = "s_tir"
 """Meaning of "default"."""
 
 _MARK = "fleet_lowering"
-"""Of a PrimFunc: TVM's default lowering, too, treats it as ours does."""
+"""Attribute of a PrimFunc that TVM's default lowering shall lower like ours."""
 
 _CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
 """TVM gives each library these two, and LLVM takes longer for them than for a small kernel: 6 of 38 ms. They are weak:
 existing functions with their names replace them."""
 
 _MOST_STACK_BYTES = 8 * 1024
-"""Of one buffer: four times what the registers of any processor hold. Threads have 128 KiB of stack at least."""
+"""Largest size of one buffer on the stack: four times what the registers of any processor hold. Threads have at
+least 128 KiB of stack.
+"""
 
 _KEEP = "disable_lower_builtin"
-"""TVM's name for a buffer that is left as it is by the pass that moves buffers to the heap."""
+"""TVM's annotation of a buffer that the pass which moves buffers to the heap leaves unchanged."""
 
 _Passes: TypeAlias = "tuple[Pass, Callable[[], Pass], Callable[[], Pass]]"
 """The lowering, and the last passes for the host and for devices."""
@@ -138,7 +140,7 @@ def _without_half(mod: IRModule) -> IRModule:
 
 
 def _aligned_on_x86(function: PrimFunc) -> PrimFunc:
-    """Elsewhere the stack's alignment equals the vector width."""
+    """Align the stack on x86: elsewhere its alignment equals the vector width."""
     triple = str(function.attrs["target"].attrs.get("mtriple", ""))
     return with_aligned_spills(function) if is_x86(triple) else function
 

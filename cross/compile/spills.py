@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _NUMBER = "float32"
 _VECTOR = f"{_NUMBER}x16"
-"""Of 64 bytes: as wide as any vector of x86, and a cache line."""
+"""Vector type of 64 bytes: as wide as any vector of x86, and a cache line."""
 
 _VOLATILE = "tirx.volatile"
 """TVM's name for a buffer with stores that LLVM keeps."""
 
 _BODY = "compute_scope"
-"""TVM's name for the part of a function that becomes one of its own in LLVM, beside the check of the arguments."""
+"""TVM's name for the part of a function that becomes a separate function in LLVM, beside the check of the arguments."""
 
 
 def with_aligned_spills(function: PrimFunc) -> PrimFunc:

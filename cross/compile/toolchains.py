@@ -54,7 +54,7 @@ class Linker:
     """A command that links objects to a shared library when given `-o OUTPUT OBJECT...` and its libraries."""
 
     name: str
-    """For people and for the artifact's facts: "gcc", "ld.lld"."""
+    """Name in messages and in the artifact's facts: "gcc", "ld.lld"."""
 
     command: tuple[str, ...]
     libraries: tuple[str, ...] = ()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 GEMM_I8 = "fabric.gemm_i8"
 GEMM_I8_DMA = "fabric.gemm_i8_dma"
-"""The same, and the fabric fetches the operands itself."""
+"""Name of the variant in which the fabric fetches the operands itself."""
 
 _BUFFER_BYTES = 4096
-"""Of each of the core's three buffers: the size bounds the tiles."""
+"""Size of each of the core's three buffers, which bounds the tiles."""
 
 _EXTENTS = (4, 8, 16, 32, 64, 128, 256)
 _MAX_EXTENT = 512

@@ -50,8 +50,9 @@ _CLOSE_TIMEOUT_SEC = 2.0
 _STDERR_LINES = 12
 _TVM_SEGFAULT = "!!!!!!! Segfault encountered !!!!!!!"
 _STACK_LINES = 6
-"""Of the stack that TVM prints on a segmentation fault, the top names the crashed function; the rest is the
-interpreter."""
+"""Lines kept of the stack that TVM prints on a segmentation fault: the top names the crashed function; the rest is
+the interpreter.
+"""
 
 
 class BuildPool(Executor):

@@ -58,7 +58,7 @@ class Board:
     """ "rpi4-64"."""
 
     title: str
-    """For people."""
+    """Readable name."""
 
     kind: str
     """Driver that serves it."""

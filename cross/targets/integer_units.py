@@ -19,7 +19,7 @@ class IntegerUnit:
     """One instruction, with its vector widths."""
 
     name: str
-    """Of the instruction; for people, and part of the names of its tensor intrinsics."""
+    """Name of the instruction, also used in the names of its tensor intrinsics."""
 
     data: str
     """Dtype that activations have in memory."""

@@ -55,7 +55,7 @@ _WIDEST_FIRST = {
     },
     "aarch64": {"sve2": "sve2", "sve": "sve", "asimddp": "neon dotprod", "asimd": "neon"},
 }
-"""By architecture: a feature, and the name of the instruction set that has it, but none of those before it."""
+"""By architecture: features with the name of the instruction set that has them, the widest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from fleet.base.config import did_you_mean
 from fleet.errors import ConfigError
 
 MEMORY_ALIGNMENT = 64
-"""Of buffers in memory [bytes]: a burst of 16 words that starts there crosses no page."""
+"""Alignment of buffers in memory [bytes]: a burst of 16 words that starts there crosses no page."""
 
 _PAGE_BYTES = 4096
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

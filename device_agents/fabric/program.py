@@ -32,7 +32,7 @@ _SPINS = 200
 _REST_SEC = 50e-6
 
 Arguments = dict[str, int]
-"""By parameter name; a tile is passed as its address."""
+"""Arguments by parameter name; a tile is passed as its address."""
 
 _Action = Callable[[Arguments], None]
 

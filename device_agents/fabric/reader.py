@@ -66,7 +66,7 @@ from fleet.errors import ConfigError, InvalidRequest
 T = TypeVar("T")
 
 _Entries: TypeAlias = dict[str, Any]
-"""As YAML has them; `parse` checks each against the field that it becomes."""
+"""Entries in the form of YAML; `parse` checks each against the field that it becomes."""
 
 _FROM_PEER = "the fabric's description"
 _MOST_DEPTH = 20
@@ -74,7 +74,7 @@ _MOST_BITS = 64
 _SHOWN_CHARS = 1_000
 _MOST_VALUES = 10_000
 _MOST_CHARS = 48 * 1024
-"""As JSON: it travels with each order for a worker."""
+"""Maximum length as JSON: the description is sent with each order for a worker."""
 
 _STEPS: dict[str, type[Step]] = {"write": Write, "point": Point, "wait": Wait, "copy_in": CopyIn, "copy_out": CopyOut}
 

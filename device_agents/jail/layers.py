@@ -15,7 +15,7 @@ class Layer(enum.StrEnum):
     """One layer that isolates a kernel from the rest of the machine."""
 
     UID = "uid"
-    """A user of its own, where the agent is root."""
+    """A separate user, if the agent is root."""
 
     USER = "user"
     """A user namespace, where it takes one to have the others."""
@@ -49,7 +49,7 @@ class Layer(enum.StrEnum):
 
 
 ISOLATING = (Layer.PID, Layer.MOUNT, Layer.IPC, Layer.NO_NEW_PRIVILEGES, Layer.SECCOMP)
-"""With these nothing of a worker outlives it, and it sees nothing of others."""
+"""Layers with which nothing of a worker outlives it, and it sees nothing of others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ class JailSpec:
     """One worker's jail. Paths are absolute."""
 
     layers: list[str]
-    """Of `Layer`."""
+    """Names of layers, see `Layer`."""
 
     root: str
     """An empty directory, over which the worker's own root is made."""
@@ -31,7 +31,7 @@ class JailSpec:
     """Whether its device is reached over the network."""
 
     uid: int = 0
-    """Its own user; 0: the agent's."""
+    """The worker's own user; 0: the agent's."""
 
     groups: list[int]
     """Those of the device files."""

@@ -16,7 +16,7 @@ _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys"),
     *("/nix", "/gnu", "/vendor", "/system", "/apex"),
 )
-"""With the libraries of GPUs, wherever distributions and Android put them."""
+"""Readable system folders, including the libraries of GPUs in all locations used by distributions and Android."""
 
 _VARIABLES = (
     *("LD_LIBRARY_PATH", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH"),

@@ -32,7 +32,7 @@ class Source:
     """Something that can be read, and may hang."""
 
     name: str
-    """Its name in messages: "NVML"."""
+    """Name in messages: "NVML"."""
 
     remedy: str
     """Advice in case it hangs."""

@@ -67,10 +67,10 @@ class Host:
     """One machine."""
 
     arch: str
-    """As `uname -m` says: "x86_64", "aarch64"."""
+    """Architecture as `uname -m` names it: "x86_64", "aarch64"."""
 
     model: str
-    """For people: "Intel(R) Xeon(R) Processor", "Raspberry Pi 4 Model B"."""
+    """Readable model: "Intel(R) Xeon(R) Processor", "Raspberry Pi 4 Model B"."""
 
     mcpu: str
     """LLVM's name of the core or level."""

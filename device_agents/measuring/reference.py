@@ -29,7 +29,7 @@ _DUE_COSTLY_SEC = 10.0
 """Interval for devices on which each run costs a new worker and a new connection."""
 
 _LONGEST_SEC = 60.0
-"""Of a piece: the whole run is given up sooner."""
+"""Longest time of a piece; the whole run is abandoned sooner."""
 
 _CURRENT_SEC = 30.0
 _REMEMBERED = 31
@@ -41,10 +41,10 @@ _FASTER_RUNS = 3
 
 _MOST_MISSES = 3
 _MISSED_PAUSE_SEC = 300.0
-"""After so many misses in a row, for each may have cost a worker and ten seconds."""
+"""Pause after several misses in a row, because each may have cost a worker and ten seconds."""
 
 _LASTING_SEC = 600.0
-"""A drift that lasts this long is how the device is now: another governor, a hotter room."""
+"""Duration after which a drift becomes the usual state: another governor, a hotter room."""
 
 
 class ReferenceTimes:

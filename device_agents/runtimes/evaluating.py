@@ -24,13 +24,13 @@ from typing import Protocol
 from fleet.domain.measuring import Evaluator, Stop, spread
 
 MOST_COLD_RUNS = 200
-"""In one repeat, because flushing takes far longer than a short kernel runs."""
+"""Maximum runs in one cold repeat, because flushing takes far longer than a short kernel runs."""
 
 _LOOK_SEC = 0.0005
 """Shorter kernels run several times in one run of a look: a clock and a sleeping thread have to be small beside it."""
 
 _MOST_LOOK_RUNS = 1000
-"""Kernels in one run of a look. The bound that tells how many comes from a client."""
+"""Maximum kernels in one run of a look. The bound from which their number is computed comes from a client."""
 
 _INTERRUPTION_SEC = 0.01
 """Time for which a processor may be taken away: a shorter run has to be far behind twice."""

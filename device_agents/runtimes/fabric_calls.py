@@ -23,7 +23,7 @@ from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 T = TypeVar("T")
 
 PREFIX = "fabric."
-"""Before the names of the description's functions, as artifacts call them."""
+"""Prefix of the names of the description's functions, as artifacts call them."""
 
 _NOTHING = (
     "The fabric holds nothing that artifacts can call: program a bitstream with its description of registers first, as "
@@ -110,7 +110,7 @@ class FabricCalls:
 
     @property
     def _cycles(self) -> int:
-        """Of all calls so far."""
+        """Clock cycles of all calls so far."""
         return self._program.cycles if self._program is not None else 0
 
     def _offered(self) -> str:

@@ -104,7 +104,7 @@ class TvmRuntime:
     """Runs candidates on one device of this process."""
 
     time_source = "wall"
-    """Of Measurement: how `_make_time_repeats` takes the times."""
+    """Time source of measurements with `_make_time_repeats`."""
 
     def __init__(self, device_type: str = "cpu", device_index: int = 0, libraries: Sequence[str] = ()) -> None:
         """Open the device.

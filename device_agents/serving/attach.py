@@ -56,10 +56,10 @@ class Hello:
 
     agent_id: str
     address: str
-    """Address of the data path for clients, "host:port"; without a host, the one that the tracker sees."""
+    """Address of the data path for clients, "host:port"; without a host, the tracker uses the one that it sees."""
 
     inventories: Mapping[str, Inventory]
-    """By device name."""
+    """Inventories by device name."""
 
     version: str = ""
 

@@ -39,11 +39,8 @@ class Membership:
     """One agent's membership of the fleet of one tracker."""
 
     def __init__(self, folder: Path, tracker: str, *, token: JoinToken | None = None, is_plain: bool = False) -> None:
-        """Args:
-        folder: where the key is kept.
-        tracker: "host:port".
-        token: to join with, unless that fleet is joined already.
-        is_plain: use no TLS; only with a tracker of this account that uses none.
+        """Args: folder: where the key is stored. tracker: "host:port". token: to join with, unless that fleet is
+        joined already. is_plain: use no TLS; only with a tracker of this account that uses none.
         """
         self._path = folder / _FILE
         self._tracker = tracker

@@ -64,7 +64,7 @@ class Session:
         self.claims = claims
         self.intake = intake or Intake()
         self.upload_ticket = secrets.token_bytes(32)
-        """It allows uploads of artifacts for this session."""
+        """Ticket that allows uploads of artifacts for this session."""
 
         self.device = device
         self.output = OutputBroadcast()

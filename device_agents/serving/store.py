@@ -110,7 +110,7 @@ class ArtifactStore:
         return self._total_bytes
 
     async def find(self, digest: str, user: Hashable) -> Path | None:
-        """Return the path of an artifact, kept for `user` until `release`; None when it is not here.
+        """Return the path of an artifact, kept for `user` until `release`; None if it is not in the store.
 
         Raises:
             InvalidRequest: `digest` is not a digest.

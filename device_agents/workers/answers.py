@@ -28,7 +28,7 @@ _REPEAT_BYTES = 16
 _SPEC_BYTES = 1024
 _MOST_DTYPE_CHARS = 64
 _MOST_OUTPUTS = 4096
-"""Of a Relax VM: its outputs do not follow from its inputs."""
+"""Maximum number of outputs of a Relax VM, which do not follow from its inputs."""
 
 _OUTPUTS = {
     worker_pb2.WorkerResponse.CALL_FIELD_NUMBER: session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER,
@@ -49,7 +49,7 @@ class AnswerBound:
     """All of it but the tensors' content."""
 
     content_bytes: int = 0
-    """Of all tensors together."""
+    """Size of all tensors together."""
 
     outputs: int = 0
     """Number of tensors."""

@@ -40,7 +40,7 @@ class WorkerDirectory:
 
     @property
     def artifacts(self) -> Path:
-        """Its inputs."""
+        """Folder of its inputs."""
         return self.path / "artifacts"
 
     @property

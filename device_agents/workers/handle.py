@@ -171,7 +171,7 @@ class WorkerHandle:
 
     @property
     def why_stuck(self) -> str:
-        """Its wait state in the kernel, if known."""
+        """Wait state in the kernel, if known."""
         return self._family.why_alive()
 
     async def kill(self) -> None:

@@ -69,11 +69,11 @@ class WorkerOrder:
     memory_limit_bytes: int
     disk_limit_bytes: int
     cpus: tuple[int, ...] = ()
-    """Logical CPUs that it is kept on; empty: any."""
+    """Logical CPUs that it is pinned to; empty: any."""
 
     limits_address_space: bool = True
     cell: JailSpec
-    """Its jail."""
+    """Parameters of its jail."""
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:

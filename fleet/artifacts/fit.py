@@ -47,7 +47,7 @@ _ARM32_CORES = {
     "vfpv3 vfpv4 idiva crc32": "cortex-a32 cortex-a35 cortex-a53 cortex-a55 cortex-a57 cortex-a72 cortex-a73 "
     "cortex-a75 cortex-a76 cortex-a77 cortex-a78",
 }
-"""The same for 32-bit code. crc32 stands for all that came with ARMv8."""
+"""The same for 32-bit code. crc32 stands for all features that came with ARMv8."""
 
 _OF_ARM_CORES = {
     arch: frozenset(word for features in cores for word in features.split())

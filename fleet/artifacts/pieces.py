@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 
 PIECE_BYTES = 1024 * 1024
-"""At most, before compression."""
+"""Maximum size before compression."""
 
 _LEVEL = 1
 """More takes twice the time and saves a twentieth."""

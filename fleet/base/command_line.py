@@ -39,7 +39,7 @@ class Option:
     """Not an option of `fleet`, only of `python -m`."""
 
     name: str = ""
-    """Of the field; it, and the fields below, are set by `options_of`."""
+    """Name of the field; it, and the fields below, are set by `options_of`."""
 
     default: Any = None
     kind: type = str

@@ -48,7 +48,7 @@ class Key:
 
     is_required: bool = False
     doc: str = ""
-    """Its purpose, in a sentence or two."""
+    """Purpose, in a sentence or two."""
 
 
 def keys_of(cls: type) -> list[Key]:
@@ -99,7 +99,7 @@ def credentials_dir() -> Path:
 
 
 def at_home(path: str | Path) -> Path:
-    """Return a path with the home directory that its ~ or ~NAME stands for.
+    """Return a path with ~ or ~NAME replaced by the home directory.
 
     Raises:
         ConfigError: there is no such user, or nobody knows the home of this one.

@@ -22,7 +22,7 @@ _EXTRAS = {
     "tflite": "tflite",
     "ai_edge_litert": "tflite",
 }
-"""By the name that is imported."""
+"""Extras by the import name of a package."""
 
 
 def advice_for(error: ModuleNotFoundError) -> str:

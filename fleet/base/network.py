@@ -34,7 +34,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def address_of(host: str, port: int) -> str:
-    """Return "host:port"; one of IPv6 stands in brackets."""
+    """Return "host:port", with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 

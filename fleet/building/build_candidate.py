@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tvm.s_tir import Schedule
 
 _HALF = "float16"
-"""As the types of a program's numbers are written, "bfloat16" among them."""
+"""Half-precision types in the notation of programs, including "bfloat16"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

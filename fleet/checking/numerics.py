@@ -75,7 +75,9 @@ _CODES = ("int8", "uint8")
 _INTEGER_BOUND = 8
 _INDEX_BYTES = 4
 LARGEST_INDICES = (_INTEGER_BOUND, 1, 0)
-"""Of the tables that models look things up in, some are short: BERT's has one row for each of two kinds of tokens."""
+"""Largest indices to try: some lookup tables of models are short. BERT's has one row for each of two kinds of
+tokens.
+"""
 Array: TypeAlias = NDArray[Any]
 
 
@@ -103,7 +105,7 @@ class InputStyle(enum.Enum):
     """Variance 1, so that no element and no sign is special."""
 
     POSITIVE = "positive"
-    """Between 0.5 and 1.5: for programs that take roots and logarithms."""
+    """Uniform between 0.5 and 1.5: for programs that take roots and logarithms."""
 
     LARGE = "large"
     SMALL = "small"

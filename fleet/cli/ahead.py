@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 _HELP = ("-h", "--help")
 _ELSEWHERE = ("--tracker", "--dask")
-"""With these options nothing may be built here."""
+"""Options with which nothing may be built on this machine."""
 
 _SLOW = ("cuda", "rocm")
 """Targets whose tensor intrinsics take seconds to load: the pool loads them once for all workers."""
 
 _NAMED = "--target"
 _ARCHITECTURE = '{"kind": "llvm"}'
-"""Of the processor that a target is likely to name: little is loaded for it in vain."""
+"""Architecture of the processor that a target is likely to name: little is loaded in vain."""
 
 
 def start_ahead(arguments: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from fleet.errors import NotFound
 from fleet.wire.json_shape import device_json, telemetry_json
 
 _WIDE = 100
-"""Below this width [columns], less important columns are left out."""
+"""Width [columns] below which less important columns are left out."""
 
 _WIDEST_CHART = 120
 """An hour in more columns than that shows no more [columns]."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _COPIED_BYTES = 64 * 1024**2
 _COPIES = 5
 _MOST = 1e9
-"""Of GFLOP/s and GB/s: more than any machine does, and finite, as JSON wants it."""
+"""Upper limit of GFLOP/s and GB/s: more than any machine does, and finite, as JSON requires."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -26,7 +26,7 @@ from fleet.domain.scope import RecordScope
 from fleet.library import Record, StoredSnapshot, StoredWorkload
 
 _DIGITS = 12
-"""Of a digest, enough to tell two apart."""
+"""Digits of a digest that are shown, enough to tell two apart."""
 
 _NAMED = 3
 """Number of workloads that a note names; a longer list would add nothing."""

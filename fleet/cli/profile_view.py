@@ -19,7 +19,7 @@ _BARS = 16
 """Operators that get a bar; the costliest."""
 
 _MOST_COLUMNS = 120
-"""Of the bars, where a line may be longer."""
+"""Maximum width of the bars, where a line may be longer."""
 
 _LABEL_COLUMNS = 32
 _TIME_COLUMNS = 10

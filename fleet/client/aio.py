@@ -175,7 +175,7 @@ class Fleet:
     async def acquire_device(
         self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
     ) -> Device:
-        """Like `acquire`, without a block: give the device back by its `release()`."""
+        """Acquire a device without a block: release it by its `release()`."""
         stream = self._open_stream()
         if stream.fatal is not None:
             raise stream.fatal

@@ -139,10 +139,10 @@ class LeaseTable:
 
     clock: Clock
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    """By request id."""
+    """Waiting requests by id."""
 
     held: dict[str, HeldLease] = field(default_factory=dict)
-    """By lease name."""
+    """Held leases by name."""
 
     releasing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     """Released leases that the tracker has not confirmed, by name."""

@@ -27,7 +27,7 @@ from fleet.wire.stubs import snapshot_service_stub
 logger = logging.getLogger(__name__)
 
 _PAUSE_SEC = 1.0
-"""Before an optimizer that is away is asked again."""
+"""Pause before an unreachable optimizer is tried again."""
 
 _DIAL_SEC = 10.0
 

@@ -56,7 +56,7 @@ _FATAL = (
     *(grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT),
     *(grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED),
 )
-"""Before the first welcome, these end the attempt: whatever answers there is not a tracker of ours, or not for us."""
+"""Errors that end the attempt before the first welcome: the peer is not our tracker, or refuses this account."""
 
 
 _Call: TypeAlias = (
@@ -87,7 +87,7 @@ class TrackerStream:
         )
         self._outgoing: list[ClientEvent] = []
         self._jobs: dict[str, tuple[float, JobStatus]] = {}
-        """With the time of its newest state, on the client's clock."""
+        """Newest state of each job, with its time on the client's clock."""
 
         self._unsent_jobs: dict[str, JobStatus] = {}
         self._has_outgoing = asyncio.Event()

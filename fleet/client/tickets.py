@@ -19,7 +19,7 @@ class UploadTicket:
     token: bytes = field(repr=False)
     """A secret of the agent's."""
     authority_pem: bytes = field(default=b"", repr=False)
-    """Of the agent's fleet: the uploader presents its own credentials for that. Empty without TLS."""
+    """Authority of the agent's fleet, which selects the uploader's credentials. Empty without TLS."""
 
     @property
     def ended(self) -> FleetError | None:

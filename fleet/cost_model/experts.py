@@ -21,7 +21,7 @@ from fleet.cost_model.samples import Group
 from fleet.cost_model.trees import SharedTrees
 
 _LEAST_SPREAD = 0.07
-"""Of logarithms of times: if a workload's candidates hardly differ, their order is noise."""
+"""Minimum spread of logarithms of times: if a workload's candidates hardly differ, their order is noise."""
 
 PARTS: tuple[type[Part], ...] = (Ridge, SharedTrees, Network)
 """All parts that are trained and that a snapshot may name."""

@@ -23,7 +23,7 @@ FEATURE_VERSION = "per-store-1"
 """Names the extractor: rows of another version are neither learnt from nor predicted on."""
 
 TARGET_KINDS = "target_kinds"
-"""In a snapshot's metrics: the targets that it covers. Features of processors say nothing about GPUs."""
+"""Key of a snapshot's metrics: the targets that it covers. Features of processors say nothing about GPUs."""
 
 _SHAPE = struct.Struct("<HH")
 _HALF_BYTES = 2

@@ -21,7 +21,7 @@ from fleet.cost_model.pooling import plainly_pooled
 from fleet.cost_model.samples import DISTURBED_WEIGHT
 
 _MIN_RECORDS = 8
-"""Below this the trees fit noise, and a random choice explores better."""
+"""Number of records below which the trees fit noise, and a random choice explores better."""
 
 _PARAMETERS = {"eta": 0.1, "gamma": 0.001, "min_child_weight": 0}
 _ROUNDS = 100

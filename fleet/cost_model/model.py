@@ -26,7 +26,7 @@ from fleet.cost_model.samples import Group
 
 FOLDS = 2
 MEMBERS = 12
-"""Of a prediction."""
+"""Number of members of a prediction."""
 
 _ENOUGH_RECORDS = 8
 """Workloads with fewer say little about how far the model can be believed."""

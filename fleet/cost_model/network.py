@@ -49,7 +49,7 @@ class Network:
     middle: Array
     scale: Array
     layers: tuple[Array, ...]
-    """In the order of `_forward`."""
+    """Layers in the order of `_forward`."""
 
     divisor: float = 1.0
     """Mean spread of the scores of a workload's candidates."""
@@ -136,7 +136,7 @@ class _Batch:
     """Candidates of one workload in a training step."""
 
     stores: Array
-    """Of one candidate after the other."""
+    """Stores of the candidates, concatenated."""
 
     counts: NDArray[np.int64]
     """Stores of each."""

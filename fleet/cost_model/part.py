@@ -29,10 +29,10 @@ class Candidates:
     """Candidates of one workload."""
 
     features: Sequence[Features]
-    """Of each candidate, with at least one store."""
+    """Features of each candidate, with at least one store."""
 
     rows: Rows
-    """The same, pooled and relative to the workload's frame, [n_candidates, n_columns]."""
+    """Features, pooled and relative to the workload's frame, [n_candidates, n_columns]."""
 
     residual: Vector | None = None
     """The device's addition to the weights of a linear part, [n_columns]."""

@@ -19,7 +19,7 @@ Rows = NDArray[np.float32]
 """float32, shape [n_candidates, n_columns]."""
 
 _LARGEST = 60.0
-"""Of a logarithm, so that sums stay finite."""
+"""Largest logarithm, so that sums stay finite."""
 
 _LEAST_SPREAD = 0.25
 """Added to a column's spread: nearly constant columns must not weigh as much as others."""

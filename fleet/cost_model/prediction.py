@@ -19,7 +19,7 @@ _USUAL_RECORDS = 12.0
 """Weight of the usual line, in records of the workload's own."""
 
 _USUAL_WEIGHT = 6.0
-"""The same as a sum of squared values."""
+"""The same weight as a sum of squared values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

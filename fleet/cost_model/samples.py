@@ -24,7 +24,7 @@ class Query:
     """Candidates of one workload to predict."""
 
     features: Sequence[Features]
-    """Of each candidate, with at least one store."""
+    """Features of each candidate, with at least one store."""
 
     flop: float = 0.0
     device_model: str = ""

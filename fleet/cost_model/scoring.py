@@ -20,7 +20,7 @@ from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.workload_trees import FEWEST, weight_of
 
 _LEAST_SCORE = 0.02
-"""Of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
+"""Least score of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
 
 _MOST = 4.0
 """Logarithms of scores are cut here."""

@@ -28,7 +28,7 @@ _COLUMNS_VERSION = 1
 another is refused: its columns would be taken for others."""
 
 _FIRST_PARTS = ("ridge", "trees", "network")
-"""Of snapshots that name none."""
+"""Parts of snapshots that name none."""
 
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_UNPACKED_BYTES = 4 * _MOST_BYTES
@@ -51,7 +51,7 @@ class _Header(TypedDict):
     calibration: _Calibration
     left_out_pairs: float
     parts: NotRequired[list[str]]
-    """Of each member, in order; absent in snapshots of version 0.1."""
+    """Parts of each member, in order; absent in snapshots of version 0.1."""
 
     scales: list[float]
     """Divisors of the members' networks, in order: version 0.1 reads them here."""

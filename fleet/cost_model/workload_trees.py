@@ -19,7 +19,7 @@ _PARAMETERS = {
 }
 _ROUNDS = 60
 _HALF = 24.0
-"""With so many records of its own, a workload is believed as much as all others together."""
+"""Number of own records at which a workload weighs as much as all others together."""
 
 FEWEST = 4
 """Records of its own without which a workload is not believed at all."""

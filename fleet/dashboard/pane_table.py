@@ -68,7 +68,7 @@ class PaneTable(ScrollView, can_focus=True):
 
     @property
     def titles(self) -> list[str]:
-        """Of the columns that are shown."""
+        """Titles of the visible columns."""
         return [shape.title for shape in self._sheet.shapes]
 
     @property

@@ -38,7 +38,7 @@ class Sheet:
     header: Text
     shapes: tuple[Shape, ...] = ()
     names: tuple[str, ...] = ()
-    """Of the rows, from above."""
+    """Names of the rows, from top to bottom."""
 
     cells: tuple[tuple[Cell, ...], ...] = ()
     note: str = ""

@@ -80,7 +80,7 @@ class JobStatus:
     """Weighted sum of the best latencies so far [us]."""
 
     untuned_us: float = 0.0
-    """The same sum for the unscheduled programs [us]."""
+    """Weighted sum for the unscheduled programs [us]."""
 
     workload_count: int = 0
     activity: str = ""

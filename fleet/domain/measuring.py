@@ -15,7 +15,7 @@ from fleet.errors import ErrorKind as ErrorKind
 from fleet.errors import InvalidRequest
 
 _SHOWN_CHARS = 200
-"""Of an error's text, in a `repr`."""
+"""Maximum length of an error's text in a `repr`."""
 
 NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKind.ARTIFACT_MISSING})
 """Errors that say nothing about the candidate: it may be tried again."""
@@ -49,7 +49,7 @@ class Disturbance:
 
     kind: DisturbanceKind
     text: str
-    """For people: "throttled: thermal"."""
+    """Readable text: "throttled: thermal"."""
 
 
 def disturbances_in(provenance: Mapping[str, object]) -> tuple[Disturbance, ...]:
@@ -251,14 +251,14 @@ class Measurement:
     """ "wall", "event" (the device's own timestamps) or "cycles" (counted by the device)."""
 
     run_cycles: tuple[int, ...] = ()
-    """With "cycles": cycles per run, one entry per repeat."""
+    """Cycles per run, one entry per repeat, if the time source is "cycles"."""
 
     stopped: Stop | None = None
     """Why `run_secs` holds fewer times than asked for, of shorter repeats; None: it holds all, or the agent is an older
     one, which does not say."""
 
     operators: OperatorProfile | None = None
-    """With `operator_runs`; None from an agent or a runtime that cannot look inside."""
+    """Times of operators, if `operator_runs` was set; None from an agent or a runtime that cannot measure them."""
 
     def __repr__(self) -> str:
         if self.error is not None:

@@ -26,7 +26,7 @@ class Roofline:
     """Peak of float32 arithmetic, all cores; 0: not known."""
 
     memory: tuple[MemoryRate, ...] = ()
-    """By growing size; empty: not known."""
+    """Read rates by growing size; empty: not known."""
 
     source: str = ""
     """Source of the figures, in a sentence."""

@@ -10,7 +10,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload
 
 _FEWEST_TERMS = 4096
-"""Of a model: its other operators besides sums, norms and activations round as well."""
+"""Minimum terms of a model: its other operators besides sums, norms and activations round as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Workload:
     """Arguments in order, outputs marked."""
 
     largest_index: int | None = None
-    """Of the integers among its inputs, as far as they are indices; None: none is."""
+    """Largest valid value of integer inputs that are used as indices; None: there are none."""
 
     input_scales: tuple[tuple[int, float], ...] = ()
     """Scale factors for random inputs, by argument index. With larger numbers, rounding errors dominate the outputs."""

@@ -82,7 +82,7 @@ class ExportOptions:
 
     random_weights: bool = False
     seed: int = 0
-    """Of the inputs to check with, and of random weights."""
+    """Seed of the inputs to check with, and of random weights."""
 
     threads: int | None = None
     """None: as many as the target has cores."""

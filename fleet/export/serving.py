@@ -32,7 +32,7 @@ class ServeReport:
 
     manifest: Manifest
     shapes: tuple[ServedShapes, ...]
-    """In the manifest's order."""
+    """Results in the manifest's order."""
 
     @property
     def agreement(self) -> Agreement:

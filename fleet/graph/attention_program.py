@@ -26,7 +26,7 @@ _PADDED_TO = 16
 """Numbers in the widest register of any processor, so that the program is the same for all."""
 
 LOWEST = -3.4028234663852886e38
-"""Of float32. Not minus infinity: a row without anything to see would be NaN."""
+"""Lowest float32. Not minus infinity: a row with all keys masked would be NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Attention:
 
     heads: int
     shared_heads: int
-    """Of keys and values, a divisor of `heads`: each serves as many neighbouring heads of queries."""
+    """Number of heads of keys and values, a divisor of `heads`: each serves as many neighbouring heads of queries."""
 
     scale: float
     diagonal: int | None = None

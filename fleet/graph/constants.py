@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fleet.graph.rebuilding import Rebuild
 
 Array = NDArray[Any]
-"""Of any dtype."""
+"""Array of any dtype."""
 
 
 def array_of(rebuild: Rebuild, expr: Expr) -> Array | None:

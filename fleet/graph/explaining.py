@@ -62,7 +62,7 @@ class Program:
     """Its function in the lowered model."""
 
     operator: str
-    """For people: "conv2d 3x3 64->128 56x56"."""
+    """Readable name: "conv2d 3x3 64->128 56x56"."""
 
     fused: tuple[str, ...]
     """The operators in it, in order."""
@@ -91,7 +91,7 @@ class Scheduled:
     """Concats without a program: their operands are written where they end up."""
 
     concats_copied: tuple[CopyReason, ...] = ()
-    """Of each of the others, why it is."""
+    """Reasons why the other concats are copied."""
 
     left_out: frozenset[str] = frozenset()
     """Programs by function that are not called any more."""

@@ -27,10 +27,10 @@ _SLIGHT_WASTE = 1.02
 """Whole vectors of 8 are made whole vectors of 16 for that."""
 
 _SLIGHT_WASTE_IN_GROUPS = 1.1
-"""In each of several groups: 136 channels are 17 vectors of 8, which no tile divides."""
+"""Waste that is acceptable in each of several groups: 136 channels are 17 vectors of 8, which no tile divides."""
 
 _FEWEST = 16
-"""Of several groups: smaller ones waste more than they gain. A single one of any size gains."""
+"""Minimum size of several groups: smaller ones waste more than they gain. A single group of any size gains."""
 
 FUSES_WITH_ELEMENTWISE = 4
 """TVM's number for operators that later element-wise ones are fused into (kOutEWiseFusable). It cannot tell by

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tvm.relax import Call
 
 ATTRIBUTE = "fleet.constants"
-"""Of a PrimFunc: list of the indices of those arguments that are a constant at each of its call sites."""
+"""Attribute of a PrimFunc: the indices of the arguments that are constant at each of its call sites."""
 
 
 def mark_constants(mod: IRModule) -> IRModule:

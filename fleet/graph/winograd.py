@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fleet.graph.rebuilding import Rebuild, Rule
 
 ATTRIBUTE = "fleet.winograd"
-"""Of a block: which stage it is."""
+"""Attribute of a block with its stage."""
 
 
 class WinogradStage(enum.StrEnum):
@@ -40,7 +40,7 @@ class WinogradStage(enum.StrEnum):
     """[size, size, batch, tile rows, tile columns, channels]."""
 
     PRODUCT = "product"
-    """The same, of the result's channels."""
+    """Products, in the layout of DATA with the result's channels."""
 
     PARTS = "parts"
     """Columns of the products transformed back, [batch, tile rows, outputs, size, tile columns, channels]."""

@@ -37,7 +37,7 @@ class Linear(Protocol):
 Value = TypeVar("Value", bound=Linear)
 
 _PAIRS: dict[int, tuple[float, ...]] = {2: (1.0,), 4: (11 / 16, 3 / 2)}
-"""By the number of outputs: the positive points. They have few digits, so that the data's transform has, too."""
+"""Positive points by the number of outputs. They have few digits, so that the data's transform has few, too."""
 
 OUTPUTS = tuple(_PAIRS)
 

@@ -13,12 +13,12 @@ class Member:
 
     key_id: str
     name: str
-    """For people; not unique."""
+    """Readable name; not unique."""
     role: Role
     joined_at_sec: float
     """Time at which the tracker first saw the key."""
     device_names: tuple[str, ...] = ()
-    """Of the devices that are bound to the key."""
+    """Names of the devices that are bound to the key."""
     revoked_at_sec: float | None = None
     """None: it is a member's."""
     revoked_by: str = ""

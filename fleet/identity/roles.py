@@ -22,7 +22,7 @@ class Identity:
     """Identity of a caller."""
 
     name: str
-    """For people; not unique."""
+    """Readable name; not unique."""
     role: Role
     key_id: str
     """SHA-256 of the public key, the first 40 hex digits."""

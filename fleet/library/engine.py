@@ -31,7 +31,7 @@ _BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for the others; a transaction of ours lasts milliseconds."""
 
 _AGAIN_SEC = 0.01
-"""Between two attempts, where SQLite does not wait by itself."""
+"""Interval of retries where SQLite does not wait by itself."""
 
 _POSTGRES_LOCK = 0x74766D666C656574
 """Advisory lock held while the tables are made or changed: "tvmfleet" in ASCII."""

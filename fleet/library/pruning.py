@@ -29,7 +29,7 @@ class Pruned:
     """Digests."""
 
     size_bytes: int = 0
-    """Of both. SQLite's file does not shrink by it: new rows take the room."""
+    """Size of both. SQLite's file does not shrink: new rows reuse the space."""
 
 
 def prune(connection: sa.Connection, *, newest: int, made_before: datetime, is_trial: bool = False) -> Pruned:

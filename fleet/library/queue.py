@@ -33,7 +33,7 @@ CLAIM_SEC = 30.0
 """A claim lasts this long unless it is renewed. An optimizer of the same host is seen to be gone at once."""
 
 _FORGOTTEN_AFTER = timedelta(days=1)
-"""By then, an optimizer of which nothing is heard is gone, and not only cut off."""
+"""Silence after which an optimizer is forgotten: it is gone, and not only disconnected."""
 
 _NOBODY: Mapping[str, object] = {"host": "", "pid": 0, "process_started_sec": 0.0}
 _UNDER_WAY = (JobState.QUEUED, JobState.RUNNING)

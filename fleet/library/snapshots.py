@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CHANNEL = "tvm_fleet_snapshot"
 _POLL_SEC = 0.2
-"""Between two looks at SQLite; reading `data_version` takes 2 us."""
+"""Interval of checks of SQLite; reading `data_version` takes 2 us."""
 
 
 class Watch(Protocol):

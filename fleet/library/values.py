@@ -199,10 +199,10 @@ class NewRecord:
     """Output compared with the unscheduled program: equal, wrong, or not compared yet."""
 
     created_at: datetime | None = None
-    """With a time zone; None = now."""
+    """Creation time with a time zone; None = now."""
 
     uid: str = ""
-    """Of two records with one uid the first is kept, so a store may be repeated; empty = generated."""
+    """Unique id: of two records with one uid the first is kept, so a store may be repeated; empty = generated."""
 
     program: RecordProgram | None = None
 
@@ -260,7 +260,7 @@ class StoredSample:
     """Canonical target."""
 
     flop: float
-    """Of the workload; 0 = unknown."""
+    """Operations of the workload; 0 = unknown."""
 
     device_model: str
     tvm_version: str
@@ -271,7 +271,7 @@ class StoredSample:
     """Something made the time doubtful, and no better one is there."""
 
     stores: bytes
-    """As in RecordProgram."""
+    """Features of its stores, as in RecordProgram."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +280,7 @@ class NewSnapshot:
 
     content: bytes
     feature_version: str
-    """Of the features that it was trained on, and predicts from."""
+    """Version of the features that it was trained on, and predicts from."""
 
     record_count: int
     """Samples that it was trained on."""
@@ -319,7 +319,7 @@ class ModelRun:
     """Largest difference of any output from the reference."""
 
     created_at: datetime | None = None
-    """With a time zone; None = now. A job has one run of a moment, so a store may be repeated."""
+    """Time with a time zone; None = now. A job has one run per time, so a store may be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +337,7 @@ class WorkloadSummary:
     errors: Mapping[ErrorKind, int]
     untuned_sec: float | None
     best_sec: float | None
-    """Of its own trials and of this scope's records at its start, as `Library.best` chooses [s]."""
+    """Best time of its own trials and of this scope's records at its start, as `Library.best` chooses [s]."""
 
     best_record_id: int | None
     known_sec: float | None = None
@@ -350,7 +350,7 @@ class JobSummary:
 
     job: Job
     workloads: tuple[WorkloadSummary, ...]
-    """By device model, in the order in which these were first measured on, and the job named them."""
+    """Results by device model, in the order of their first measurement and of the job's workloads."""
 
     model_runs: tuple[ModelRun, ...]
 

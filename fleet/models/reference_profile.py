@@ -35,7 +35,7 @@ class ReferenceNode:
 
     name: str
     op_type: str
-    """As in ONNX, or one of its own: "FusedConv", "ReorderInput"."""
+    """Operator as in ONNX, or ONNX Runtime's own: "FusedConv", "ReorderInput"."""
 
     median_sec: float
 

@@ -24,10 +24,10 @@ _FIRST_SEC = 10.0
 """The first seconds of a process are its job's."""
 
 _LOOK_SEC = 60.0
-"""Between two looks whether records without features have come: by an import, or from an older program."""
+"""Interval of checks for records without features, which come from imports or older programs."""
 
 _REST_SEC = 3.0
-"""Between two steps: a tenth of one worker, while a job uses all of them."""
+"""Pause between two steps: uses a tenth of one worker, while a job uses all of them."""
 
 
 async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec: float = _REST_SEC) -> int:

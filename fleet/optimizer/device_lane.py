@@ -22,7 +22,7 @@ from fleet.optimizer.measurer import Measurer
 Outcomes = AsyncGenerator[Measured | MeasureEnded, None]
 
 _NEARLY = 2
-"""So many trials are left of a batch when the next one is sent: they take as long as it is on its way."""
+"""Number of a batch's remaining trials at which the next one is sent: they take as long as its transfer."""
 
 
 @dataclass(slots=True, kw_only=True)

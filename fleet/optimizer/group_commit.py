@@ -16,7 +16,7 @@ from typing import Self
 from fleet.optimizer.core.events import Store
 
 _MOMENT_SEC = 0.25
-"""Between a result and its record, at most: shorter than a display takes to show it."""
+"""Longest time between a result and its record: shorter than a display takes to show it."""
 
 
 class GroupCommit:

@@ -95,7 +95,7 @@ class JobRun:
     started_at: float
     entry: JobEntry
     cores: Cores
-    """Of this machine, for its builds and measurements."""
+    """Locks of this machine's cores, for its builds and measurements."""
 
     notices: Sequence[str] = ()
     """Messages shown to the user so far."""

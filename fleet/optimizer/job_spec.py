@@ -33,7 +33,7 @@ class JobOrder:
     """A submitted job in a form that any optimizer can run."""
 
     options: TuneOptions
-    """As its user gave them; `model` is relative to where the files are written."""
+    """Options as the user gave them; `model` is relative to where the files are written."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Digests in the library by relative path."""

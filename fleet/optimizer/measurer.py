@@ -15,7 +15,7 @@ from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
 
 RUN_OF_ERRORS = 5
-"""So many candidates in a row that break down say more about the device than about themselves."""
+"""Number of consecutive crashes that say more about the device than about the candidates."""
 
 _BROKEN = (ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED, ErrorKind.TIMEOUT, ErrorKind.RUN_FAILED)
 _PROBE_SEC = 2.5

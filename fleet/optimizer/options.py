@@ -103,7 +103,7 @@ class TuneOptions:
     """No search begins after this; the results by then are compared and kept. Aware."""
 
     minutes: float | None = None
-    """The same, so long after the job began or went on; > 0."""
+    """Length of the search [min] from the job's start or resumption; > 0."""
 
     target_ms: float | None = None
     """Stop once the tuned workloads, each as often as the model calls it, take this together [ms]."""

@@ -34,7 +34,7 @@ class WorkloadReport:
     """Time of the unscheduled program [us]; None if it is unknown."""
 
     static_us: float | None
-    """With the schedule that is chosen without a trial; None: it was not measured in this job."""
+    """Time with the static schedule; None: it was not measured in this job."""
 
     best_us: float | None
     """Best time with checked numbers, from this and earlier jobs [us]; None: none found yet."""
@@ -105,12 +105,13 @@ class ModelReport:
     """Reason why the untuned model did not run, such as lack of memory; empty if it ran."""
 
     static_ms: float | None = None
-    """With the schedules that are chosen without a trial."""
+    """Time with static schedules."""
 
     tuned_ms: float | None = None
     alone_ms: float | None = None
-    """With the schedules that are fastest alone, where others are faster in the model; None: they are the same, or were
-    not compared there."""
+    """Time with the schedules that are fastest alone, if others are faster in the model; None: they are the same,
+    or were not compared there.
+    """
 
     keeps_static: bool = False
     """The others are the static ones: `tuned_ms` is their time, and later builds of the model have them."""
@@ -238,7 +239,7 @@ class ProgressReport:
     """Digest of the shared cost model's snapshot that it searches with; empty: the one that comes with the package."""
 
     trials_done: int = 0
-    """Of the job, also in earlier runs of it."""
+    """Trials of the job, including earlier runs of it."""
 
     trials_total: int = 0
     """0: as many as fit into its time."""

@@ -28,11 +28,13 @@ from fleet.optimizer.tasks.train import Trained, train
 logger = logging.getLogger(__name__)
 
 _LOOK_SEC = 10.0
-"""Between two looks whether there is enough to learn from."""
+"""Interval of checks for enough new samples."""
 
 _FEWEST_NEW = 64
 _SHARE_NEW = 0.1
-"""A training has so many more samples than the last, so a library of any size is trained on a few dozen times."""
+"""Growth of the number of samples from one training to the next, so that a library of any size is trained on a few
+dozen times.
+"""
 
 _MOST_SAMPLES = 50_000
 _TRAINING_TIMEOUT_SEC = 300.0
@@ -40,11 +42,11 @@ _LISTEN_SEC = 0.25
 """Wait of a job's end for its listener."""
 
 _AGAIN_SEC = 1.0
-"""Between two attempts to reach a library that went away."""
+"""Interval of attempts to reach a library that is away."""
 
 Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
-"""Trains on samples, and compares with the snapshot in use, or with the one that comes with the package.
-Runs in a worker: a module's function.
+"""Trains on samples, and compares with the snapshot in use, or with the packaged one. Runs in a worker, so it is a
+function of a module.
 """
 
 
@@ -61,7 +63,7 @@ class Trainer:
 
     holder: str = field(default_factory=lambda: f"{os.getpid()}-{uuid.uuid4().hex}")
     _looked_at: int = 0
-    """Samples there were at the last training, also those that it may not use, whatever came of it."""
+    """Number of samples at the last training, including unusable ones, whatever its result."""
 
     async def run(self) -> None:
         """Train whenever there is enough new, until cancelled. A training that fails costs a warning."""

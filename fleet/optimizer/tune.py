@@ -118,7 +118,7 @@ class Workshop:
 
     artifact_dir: Path
     cores: Cores
-    """Of this machine, for its builds and measurements."""
+    """Locks of this machine's cores, for its builds and measurements."""
 
     cache: BuildCache | None = None
     """Cache of built libraries."""

@@ -21,7 +21,7 @@ _STYLE = """
 .fleet-report pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; }
 .fleet-report svg { max-width: 100%; height: auto; }
 """
-"""Nothing of it reaches beyond the report: a notebook shows it beside other things."""
+"""Style sheet that affects the report only: a notebook shows it beside other content."""
 
 _PAGE_STYLE = "body { max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }"
 

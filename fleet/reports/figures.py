@@ -38,7 +38,7 @@ class DeviceFigures:
     devices: tuple[str, ...]
     workloads: tuple[WorkloadSummary, ...]
     curves: Mapping[str, Curve]
-    """By the workloads' names for people."""
+    """Curves by the workloads' readable names."""
 
     model_curve: Curve
     """Sum of the workloads, each as often as the model calls it."""
@@ -61,7 +61,7 @@ class JobFigures:
     by_device: tuple[DeviceFigures, ...]
     model_runs: tuple[ModelRun, ...]
     endings: tuple[Ending, ...]
-    """Its summary of each device model; empty before its end, and for runs of earlier versions."""
+    """Summaries by device model; empty before its end, and for runs of earlier versions."""
 
     lasted_sec: float
     """From its start to its last record."""

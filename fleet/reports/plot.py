@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 72, 14
 _MARKS = "-="
-"""Of level lines, in a terminal."""
+"""Marks of level lines, in a terminal."""
 
 _COLORS = ("#888888", "#c06000", "#0060c0", "#008040")
 _DASHES = ("6 4", "2 3")

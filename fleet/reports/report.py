@@ -30,7 +30,7 @@ _MOST_NAMED = 3
 """Maximum number of listed operators without a time."""
 
 _MOST_PANELS = 12
-"""Of single workloads: those that the model spends most time in."""
+"""Maximum plots of single workloads: those in which the model spends most time."""
 
 _OPTIONS = (
     ("--trials", "trials", None),
@@ -40,7 +40,7 @@ _OPTIONS = (
     ("--batch-size", "input_batch_size", None),
     ("--batch", "batch_size", 8),
 )
-"""Of `fleet tune`: each with its key in a job's conditions, and the value that need not be said."""
+"""Options of `fleet tune`, each with its key in a job's conditions, and its default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ class EndOfModel:
 
     untuned_ms: float | None = None
     static_ms: float | None = None
-    """With the schedules that are chosen without a trial."""
+    """Time with static schedules."""
 
     tuned_ms: float | None = None
     onnxruntime_ms: float | None = None
     reference_ms: float | None = None
-    """Of the engine in `reference`."""
+    """Time of the engine in `reference`."""
 
     reference: str = ""
     """Reference of the answers:  "onnxruntime", "torch", "ai_edge_litert", "untuned"; empty: nothing."""

@@ -24,10 +24,10 @@ class Affinity(enum.StrEnum):
     """Placement of a model's threads on processors."""
 
     CORES = "cores"
-    """Each thread on a core of its own, as they were when the model was tuned. For machines that serve one model."""
+    """Each thread on a core of its own, as during tuning. For machines that serve one model."""
 
     FREE = "free"
-    """Wherever the system puts them. For machines that do other things, too."""
+    """Threads are placed by the operating system. For machines that do other work, too."""
 
     @classmethod
     def of(cls, name: str) -> Affinity:
@@ -64,7 +64,7 @@ class UsedRecord:
     """Structural hash of the operator in decimal, as the library and MetaSchedule write it."""
 
     uid: str
-    """Of the library's record."""
+    """Uid of the library's record."""
 
     median_sec: float
     """Time of one call, alone, where it was measured."""
@@ -90,7 +90,7 @@ class Check:
 
     outputs: tuple[str, ...]
     tolerances: tuple[float, ...]
-    """By output; 0 where it has to be equal. `rms` is the root mean square of the expected output."""
+    """Tolerances by output; 0 where it has to be equal. `rms` is the root mean square of the expected output."""
 
     reference: str
     """Engine of the reference outputs:  "onnxruntime" or "onnx", the reference implementation."""

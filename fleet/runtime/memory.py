@@ -71,7 +71,7 @@ def arrays_of(returned: object) -> list[Array]:
 
 
 class _Here:
-    """In this process: a large suitable array is used in place, others are copied."""
+    """Memory in this process: a large suitable array is used in place, others are copied."""
 
     def __init__(self, wanted: TensorType) -> None:
         import tvm_ffi
@@ -94,7 +94,7 @@ class _Here:
 
 
 class _OnDevice:
-    """In a GPU's memory, allocated once and written with each call."""
+    """Memory of a GPU, allocated once and written with each call."""
 
     def __init__(self, wanted: TensorType, device: tvm_ffi.Device) -> None:
         import tvm_ffi

@@ -19,10 +19,10 @@ from fleet.errors import ConfigError
 from fleet.runtime.manifest import Affinity
 
 EXTRA = "libtvm_runtime_extra.so"
-"""Beside libtvm_runtime.so: TVM's functions that sort. Agents load it, too."""
+"""Additional library with TVM's sorting functions. Agents load it, too."""
 
 _ONE_CORE_PER_THREAD, _SHARED_CORES = -2, -3
-"""Of tvm::runtime::threading::ThreadGroup::AffinityMode."""
+"""Values of tvm::runtime::threading::ThreadGroup::AffinityMode."""
 
 _INSTALL = "install apache-tvm and apache-tvm-ffi, or put their folders tvm/lib and tvm_ffi on PYTHONPATH"
 _current = threading.local()

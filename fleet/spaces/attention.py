@@ -47,7 +47,7 @@ _TAIL = 1.2
 """Extra cost of the remaining rows over a block of that size: their code is another, and cold."""
 
 _BEGIN_CYCLES = 200
-"""Of a block of rows: memory for its scores, and the ends of its loops."""
+"""Overhead of a block of rows: memory for its scores, and the ends of its loops."""
 
 _FEW_ROUNDS = 1.15
 

@@ -20,13 +20,13 @@ class Role(enum.Enum):
     """Role of a loop of a product. A product sums data times weights over its reductions."""
 
     BATCH = "batch"
-    """In both operands, and in the result: every step is a product of its own."""
+    """Loop in both operands, and in the result: every step is a separate product."""
 
     ROW = "row"
-    """In the data only: pixels of a convolution, rows of a matrix."""
+    """Loop in the data only: pixels of a convolution, rows of a matrix."""
 
     COLUMN = "column"
-    """In the weights only: output channels, columns of a matrix."""
+    """Loop in the weights only: output channels, columns of a matrix."""
 
     SUM = "sum"
 
@@ -44,7 +44,7 @@ class Product:
     """A block that computes result += data * weights."""
 
     axes: tuple[Axis, ...]
-    """In the order of the block's loops."""
+    """Axes in the order of the block's loops."""
 
     data: int
     """Index of the data among the block's reads."""
@@ -56,10 +56,10 @@ class Product:
     """Dimension of the weights that the innermost column runs along with stride 1; None: no such."""
 
     dtype: str
-    """Of the result."""
+    """Dtype of the result."""
 
     operand_dtype: str
-    """Of the weights."""
+    """Dtype of the weights."""
 
     data_dtype: str
     inner_sum: tuple[int, int] | None

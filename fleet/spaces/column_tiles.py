@@ -13,10 +13,12 @@ from fleet.spaces.loops import vector_width
 from fleet.spaces.tiles import Order, Tile, fits_registers, step_cycles
 
 _MOST_SUMS = 12
-"""Of a tile of windows, and half of the registers at most: data and weights that are in use take the others."""
+"""Maximum sums of a tile of windows: at most half of the registers, since data and weights in use take the others."""
 
 _MOST_SUMS_IN_GROUPS = 0.8
-"""Of the registers, in a grouped convolution: 28 sums in 32 took up to a sixth longer than 18 to 25 (Zen 5)."""
+"""Share of the registers for sums in a grouped convolution: 28 sums in 32 took up to a sixth longer than 18 to 25
+(Zen 5).
+"""
 
 _MOST_VECTORS = 7
 """If neighbours share nothing: number of sums that hide the latency of an addition."""
@@ -27,8 +29,8 @@ _BYTES_PER_CYCLE = 40
 """From the second cache."""
 
 _SHORT_PIECES = 1.2
-"""By how much longer it takes to read data in pieces of a line or so. Pools with disjoint windows took up to two thirds
-longer.
+"""Factor on the time of reading data in runs of about a cache line. Pools with disjoint windows took up to two
+thirds longer.
 """
 
 
@@ -54,7 +56,7 @@ class ColumnSums:
     """Facts about a reduction by columns that its tiles depend on."""
 
     columns: int
-    """Of the result, or of a group, where groups of columns read the same data."""
+    """Columns of the result, or of a group, if groups of columns read the same data."""
 
     lanes: int
     """Numbers of the widest type that it touches in a vector register."""
@@ -70,7 +72,7 @@ class ColumnSums:
     """Numbers between the windows of neighbours."""
 
     steps: int
-    """So often it reads so many: rows of the window."""
+    """Number of such reads: rows of the window."""
 
     has_weights: bool
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from tvm.tirx import Var
 
 _TASKS_PER_CORE = 3
-"""So many rows for each core are enough to share: blocks of columns are shared, too, only if there are fewer. TVM
-simplifies the conditions of a border less if it has to take two loops apart that were fused."""
+"""Number of rows per core that are enough to share: blocks of columns are shared, too, only if there are fewer. TVM
+simplifies the conditions of a border less if it has to split two fused loops.
+"""
 
 _MOST_UNROLLED = 16
 """Steps of the reduction's innermost loop that are written out."""
@@ -169,7 +170,7 @@ class _Window:
 
     size: int
     stride: int
-    """By how much the windows of neighbours are apart."""
+    """Distance between the windows of neighbours."""
 
 
 def _window(block: SBlock) -> _Window | None:

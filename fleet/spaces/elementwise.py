@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tvm.tirx import Var
 
 _FEWEST_LANES = 4
-"""Of vectors that divide a row: pairs take up to twice as long as LLVM's own code."""
+"""Minimum lanes of vectors that divide a row: pairs take up to twice as long as LLVM's own code."""
 
 _BLOCK = 16
 """Side of the squares in which a matrix is transposed: one cache line of float32."""

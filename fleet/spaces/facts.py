@@ -43,7 +43,8 @@ class ProcessorFacts:
 
     has_scalar_operands: bool
     """A multiply-add takes one operand from memory and repeats it (AVX-512), or one lane of a register (NEON): a
-    number of the data needs no register of its own."""
+    number of the data needs no separate register.
+    """
 
     l1_bytes: int
     l2_bytes: int

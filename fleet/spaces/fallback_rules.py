@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import SBlockRV
 
 _MOST_TILES = 12
-"""Of a reduction by columns: beyond come those that are hardly ever the best."""
+"""Maximum tiles of a reduction by columns: further ones are hardly ever the best."""
 
 ReductionTile = ColumnTile | RowTile
 

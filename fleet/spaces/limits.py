@@ -10,7 +10,7 @@ _ASSUMED_CLOCK_GHZ = 2.0
 """Boards run their cores at 1.5 to 2.5 GHz."""
 
 _ASSUMED_BANDWIDTH_GBS = 10.0
-"""Of the memory. Boards have 4 to 60 GB/s."""
+"""Assumed memory bandwidth. Boards have 4 to 60 GB/s."""
 
 ALL_SIZES = 1 << 62
 _FLOP_PER_LANE = 2

@@ -20,10 +20,10 @@ SPLIT_HINT = "pragma_loop_partition_hint"
 """TVM's annotation of a loop that is to be split where a condition in it changes. It needs indices of 32 bits."""
 
 _LEFT_TO_COMPILER = "fleet.left_to_compiler"
-"""Our annotation of a loop that is best as it is, which nobody else reads."""
+"""Our annotation of a loop that the compiler vectorizes best."""
 
 FEWEST_PARALLEL_STEPS = 16_384
-"""Below that, waking the other cores (some microseconds) takes longer than the work."""
+"""Number of steps below which waking the other cores (some microseconds) takes longer than the work."""
 
 _FLOAT32_BITS = 32
 

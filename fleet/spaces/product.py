@@ -29,7 +29,7 @@ class Placed:
     """The result's loops around tiles."""
 
     inner: tuple[LoopRV, ...]
-    """And within."""
+    """The loops within tiles."""
 
 
 def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, *, packs: bool) -> None:

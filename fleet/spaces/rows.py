@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tvm.tirx import Buffer, BufferRegion
 
 _FEWEST_LANES = 4
-"""Of a reduction with a length that is no multiple of a register's: fewer do not pay for joining them."""
+"""Minimum lanes of a reduction whose length is no multiple of a register's: fewer do not pay for joining them."""
 
 _MOST_UNROLLED = 16
 
@@ -50,7 +50,9 @@ class RowTile:
     """Partial results of a row's reduction that stay in registers."""
 
     partial_results: int
-    """At most: for a row with a length that it does not divide, the largest divisor that is a power of two."""
+    """Maximum partial results: for a row with a length that it does not divide, the largest divisor that is a power
+    of two.
+    """
 
 
 def row_tiles(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -> list[RowTile]:

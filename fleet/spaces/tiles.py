@@ -21,7 +21,7 @@ _MOST_ROWS = 28
 _MOST_VECTORS = 12
 
 _FEWEST_LANES = 4
-"""Of a vector that is cut, which must be a power of two: LLVM takes others apart."""
+"""Minimum lanes of a cut vector, which must be a power of two: LLVM splits others."""
 
 _SPARE_REGISTERS = 3
 """LLVM spills when accumulators take more: a tile of 14 rows in 16 registers was 2 to 3 times slower than one of 13."""

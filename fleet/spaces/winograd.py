@@ -31,13 +31,13 @@ _NEAR, _FAR = 90, 32
 """Bytes that a cycle brings from a core's own second cache, and from farther away, beside its arithmetic."""
 
 _SCATTERED = 8
-"""The same from farther away, of short pieces that the processor does not foresee."""
+"""The same for short runs from farther away that the prefetcher does not predict."""
 
 _SET, _LINE = 256, 16
 """float32 numbers."""
 
 _SHARE_OF_CACHE = 0.75
-"""Of a core's own cache that a block's tiles may fill, before and after the product; weights need the rest."""
+"""Share of a core's own cache for a block's tiles, before and after the product; weights need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Cut:
     """One choice of all knobs."""
 
     tile: Tile
-    """Of the product. Its rows are the convolution's tiles."""
+    """Tile of the product. Its rows are the convolution's tiles."""
 
     rows: int
     columns: int
@@ -140,7 +140,7 @@ class _Blocks:
     product: SBlockRV
     parts: SBlockRV
     result: SBlockRV
-    """With the blocks computed from it."""
+    """Block of the result, with the blocks computed from it."""
 
     outputs: int
     """Rows, and columns, of the result that a tile has."""

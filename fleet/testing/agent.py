@@ -35,9 +35,7 @@ class SimulatedAgent:
         address: str = "127.0.0.1:1",
         key_pem: bytes | None = None,
     ) -> None:
-        """Args:
-        key_pem: the agent's key; None: the one that all of this process share.
-        """
+        """Args: key_pem: the agent's key; None: the key shared by all fakes of this process."""
         self.agent_id = agent_id
         self.fences: dict[str, int] = {}
         """Newest fence of each device."""

@@ -33,7 +33,7 @@ class LeaseStream:
         self.queued: dict[str, lease_pb2.PendingRequest] = {}
         self.refused: dict[str, lease_service_pb2.Refused] = {}
         self.renewed: dict[str, lease_service_pb2.Renewed] = {}
-        """By lease name."""
+        """Newest renewal by lease name."""
         self.ended: dict[str, lease_service_pb2.LeaseEnded] = {}
         self.error: Exception | None = None
         """Why the stream ended, once it has."""

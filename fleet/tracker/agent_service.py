@@ -50,7 +50,9 @@ _MAX_AGENT_ID_CHARS = 128
 _MAX_INVENTORY_BYTES = 64 * 1024
 _MAX_TELEMETRY_BYTES = 16 * 1024
 _MAX_REASON_CHARS = 1_000
-"""Texts of agents are kept and shown to everyone: no agent may make snapshots too large to send."""
+"""Maximum length of agents' texts, which are stored and shown to everyone: no agent may make snapshots too large to
+send.
+"""
 _ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]

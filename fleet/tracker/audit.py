@@ -26,7 +26,7 @@ _MAX_SUBJECT_CHARS = 2_000
 _TORN_LINES = 16
 """Number of the read lines that a crash may have torn."""
 _REFUSALS_PER_SEC = 20.0
-"""Of strangers: refused callers must not fill the disk, nor push members' actions out of the log."""
+"""Rate limit for strangers: refused callers must not fill the disk, nor push members' actions out of the log."""
 _BURST = 200.0
 
 

@@ -32,7 +32,7 @@ class Authority:
     def __init__(self, credentials: Credentials) -> None:
         self._own = credentials
         self.pin = pin_of(credentials.authority_pem)
-        """Its pin in join tokens."""
+        """Pin of the authority in join tokens."""
 
         self.account_name = account_name()
         """Name of the tracker's own account, an admin."""

@@ -36,9 +36,9 @@ _BUSY_LOOK_SEC = 0.001
 _TURN_SEC = 0.001
 """Events are applied for so long; their commit and the answers take two or three times as much."""
 _TURN_EFFECTS = 24
-"""So many effects end a turn, too: a grant's token takes 0.1 ms to sign."""
+"""Number of effects that ends a turn: a grant's token takes 0.1 ms to sign."""
 _TURN_CHANGES = 64
-"""And so many changes: each is a row of the journal, which takes 8 us."""
+"""Number of changes that ends a turn: each is a row of the journal, which takes 8 us."""
 _BEAT_SEC = 0.25
 """Heartbeat interval of the loop."""
 _STALL_SEC = 0.1

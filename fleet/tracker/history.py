@@ -17,7 +17,7 @@ from fleet.wire.times import timestamp
 SAMPLE_SEC = 10.0
 SAMPLES = 360
 KEPT = ("temp_c", "freq_hz", "reference_sec", "power_w", "cpu_busy", "load_1min")
-"""The fields of Telemetry that are kept."""
+"""The fields of Telemetry that are stored."""
 
 
 class History(Observer):

@@ -35,7 +35,7 @@ _DEFAULT_TTL_SEC = 600.0
 _MAX_TTL_SEC = 7 * 24 * 3600.0
 _MAX_NOTE_CHARS = 200
 _SHOWN_DEVICES = 20
-"""Of an agent that attaches, in the audit log."""
+"""Maximum number of an attaching agent's devices that the audit log lists."""
 _USUAL_ENTRIES, _MAX_ENTRIES = 100, 10_000
 _ROLES_BY_NUMBER = {number: role for role, number in ROLES.items()}
 

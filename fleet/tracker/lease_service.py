@@ -35,7 +35,7 @@ MAX_UNSENT = 50_000
 _MESSAGE_EVENTS = 500
 """Most events in one message."""
 _MOST_EVENTS = 4_096
-"""Of a client in one message; ours sends 500."""
+"""Maximum events of a client in one message; ours sends 500."""
 _TURN_EVENTS = 32
 """Events of one message taken before other clients get their turn: an event costs about 0.1 ms."""
 _MAX_CLIENT_ID_CHARS = 128
@@ -46,7 +46,7 @@ _MAX_JOB_BYTES = 16 * 1024
 _REFRESH_SEC = 1.0
 """Interval of messages about changed positions in the queue."""
 _REFRESHED_REQUESTS = 64
-"""At most this many requests of each client get such updates."""
+"""Maximum requests of each client with such updates."""
 
 ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 

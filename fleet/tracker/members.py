@@ -105,7 +105,7 @@ class Members:
         self._keys: dict[str, str] = dict(rows)
         self._members = {member.key_id: member for member in map(_member, members)}
         self._unwritten: dict[str, str] = {}
-        """By device name: its key, where that is not written down yet."""
+        """Keys by device name that are not written yet."""
         self._noted: dict[str, Member] = {}
         """New members that are not yet written down, by key."""
         self._aside = asyncio.Lock()

@@ -31,7 +31,9 @@ _PORTION = 64
 _PORTION_KEPT = 2_000
 """Entries put together at once that are encoded already."""
 _MOST_PORTIONS = 10
-"""If so many times as many portions as there were to do leave as many as before, the snapshot is made nevertheless."""
+"""Factor on the initial number of stale portions: if remaking that many portions leaves as many stale as before,
+the snapshot is made nevertheless.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class FleetView(Observer):
         self._devices: dict[str, bytes] = {}
         """Parts of a snapshot, encoded."""
         self._leases: dict[str, tuple[str, bytes]] = {}
-        """By device: name of its lease, and that part of a snapshot."""
+        """By device: name of its lease, and the encoded lease."""
         self._jobs = JobTable()
         self._own_version = 0
         self._shown = EncodedSnapshot(version=-1, content=b"")

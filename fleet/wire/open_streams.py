@@ -16,7 +16,7 @@ from fleet.errors import FleetError, TrackerUnavailable
 logger = logging.getLogger(__name__)
 
 _END_SEC = 5.0
-"""A stream that is told to end has gone long before."""
+"""Time within which a stream that was told to end has ended."""
 
 
 class OpenStream:

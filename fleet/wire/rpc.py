@@ -295,9 +295,9 @@ class _Admission:
     method: MethodDescriptor
     guard: Guard
     check_call: Callable[[Any], None]
-    """Of the servicer."""
+    """The servicer's hook that checks a call."""
     most_bytes: int
-    """Of one message."""
+    """Maximum size of one message."""
 
     check_message: Callable[[str, bytes], None]
     """Hook of the servicer that refuses a message before it is parsed."""

@@ -25,10 +25,10 @@ class Alone:
 
     mod: IRModule
     args: tuple[TensorSpec, ...]
-    """Its arguments as it takes them: weights packed, where the schedule wants that."""
+    """Arguments in the schedule's layout: weights packed if it expects that."""
 
     loop_nests: tuple[str, ...] = ()
-    """Its parts without a schedule, on processors."""
+    """Parts without a schedule, on processors."""
 
 
 def schedule_alone(original: IRModule, target: Target, trace_json: str | None) -> Alone:

@@ -28,7 +28,7 @@ class Place:
     """The concat that owns the buffer."""
 
     starts: tuple[int, ...]
-    """Its first element there, along each axis."""
+    """Its first element in the buffer, along each axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Places:
     """Results of the concats that are not computed, because their operands are where they belong."""
 
     copied: list[CopyReason]
-    """Of each of the others, why it is."""
+    """Reasons why the other concats are copied."""
 
 
 def concat_places(mod: IRModule, function: Function) -> Places:
@@ -128,7 +128,7 @@ class _Readers:
 
     def __init__(self, mod: IRModule, function: Function) -> None:
         self.programs: dict[Var, list[tuple[Var, Call, int]]] = {}
-        """By value: the results of the programs that read it, their calls, and as which argument."""
+        """By value: the results of the programs that read it, their calls, and the argument's index."""
 
         self.others: set[Var] = set()
         """Values that something else than a program reads."""

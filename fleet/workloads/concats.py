@@ -36,7 +36,7 @@ class Joined:
     """Concats that are not computed any more: their operands are where they belong."""
 
     copied: tuple[CopyReason, ...]
-    """Of each of the others, why it is."""
+    """Reasons why the other concats are copied."""
 
 
 def join_concats(mod: IRModule, target: Target) -> Joined:
@@ -104,7 +104,7 @@ class _Joining:
         self._places = places
         self._builder = builder
         self._buffers: dict[Var, Var] = {}
-        """By the concat that owns the buffer: its variable since the last program that wrote into it."""
+        """By the concat that owns the buffer: its variable after the last program that wrote into it."""
 
         self._values: dict[Var, Var] = {}
         """By operand: the variable of its buffer."""

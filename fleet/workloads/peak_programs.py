@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimExpr, Var
 
 VECTOR_LANES = (4, 8, 16)
-"""Of float32: 128, 256 and 512 bit. One that is too wide spills, and is slower."""
+"""float32 lanes of 128, 256 and 512 bits. Too wide vectors spill, and are slower."""
 
 _ACCUMULATORS = 10
 _STEPS = 2_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 SLICE = "__slice"
-"""In the name of a program that works on slices, behind that of the program it is made of."""
+"""Infix in the name of a program that works on slices, after the name of the original."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Slice:
     """A part of a tensor."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
 
     starts: tuple[int, ...]
     """First element of the part along each axis."""
@@ -94,7 +94,7 @@ class _Move:
     part: Var
     whole: Var
     starts: Sequence[Var | None]
-    """By axis; None: at 0."""
+    """Offsets by axis; None: at 0."""
 
 
 def _move(part: Var, slice_: Slice) -> _Move:

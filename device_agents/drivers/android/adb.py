@@ -36,7 +36,7 @@ class Link:
     """Connection of an adb server to a phone."""
 
     state: str
-    """In adb's words: "device", "offline", "unauthorized", ..."""
+    """State as adb reports it: "device", "offline", "unauthorized", ..."""
 
     transport_id: str = ""
     """Another one with each connection; empty if adb is older than that."""
@@ -275,4 +275,4 @@ def _complaint(text: str) -> str:
 
 
 _lists: dict[str, PhoneList] = {}
-"""By the port of the server: two entries may name one server differently."""
+"""Phone lists by the server's port: two entries may name one server differently."""

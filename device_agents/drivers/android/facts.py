@@ -49,7 +49,7 @@ class PhoneFacts:
     soc: str
     abi: str
     arch: str
-    """As `uname -m` says it."""
+    """Architecture as `uname -m` names it."""
 
     sdk: str
     is_booted: bool
@@ -63,7 +63,7 @@ class PhoneFacts:
     features: frozenset[str]
     boot_id: str
     gpu: str
-    """As its graphics driver calls it: "Qualcomm, Adreno (TM) 660, OpenGL ES 3.2"."""
+    """Name reported by its graphics driver: "Qualcomm, Adreno (TM) 660, OpenGL ES 3.2"."""
 
     def cores(self, wanted: str) -> tuple[int, ...]:
         """Return the cores for a choice of CORES: "little" have the lowest maximum clock, "big" are all others.
@@ -102,7 +102,7 @@ class PhoneReadings:
 
     telemetry: Telemetry = field(default_factory=Telemetry)
     free_bytes: int | None = None
-    """In /data."""
+    """Free space in /data."""
 
 
 def parse_facts(text: str) -> PhoneFacts:

@@ -57,7 +57,7 @@ _DEVICE_FILES = (
     *("/dev/dri/*", "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/mali*", "/dev/kgsl-3d0", "/dev/pvr*"),
     *("/dev/galcore", "/dev/dxg", "/dev/ion", "/dev/dma_heap/*"),
 )
-"""Of the GPUs that have an OpenCL driver."""
+"""Device files of the GPUs that have an OpenCL driver."""
 
 DRIVERS = Source(name="the device's OpenCL driver", remedy="try: clinfo -l", limit_sec=3.0)
 """Has a longer limit than others: each look starts a process, which takes a second on a small board."""

@@ -33,7 +33,7 @@ class AmdGpu:
     """One GPU of KFD's topology."""
 
     ordinal: int
-    """Its index among the GPUs, as ROCR_VISIBLE_DEVICES counts."""
+    """Its index among the GPUs, as counted by ROCR_VISIBLE_DEVICES."""
 
     kfd_id: int
     """KFD's gpu_id, which names it in the list of processes."""

@@ -15,7 +15,7 @@ from device_agents.runtimes.proving import view
 from fleet.domain.measuring import Argument, ErrorKind, Tensor, TensorSpec
 
 MOST_BYTES = 2**31
-"""Limit of one argument: a 32-bit process has no more to give."""
+"""Limit of one argument: a 32-bit process has no more memory."""
 
 _CPU = 1
 _DTYPE = re.compile(r"(u?int|float|bfloat|bool)(\d*)(?:x(\d+))?")

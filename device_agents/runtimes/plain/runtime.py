@@ -49,7 +49,7 @@ _KINDS_BY_CLASS = {
     "ValueError": ErrorKind.BAD_ARGUMENTS,
     "MemoryError": ErrorKind.OUT_OF_MEMORY,
 }
-"""By the class that precedes an error's message. Generated code raises the first two only where it checks arguments."""
+"""Kinds by the class that precedes an error's message. Generated code raises the first two only in argument checks."""
 
 _WITH_WHEELS = ("x86_64", "aarch64")
 _KEPT_MODULES = 8

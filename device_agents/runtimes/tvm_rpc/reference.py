@@ -29,13 +29,13 @@ _ELEMENTS = 16 * 1024
 
 _PIECES = 5
 _PIECE_MS = 1
-"""At least: the work is repeated until a piece takes this long."""
+"""Minimum time of a piece: the work is repeated until it takes this long."""
 
 _SETTLED = 0.95
-"""As a share of the first piece's time: when the last piece of a run takes less, the clock still rises."""
+"""Share of the first piece's time: if the last piece of a run takes less, the clock is still rising."""
 
 _SETTLE_SEC = 0.1
-"""At most. A processor that sleeps most of the time needs about this long to reach its highest clock."""
+"""Maximum time to settle. A processor that sleeps most of the time needs about this long to reach its highest clock."""
 
 
 class RpcReferenceKernel:

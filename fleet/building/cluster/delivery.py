@@ -44,7 +44,7 @@ class Delivery:
     """None: send the contents back."""
 
     asker_fingerprint: str
-    """Of the machine that asks, for which the agent's address is true."""
+    """Fingerprint of the requesting machine, on which the agent's address is valid."""
 
     timeout_sec: float
     """Time limit for rebuilding one of them."""
@@ -58,7 +58,7 @@ class Delivered:
     """Whether the agent has all of them."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
-    """By digest, if not."""
+    """Contents by digest, if the agent does not have all of them."""
 
     refused: str = ""
     """Why the agent, or a check against the device's facts, refused one."""

@@ -21,7 +21,7 @@ class Member:
     """Processes that search and build."""
 
     versions: str
-    """Of the packages that have to match those of its users."""
+    """Versions of the packages that have to match those of its users."""
 
     is_usable: bool
     """Whether its versions equal those of this process."""

@@ -46,7 +46,7 @@ class _Call:
     payload: Errand | Delivery
     resource: str
     home: str
-    """Builder that rather has it than another; "": any."""
+    """Builder that should preferably run it; "": any."""
 
 
 class DaskPool:

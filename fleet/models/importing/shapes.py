@@ -28,7 +28,7 @@ _IMAGE_RANK = 4
 """Number of dimensions of an image input: batch, channels, height and width."""
 
 _MOST_ELEMENTS = 2**31 - 1
-"""Of a tensor: programs count in 32 bits."""
+"""Maximum elements of a tensor: programs count in 32 bits."""
 
 
 def close_shapes(

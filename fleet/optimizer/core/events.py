@@ -178,7 +178,7 @@ class MeasureEnded:
     """Time since its start, without waits for a lost device [s]."""
 
     is_suspected: bool = False
-    """So many candidates in a row broke down that the rest was not sent: the device has to be probed first."""
+    """Whether so many consecutive candidates crashed that the rest was not sent: the device has to be probed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class Propose:
     """Best schedules elsewhere."""
 
     ahead: int = 0
-    """So many more are wanted for later, as far as the search looks at them anyway."""
+    """Number of additional candidates for later, as far as the search examines them anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Batch:
     """Hash of the workload; empty for baselines."""
 
     artifacts: dict[str, Artifact]
-    """By digest."""
+    """Artifacts by digest."""
 
     all_trials: tuple[Trial, ...]
     trials: tuple[Trial, ...]
@@ -84,7 +84,7 @@ class Measurements:
         self._repeats = Repeats(job.progress.repeats)
         self._numbers = itertools.count(1)
         self._batches: dict[int, Batch] = {}
-        """By number."""
+        """Batches by number."""
 
     def begin_baselines(self, event: ev.BaselinesWanted) -> None:
         """Measure unscheduled programs."""

@@ -46,7 +46,7 @@ class Repeats:
         self._first_sec = 0.0
         self._first_count = 0
         self._vain_batches: Counter[str] = Counter()
-        """By device."""
+        """Numbers of consecutive disturbed batches, by device."""
 
     def note(self, measurement: Measurement, *, is_again: bool, trials_left: int) -> None:
         """Record the cost of a measurement.

@@ -56,10 +56,10 @@ class Verdicts:
         self._job = job
         self._measurements = measurements
         self._checking: dict[str, Checking] = {}
-        """By workload."""
+        """Checks in progress, by workload."""
 
         self._finalists: dict[str, list[Candidate]] = {}
-        """By workload, the fastest first."""
+        """Finalists by workload, the fastest first."""
 
     def judge_batch(self, batch: Batch) -> None:
         """Check the fastest candidates of a batch that is over."""

@@ -13,7 +13,7 @@ _NOTHING = 0.002
 """A share of a workload's time that is no reason to measure all that can be looked ahead."""
 
 _ENOUGH_TRIED = 64
-"""Before so many records, a tail of times says too little to give up."""
+"""Number of records below which a tail of times says too little to give up."""
 
 
 def finish_before(state: WorkloadState, now_sec: float, *, is_at_target: bool) -> Finish | None:

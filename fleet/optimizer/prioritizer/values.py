@@ -18,7 +18,7 @@ LogSecs = NDArray[np.float64]
 for the candidates to measure next, in that order."""
 
 Predictions = Mapping[str, LogSecs]
-"""By the workload's name. One that has none is judged by its records alone."""
+"""Predictions by the workload's name. A workload without any is judged by its records alone."""
 
 SMALLEST_BATCH = 4
 """A smaller batch is proposed only where no more trials are left or allowed."""
@@ -128,7 +128,7 @@ class Reason:
 
     motive: Motive
     gain_sec: float
-    """By how much the workload's time is expected to fall over the horizon; infinite: no time is known yet."""
+    """Expected reduction of the workload's time over the horizon; infinite: no time is known yet."""
 
     spread_sec: float
     """Standard deviation of that."""
@@ -137,7 +137,7 @@ class Reason:
     """Batches after which that is expected: those for which the gain per batch is largest."""
 
     device_sec: float
-    """Of one batch."""
+    """Device time of one batch."""
 
     builder_sec: float
     weight: float
@@ -181,11 +181,11 @@ class Finish:
 
     done: Done
     expected_share: float = math.nan
-    """Of NOTHING_TO_GAIN: gain of the next `trials` trials, as a share of its time."""
+    """For NOTHING_TO_GAIN: gain of the next `trials` trials, as a share of its time."""
 
     trials: int = 0
     target_sec: float = math.nan
-    """Of TARGET: the requested time [weighted s]."""
+    """For TARGET: the requested time [weighted s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,4 +196,4 @@ class Plan:
     """The most valuable first, at most one for each workload."""
 
     finished: Mapping[str, Finish]
-    """By the workload's name."""
+    """Finished workloads by name."""

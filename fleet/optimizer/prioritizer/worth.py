@@ -29,7 +29,7 @@ class Estimate:
     count: int
     horizon: int
     share: float
-    """Of the workload's time, gained over the horizon."""
+    """Share of the workload's time that is gained over the horizon."""
 
     spread: float
     """Standard deviation of `share`."""
@@ -44,7 +44,7 @@ class Estimate:
     """Trials that can be looked ahead."""
 
     device_sec: float
-    """Of one batch."""
+    """Device time of one batch."""
 
     builder_sec: float
     rate: float

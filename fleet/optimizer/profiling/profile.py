@@ -17,7 +17,7 @@ from fleet.optimizer.profiling.groups import OperatorGroup, group_of
 from fleet.workloads.slices import program_of
 
 VM_PREFIX = "vm.builtin."
-"""Of the Relax VM's own functions, which allocate and check."""
+"""Prefix of the Relax VM's own functions, which allocate and check."""
 
 SLOWER_IN_PLACE = 1.15
 """From this ratio on, an operator counts as slower in the model than alone: two timings of one differ by up to this."""
@@ -45,15 +45,15 @@ class ProfiledOperator:
 
     in_place_min_sec: float
     alone_sec: float | None
-    """As many calls alone, with warm caches, the median [s]; None: not measured, or it failed."""
+    """Median time of as many calls alone, with warm caches [s]; None: not measured, or it failed."""
 
     alone_min_sec: float | None
 
     flop: float
-    """Of all calls; 0 when it only moves data, or is not known."""
+    """Operations of all calls; 0 if it only moves data, or is unknown."""
 
     size_bytes: int
-    """Of all arguments of all calls; 0: not known."""
+    """Size of all arguments of all calls; 0: not known."""
 
     call_sec: float
     """Overhead of all calls in the VM [s]: a difference below it is no loss."""
@@ -105,7 +105,7 @@ class ModelProfile:
     """Median of whole runs, without the instrument [s]."""
 
     instrumented_sec: float
-    """The same with it."""
+    """Median of whole runs with the instrument [s]."""
 
     operators: tuple[ProfiledOperator, ...]
     """Slower in place first, then the costliest."""

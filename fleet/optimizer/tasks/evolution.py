@@ -32,8 +32,9 @@ _MIN_UNMEASURED = 50
 """Fresh samples in each round's first population: TVM's own figure."""
 
 _MOST_REFUSED = 320
-"""So many samples in a row that no GPU could run end a search: TVM's own figure, 5 populations of 64. Of a matrix
-product's on a GPU nine in ten are refused, so a smaller population needs more attempts."""
+"""Number of consecutive samples that no GPU could run which ends a search: TVM's own figure, 5 populations of 64.
+For a matrix product on a GPU nine in ten are refused, so a smaller population needs more attempts.
+"""
 
 _PARENTS = 0.2
 """Share of the first population that comes from records: TVM's own figure."""

@@ -37,7 +37,7 @@ from fleet.optimizer.tasks.transfer import Misfit, adapted
 logger = logging.getLogger(__name__)
 
 _OWN_FIRST = 24
-"""So many records of a workload come from its own space before MetaSchedule's rules get a part of a batch."""
+"""Number of a workload's records from its own space before MetaSchedule's rules get a share of a batch."""
 
 _RULES_EVERY = 4
 """From then on they get a part of every so manieth batch, and half of every batch while the best record is theirs: of
@@ -91,7 +91,7 @@ class ProposeTask:
     """Proposals wanted."""
 
     ahead: int = 0
-    """So many more for later, as far as the search has looked at them anyway."""
+    """Number of additional candidates for later, as far as the search has examined them anyway."""
 
     flop: float = 0.0
     """Operations of the workload."""

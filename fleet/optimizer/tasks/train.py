@@ -31,7 +31,9 @@ class Trained:
 
     snapshot: NewSnapshot
     is_not_worse: bool
-    """Than the one in use, on workloads that neither has seen; False while these are too few to tell."""
+    """Whether it is not worse than the snapshot in use, on workloads that neither has seen; False if there are too
+    few to tell.
+    """
 
 
 def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:

@@ -25,13 +25,13 @@ MOST_OPTIONS = 6
 """Schedules of a workload that run in the model beside the static one, if it is slower there than alone."""
 
 _USUAL_OPTIONS = 3
-"""As many, if it is not."""
+"""The same limit for workloads that are not slower there."""
 
 _REACH, _USUAL_REACH = 2.0, 1.3
 """Nothing that is slower alone than the best by this factor is tried."""
 
 _LEAST_SHARE = 0.01
-"""Of the operators' time: a workload below it is not worth a choice."""
+"""Share of the operators' time below which a workload is not worth a choice."""
 
 _CLEARLY = 0.98
 """Another schedule than the fastest alone is taken only if it needs at most this share of its time in the model."""
@@ -44,7 +44,7 @@ class Option:
     trace_json: str
     trace_digest: str
     alone_sec: float
-    """Its time alone, with warm caches [s]."""
+    """Time alone, with warm caches [s]."""
 
     is_static: bool = False
 

@@ -37,10 +37,10 @@ from fleet.optimizer.whole_model_tuning.contest import (
 )
 
 _SHARE = 0.15
-"""Of the job's time so far."""
+"""Share of the job's time so far."""
 
 _ROUNDS = 3
-"""Each build runs in turn, so many times: a disturbance of one round does not decide."""
+"""Number of turns of each build: a disturbance of one round does not decide."""
 
 _ROUND_SEC = 0.5
 """About how long a build runs in one round."""

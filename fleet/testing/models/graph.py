@@ -50,7 +50,7 @@ class GraphBuilder:
         return name
 
     def weight(self, *shape: int) -> str:
-        """Store a weight that `random_weights` will draw anew."""
+        """Store a weight that `random_weights` will redraw."""
         return self.constant(self._rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02))
 
     def node(self, op_type: str, *inputs: str, **attributes: Attribute) -> str:
@@ -80,7 +80,7 @@ class GraphBuilder:
         return self.node("Conv", x, *weights, group=groups, **window)
 
     def batch_norm(self, x: str, channels: int) -> str:
-        """Add a batch normalisation as it is at inference."""
+        """Add a batch normalisation in inference mode."""
         scale, offset, mean = (self.weight(channels) for _ in range(3))
         variance = self.constant(np.ones(channels, np.float32))
         return self.node("BatchNormalization", x, scale, offset, mean, variance, epsilon=_EPSILON)

@@ -15,7 +15,7 @@ from fleet.tracker.core.events import Acquire
 from fleet.tracker.core.records import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
 
 MAX_SHOWN_CHARS = 500
-"""Longer names and reasons of clients are cut: they are kept, and shown to everyone."""
+"""Maximum length of clients' names and reasons, which are stored and shown to everyone."""
 _MAX_SELECTOR_CHARS = 1_000
 _MAX_REQUEST_ID_CHARS = 128
 _TOO_MUCH = (

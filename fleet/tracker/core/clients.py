@@ -11,9 +11,9 @@ from fleet.tracker.core.records import ClientEntry, LeaseEnd
 from fleet.tracker.core.tables import Tables
 
 _PORTION = 32
-"""So many requests are dropped at once; others get their turn before the next ones."""
+"""Number of requests dropped at once; other tasks get their turn before the next ones."""
 _PORTION_OF_LEASES = 4
-"""So many leases end at once: each tells its agent, its holder, and goes to the next in line."""
+"""Number of leases ended at once: each notifies its agent and holder, and its device is granted again."""
 
 
 def connect(tables: Tables, event: ev.ClientConnected) -> None:

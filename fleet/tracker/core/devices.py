@@ -16,7 +16,7 @@ from fleet.tracker.core.records import DeviceEntry, with_bitstream
 from fleet.tracker.core.tables import Tables
 
 _PORTION = 32
-"""So many devices go at once."""
+"""Number of devices removed or taken offline at once."""
 
 
 def attach(tables: Tables, event: ev.AgentAttached) -> None:

@@ -34,13 +34,13 @@ class AgentAttached:
     address: str
     devices: tuple[OfferedDevice, ...]
     later_names: tuple[str, ...] = ()
-    """Of a first portion: names of devices that follow in events of their own. Very many are taken in by portions."""
+    """In a first portion: names of devices that follow in later events. Very many devices are attached in portions."""
     is_first: bool = True
     """Whether this is the first portion. A later one changes nothing once its stream is gone, or there is a newer."""
     key_id: str = ""
-    """Of the agent's certificate; empty without TLS."""
+    """Key id of the agent's certificate; empty without TLS."""
     stream: int = 0
-    """Number of the stream that says so; an agent that comes back has another."""
+    """Number of the reporting stream; an agent that reconnects has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Acquire:
     client_id: str
     request_id: str
     terms: LeaseTerms
-    """As the client states them, unchecked."""
+    """Terms as the client states them, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Fence:
     nonce: str = ""
     """Tokens are good with this one only; empty: as before."""
     live_lease_name: str = ""
-    """With a nonce: this lease goes on, whatever its token carries."""
+    """With a nonce: this lease continues, whatever its token contains."""
     is_reset: bool = False
     """Whether larger epochs that the agent has seen do not count."""
 

@@ -46,7 +46,7 @@ class _Idle:
         self._most = most
 
     def add(self, text: str) -> str | None:
-        """Add a group by its selector; return the one that is evicted for it."""
+        """Add a group by its selector; return the group that is evicted for it."""
         self.texts[text] = None
         return self.texts.popitem(last=False)[0] if len(self.texts) > self._most else None
 

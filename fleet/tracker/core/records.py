@@ -60,7 +60,7 @@ class TrackerLimits:
     names from others by inventing them. Sites with larger agents raise it (`fleet tracker serve --devices-per-agent`).
     """
     max_inventory_bytes: int = 64 * 1024 * 1024
-    """Of all devices together: every snapshot carries them."""
+    """Maximum size of all devices' descriptions together: every snapshot contains them."""
     max_watchers: int = 1_000
     """Streams that watch the fleet."""
     max_watchers_per_user: int = 500
@@ -196,7 +196,7 @@ class Durable:
     devices: list[DeviceEntry]
     """`lease` and `epoch` of each are set."""
     requests: list[RequestEntry]
-    """In any order."""
+    """Requests in any order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class Changes:
 
     devices: dict[str, DeviceEntry | None] = field(default_factory=dict)
     leases: dict[str, DeviceEntry | None] = field(default_factory=dict)
-    """By device name: its newest epoch and live lease."""
+    """Newest epoch and live lease, by device name."""
     requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -21,12 +21,12 @@ from fleet.tracker.core.restart import restore
 from fleet.tracker.core.tables import Tables
 
 _MOST_DUE = 4
-"""So much that is due ends at once; each lease may go to the next in line. The rest follows with the next event."""
+"""Number of due timers that fire at once; each lease may be granted again. The rest follows with the next event."""
 _MOST_EFFECTS = 8
 _MOST_CHANGES = 64
 """Limits of effects of due timers, and of changes since the last commit, after which no more timers run."""
 _LOOKED_AT = 64
-"""So many free devices are looked at in one go for one that somebody waits for."""
+"""Number of free devices examined at once for requests."""
 
 
 class TrackerState(Tables):

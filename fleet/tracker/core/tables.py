@@ -36,7 +36,9 @@ class Tables:
         self.limits = limits or TrackerLimits()
         self.devices: dict[str, DeviceEntry] = {}
         self.devices_by_agent: dict[str, dict[str, None]] = {}
-        """Names of the devices that each attached agent serves; of one that is gone, those that are not offline yet."""
+        """Names of the devices that each attached agent serves; for a disconnected one, those that are not offline
+        yet.
+        """
 
         self.streams: dict[str, int] = {}
         """Number of the stream of each attached agent."""
@@ -54,7 +56,7 @@ class Tables:
         self.matching = Matching()
         self.waiting = Waiting(self.matching)
         self.waiting_by_user: dict[str, Counter[str]] = {}
-        """Number of waiting requests of each user, by selector; "" stands for all those for a single device."""
+        """Number of waiting requests of each user, by selector; "" counts all selectors of a single device."""
 
         self.parked_by_user: Counter[str] = Counter()
         """Number of requests of each user that are expected to be repeated. They count as waiting."""

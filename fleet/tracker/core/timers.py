@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 Due = Callable[[], None]
 
 _MIN_STALE = 256
-"""So many entries that no longer count may lie in the heap, however few others there are."""
+"""Minimum number of stale entries that may remain in the heap."""
 
 
 class Timers:

@@ -29,7 +29,7 @@ class Chain:
 
     @property
     def sum(self) -> int:
-        """Of the other fields."""
+        """Checksum of the other fields."""
         return _chain_sum(self.boot, self.commits)
 
 

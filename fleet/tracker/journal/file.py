@@ -53,8 +53,9 @@ _LAST_CLOCK_MS = int(4e12)
 _CHECKPOINT_PAGES = 2_000
 """The log is folded into the file, by another thread, each time it has grown by this much [pages of 4 KiB]."""
 _MAX_LOG_PAGES = 16_000
-"""Beyond this length [pages of 4 KiB] the log is begun anew, which takes a moment without commits: where they never
-stop, folding alone never catches up with them, and the log grows."""
+"""Length [pages of 4 KiB] beyond which the log is restarted, which takes a moment without commits: checkpoints
+never catch up with continuous commits.
+"""
 
 
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)

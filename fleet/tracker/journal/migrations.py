@@ -65,7 +65,7 @@ def _with_terms(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields}
-"""By the version that they start from."""
+"""Migrations by the version that they start from."""
 
 OLDEST_VERSION = min(_STEPS)
 SCHEMA_VERSION = max(_STEPS) + 1
