@@ -89,7 +89,7 @@ class BlockingReads:
 
     def _put(self, read: Callable[[], T], limit_sec: float) -> _Read[T]:
         if self._is_closed:
-            raise DeviceClosed(f"{self._source.name} was closed while it was asked")
+            raise DeviceClosed(f"{self._source.name} was closed during a read")
         if self._thread is None:
             self._thread = threading.Thread(
                 target=_read_all, args=(self._reads,), name=f"read-{self._source.name}", daemon=True

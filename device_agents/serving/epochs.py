@@ -83,5 +83,5 @@ def _epochs(content: dict[str, object]) -> dict[str, int]:
     """
     epochs = {str(name): epoch for name, epoch in content.items() if isinstance(epoch, int)}
     if len(epochs) < len(content) or not all(0 <= epoch < EPOCHS_END for epoch in epochs.values()):
-        raise ValueError("what is no epoch stands among them")
+        raise ValueError("an entry is not an epoch")
     return epochs

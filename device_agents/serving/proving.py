@@ -233,7 +233,7 @@ class _Timer:
         bound = self._answer_bound if is_again else bound_of_row(step.row.calls * DIGEST_BYTES)
         response = await self._worker.exchange(order, left_sec, bound)
         if response.WhichOneof("kind") != "proof":
-            raise _Refuted("its worker answered something that was not asked")
+            raise _Refuted("its worker answered another request")
         kind = error_kind_from_proto(response.proof.error)
         if kind is not None:
             raise _Refuted(f"{kind.value}: {response.proof.error_message or 'no message'}")

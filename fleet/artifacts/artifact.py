@@ -142,5 +142,5 @@ def facts_from_json(text: str | bytes) -> ArtifactFacts:
         facts["loop_nests"] = tuple(written.get("loop_nests", ()))
         facts["module_kind"] = ModuleKind(written.get("module_kind", ModuleKind.FUNCTIONS))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ArtifactRefused(f"what is noted of an artifact cannot be read ({error}); build it again") from error
+        raise ArtifactRefused(f"the facts of an artifact cannot be read ({error}); build it again") from error
     return facts

@@ -418,7 +418,7 @@ class _Batch:
             DeviceFaulted: it is for another, or there is none.
         """
         if not self._in_flight or measurement.candidate_id != self._in_flight[0].trial.candidate_id:
-            raise DeviceFaulted(f"the agent of {self._device.name} answered what it was not asked")
+            raise DeviceFaulted(f"the agent of {self._device.name} answered a trial that was not next")
 
     def _note_refusal(self, measurement: Measurement) -> None:
         self.problem, self.is_fruitless = measurement.error_message or str(measurement.error), True

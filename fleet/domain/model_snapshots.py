@@ -32,6 +32,6 @@ class ModelSnapshot:
             InvalidRequest: it is.
         """
         if len(self.content) > _MOST_BYTES:
-            raise InvalidRequest(f"a snapshot of {len(self.content)} bytes is none; the most are {_MOST_BYTES}")
+            raise InvalidRequest(f"a snapshot of {len(self.content)} bytes is too large; the limit is {_MOST_BYTES}")
         if self.digest != digest_of(self.content):
             raise InvalidRequest(f"the content of snapshot {self.digest} has another digest")

@@ -118,7 +118,7 @@ def read_request(content: bytes) -> ec.EllipticCurvePublicKey:
     except Exception as error:  # the library has a dozen classes of parse errors, without a common base
         raise InvalidRequest("this is no request for a certificate; send PKCS #10, DER") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1) or not is_signed:
-        raise InvalidRequest("a certificate is asked for by a request that its key, on P-256, has signed")
+        raise InvalidRequest("a certificate request must be signed by its own key, on P-256")
     return key
 
 

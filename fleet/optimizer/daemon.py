@@ -142,7 +142,7 @@ class OptimizerDaemon:
                     is_away = False
                 except FleetError as error:
                     if not is_away:
-                        logger.warning("the library is asked again and again", extra={"error": str(error)})
+                        logger.warning("the library is unavailable, retrying", extra={"error": str(error)})
                     is_away = True
                 await asyncio.sleep(_POLL_SEC)
         finally:
@@ -161,7 +161,7 @@ class OptimizerDaemon:
                 return
             ours = {task.get_name() for task in self._running}  # now, including jobs claimed a moment ago
             if job.name in ours:  # its former claim had expired, as on a machine that slept
-                logger.warning("claim of a running job taken anew", extra={"job": job.name})
+                logger.warning("claim of a running job renewed after its expiry", extra={"job": job.name})
                 continue
             logger.info("job taken", extra={"job": job.name, "title": job.title, "trials_done": job.trials_done})
             task = asyncio.create_task(self._run(job), name=job.name)

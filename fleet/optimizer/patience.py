@@ -37,6 +37,6 @@ async def patiently(call: Callable[[], T]) -> T:
             if time.monotonic() > until_sec:
                 raise
             if not is_away:
-                logger.warning("a job's library is asked again and again", extra={"error": str(error)})
+                logger.warning("a job's library is unavailable, retrying", extra={"error": str(error)})
             is_away = True
         await asyncio.sleep(_AGAIN_SEC)

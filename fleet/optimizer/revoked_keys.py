@@ -1,6 +1,6 @@
 """Revoked keys, from the tracker: an optimizer refuses them, and ends their streams.
 
-The tracker is asked again and again. While it is away, its last list counts; before the first, all callers are refused.
+The tracker is polled. While it is unreachable, its last list counts; before the first one, all callers are refused.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -
             try:
                 await asyncio.shield(listening)
             except FleetError as error:
-                logger.warning("listening for snapshots anew", extra={"error": str(error)})
+                logger.warning("listening for snapshots again", extra={"error": str(error)})
             except asyncio.CancelledError:
                 stopping.set()
                 await asyncio.wait([listening])

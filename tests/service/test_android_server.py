@@ -62,7 +62,7 @@ async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_pa
     """Its processes are ended."""
     server = server_that(tmp_path, told="* daemon started successfully *")
 
-    with pytest.raises(DeviceUnreachable, match="told no port"):
+    with pytest.raises(DeviceUnreachable, match="reported no port"):
         await server.start(FILES, mask=0, threads=1, library_path="", device_type="cpu")
 
     assert not server.is_running

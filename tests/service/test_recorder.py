@@ -77,7 +77,7 @@ async def test_a_result_outlasts_its_library(
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         database.execute("CREATE TRIGGER away BEFORE INSERT ON records BEGIN SELECT RAISE(ABORT, 'restarting'); END")
         storing = asyncio.create_task(stored(library, tmp_path))
-        await eventually(lambda: "asked again and again" in caplog.text or storing.done())
+        await eventually(lambda: "unavailable, retrying" in caplog.text or storing.done())
         database.execute("DROP TRIGGER away")
 
     assert [each.record_id for each in await storing] == [each.id for each in library.records("w")]

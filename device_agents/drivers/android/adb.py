@@ -121,7 +121,7 @@ class Adb:
         text = await self.run("forward", "tcp:0", f"tcp:{port}", serial=serial)
         found = re.search(r"(\d{1,5})\s*$", text)
         if found is None:
-            raise DeviceUnreachable(f"adb forward: told no port, but {text[-200:]!r}")
+            raise DeviceUnreachable(f"adb forward: reported no port, but {text[-200:]!r}")
         return int(found[1])
 
     async def unforward(self, serial: str, local_port: int) -> None:

@@ -124,7 +124,7 @@ def _parse(path: Path) -> onnx.ModelProto:
     if not proto.graph.output:
         raise ImportFailed(f"{path} computes nothing: its graph has no output")
     if any(isinstance(text, bytes) for text in _names(proto.graph)):
-        raise ImportFailed(f"{path} is no ONNX model: names in it are no text")
+        raise ImportFailed(f"{path} is no ONNX model: names in it are not UTF-8")
     for tensor in proto.graph.initializer:
         _check_size(path, tensor)
     _check_versions(path, proto)
