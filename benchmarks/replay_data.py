@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.model import train
+from fleet.cost_model.model import train_model
 from fleet.cost_model.samples import Group
 
 LEAST = 60
@@ -48,7 +48,7 @@ def prepare(path: Path) -> list[Recorded]:
     groups, is_late = _groups(path)
     found: list[Recorded] = []
     for fold in range(min(_FOLDS, len(groups))):
-        model = train([group for number, group in enumerate(groups) if number % _FOLDS != fold])
+        model = train_model([group for number, group in enumerate(groups) if number % _FOLDS != fold])
         for number in range(fold, len(groups), _FOLDS):
             group = groups[number]
             found.append(

@@ -64,7 +64,7 @@ class Experts:
         return np.stack([part.values(candidates, level) for part, level in zip(self.parts, levels, strict=True)])
 
 
-def train(lessons: Sequence[Lesson], folds: Sequence[int], *, seed: int) -> tuple[Experts, ...]:
+def train_experts(lessons: Sequence[Lesson], folds: Sequence[int], *, seed: int) -> tuple[Experts, ...]:
     """Fit experts for each fold, to all lessons except the held-out ones."""
     by_part = [part.fit(lessons, folds, seed=seed) for part in PARTS]
     return tuple(Experts(parts=parts) for parts in zip(*by_part, strict=True))

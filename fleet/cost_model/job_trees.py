@@ -59,10 +59,10 @@ def learn(records: Sequence[Observation], *, seed: int = 0) -> bytes | None:
         best[record.workload] = min(best.get(record.workload, math.inf), record.run_sec)
     scores = np.array([_score(record, best) for record in usable], np.float32)
     counts = np.array([DISTURBED_WEIGHT if record.is_disturbed else 1.0 for record in usable], np.float32)
-    return train([record.features for record in usable], scores, counts=counts, seed=seed)
+    return fit_trees([record.features for record in usable], scores, counts=counts, seed=seed)
 
 
-def train(
+def fit_trees(
     features: Sequence[Features],
     scores: NDArray[np.float32],
     *,

@@ -110,11 +110,11 @@ class CostModel:
         )
 
 
-def train(groups: Sequence[Group], *, seed: int = 0) -> CostModel:
+def train_model(groups: Sequence[Group], *, seed: int = 0) -> CostModel:
     """Fit a model to groups of at least two workloads."""
     lessons = [experts.lesson_of(group) for group in groups]
     folds = _folds(groups, seed)
-    members = experts.train(lessons, folds, seed=seed)
+    members = experts.train_experts(lessons, folds, seed=seed)
     by_set, by_device = residuals(groups, lessons)
     honest = []
     for group, lesson, fold in zip(groups, lessons, folds, strict=True):

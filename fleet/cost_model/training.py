@@ -38,7 +38,7 @@ def train_snapshot(samples: Iterable[Observation], *, seed: int = 0) -> Snapshot
         raise InvalidRequest(
             f"{workloads} workloads with at least {LEAST_SAMPLES} real samples; at least {_LEAST_WORKLOADS} are needed"
         )
-    model = models.train(groups, seed=seed)
+    model = models.train_model(groups, seed=seed)
     metrics = {
         "workloads": float(workloads),
         "samples": float(sum(len(group) for group in groups)),

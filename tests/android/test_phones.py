@@ -350,7 +350,7 @@ async def test_opencl_kernels_run_on_a_phone(host: AdbHost, rpc_dir: Path, tmp_p
 
 
 def build_opencl_matmul(folder: Path) -> bytes:
-    """As a user does for a phone's GPU: the host part needs no NDK."""
+    """Build a matrix product for a phone's GPU as a user does: the host part needs no NDK."""
     words = ["build", "matmul-48", "--untuned", "--target", json.dumps(OPENCL), "-o", str(folder / "matmul.so")]
     fleet = Path(sys.executable).with_name("fleet")
     subprocess.run([fleet, *words], check=True, timeout=100, capture_output=True)

@@ -69,7 +69,7 @@ def has_drifted(result: measurement_pb2.Measurement) -> bool:
 
 @pytest.mark.parametrize("kind", ["cpp", "python"])
 async def test_it_is_in_the_record_and_in_the_telemetry(kind: str, tmp_path: Path, matmul: bytes) -> None:
-    """With the server that TVM's package brings as with one in C++."""
+    """The record and the telemetry have it with TVM's own server, and with one in C++."""
     with serve_rpc(kind, tmp_path / "server") as server:
         async with serve_bench(tmp_path / "state", config_of(server.address)) as bench:
             (result,) = await measure(bench.holding(epoch=1, device=DEVICE), matmul)

@@ -49,7 +49,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 @settings(max_examples=30)
 @given(histories())
 def test_nothing_is_found_where_nothing_went_wrong(history: list[Event]) -> None:
-    """Whatever the order of leases, and whichever runs were cut off."""
+    """No violation is found for any order of leases and any interrupted runs."""
     assert [] == check(history)
 
 
@@ -162,7 +162,7 @@ def test_a_fault_planted_in_a_long_history_is_found(
 
 
 def test_a_log_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    """With the place of each line; half a line, of a process that was killed, does not count."""
+    """Each line is read with its place; half a line, of a process that was killed, does not count."""
     log = Log(tmp_path / "a.jsonl", "a")
     log.write(What.BEGIN, device="a", lease="leases/1", epoch=3, run="r", is_alone=False)
     log.write(What.CALM, names=["client-0"])

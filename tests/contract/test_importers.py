@@ -134,7 +134,7 @@ def read(importer: Importer, path: Path) -> Model:
 
 
 def test_a_name_leads_to_one_importer(member: Member) -> None:
-    """By its ending or its prefix; errors list its forms."""
+    """The ending or prefix of a name selects the importer; errors list its forms."""
     one = member.importer
     assert bool(one.suffix) != bool(one.prefix)
     assert one.matches(f"{one.prefix}model{one.suffix}")

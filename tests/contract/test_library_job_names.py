@@ -65,7 +65,7 @@ def test_the_newest_come_first_while_others_write(url: str) -> None:
 
 
 def test_where_there_is_no_library_none_is_made(tmp_path: Path) -> None:
-    """Nor is its folder."""
+    """The folder of a missing library is not created either."""
     assert [] == newest_jobs(str(tmp_path / "none" / "library.sqlite"), 9)
     assert [] == newest_jobs(f"sqlite:///{tmp_path}/library.sqlite", 9)
     assert {} == contents(tmp_path)

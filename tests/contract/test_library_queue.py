@@ -403,7 +403,7 @@ def test_an_optimizer_that_was_cut_off_comes_back(library: Library, url: str) ->
 
 @pytest.mark.parametrize("content", [b"", bytes(range(256)) * (5 << 12) + b"end"], ids=["empty", "large"])
 def test_a_models_file_comes_out_as_it_went_in(library: Library, tmp_path: Path, content: bytes) -> None:
-    """Whatever its size, and folders of models have empty ones; twice the same is kept once."""
+    """Files of any size come back, even empty ones, which folders of models contain; equal files are stored once."""
     (tmp_path / "in").write_bytes(content)
 
     first, again = (library.model_files.add(tmp_path / "in") for _ in range(2))
@@ -432,7 +432,7 @@ def test_others_write_while_a_large_file_is_stored(library: Library, tmp_path: P
 
 
 def test_a_file_whose_upload_was_killed_is_completed_by_the_next(library: Library, url: str, tmp_path: Path) -> None:
-    """Whichever part it lacks."""
+    """The next upload of the file adds any missing part."""
     content = bytes(range(256)) * (5 << 12)
     (tmp_path / "in").write_bytes(content)
     digest = library.model_files.add(tmp_path / "in")

@@ -386,7 +386,7 @@ async def test_what_is_trained_predicts_where_it_is_read(library: Library, pool:
 
 @pytest.mark.slow
 async def test_a_model_that_cannot_be_judged_is_not_used(library: Library, pool: Threads) -> None:
-    """With few workloads none is left to compare on; the snapshot is kept, and the one in use stays."""
+    """There are too few workloads to compare on; the snapshot is stored, and the one in use stays."""
     fill(library, workloads=4)
     trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
 

@@ -273,7 +273,7 @@ def test_a_rule_leaves_other_functions_and_targets_to_others(made: Made) -> None
 
 
 def test_an_installed_rule_comes_before_ours(installed: None) -> None:
-    """For the functions that it has a space for; a job's first proposals are its schedules."""
+    """It precedes ours for the functions that it has a space for; a job's first proposals are its schedules."""
     workload = workload_of(of_tensors(transpose), name="transpose")
 
     proposals = propose(ProposeTask(mod_json=workload.mod_json, target=HOST, count=2))

@@ -51,7 +51,7 @@ async def test_what_was_put_is_found_whole(store: ArtifactStore) -> None:
 
 
 async def test_what_was_not_put_is_not_found(store: ArtifactStore) -> None:
-    """None, not an error."""
+    """The result is None, not an error."""
     assert await store.find(digest_of(b"never"), "me") is None
 
 

@@ -64,7 +64,7 @@ class EmulatedFabric:
 
     @property
     def pid(self) -> int:
-        """Of the simulation, for tests that stop it."""
+        """Process id of the simulation, for tests that stop it."""
         if self._process is None:
             raise RuntimeError("nothing was loaded")
         return self._process.pid

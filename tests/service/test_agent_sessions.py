@@ -366,7 +366,7 @@ async def test_leases_of_a_replaced_tracker_are_over(bench: Bench) -> None:
 
 
 async def test_ending_while_the_worker_starts_leaves_nothing(bench: Bench) -> None:
-    """Half a start is finished and ended, whenever the end comes."""
+    """A partial start is completed and ended, whenever the session's end arrives."""
     for epoch in range(1, 11):
         holder = bench.holding(epoch=epoch)
         opening = asyncio.create_task(holder.open())

@@ -56,7 +56,7 @@ async def test_it_is_refused_with_the_reason_and_nothing_is_sent(
 
 
 async def test_loading_what_does_not_fit_says_at_once_what_to_build_instead(tmp_path: Path) -> None:
-    """Before anything runs: by the board's name where the device is one, else by its target."""
+    """The message comes before anything runs, with the board's name if the device is one, else its target."""
     path = library(tmp_path, 62).path
     board = device_pb2.Inventory()
     board.CopyFrom(PI4)

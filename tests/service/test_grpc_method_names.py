@@ -56,7 +56,7 @@ def test_versions_that_take_all_names_in_one_loop_are_known(version: str, expect
 
 
 async def test_a_method_that_is_not_there_is_said_so(address: str) -> None:
-    """At once, as newer clients of an older server expect."""
+    """The error comes at once, as newer clients of an older server expect."""
     async with rpc.make_channel(address, SECRET) as channel:
         for path in ("/fleet.v1.FleetService/NotYetWritten", "/fleet.v2.FleetService/GetFleet"):
             call = channel.calls.unary_unary(path)

@@ -139,7 +139,7 @@ def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words:
 
 
 def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
-    """With their fleet."""
+    """The list shows the fleet of each."""
     with Library.open(path) as library:
         none = fleet("optimizer", "list", "--library", path)[2]
         name = library.queue.register(tracker="boards:9290", holder="me@here")
@@ -152,7 +152,7 @@ def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
 
 
 def test_an_optimizer_serves_no_other_machine_unasked(path: str) -> None:
-    """As a tracker, and as an agent."""
+    """Listening for other machines needs an option, as for a tracker and an agent."""
     code, _, err = fleet("optimizer", "serve", "--port", "0", "--host", "0.0.0.0", "--library", path)
 
     assert code == 2

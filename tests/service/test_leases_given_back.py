@@ -168,7 +168,9 @@ async def test_no_model_has_a_static_schedule_that_failed(tmp_path: Path) -> Non
 
 
 async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -> None:
-    """From the first static schedule to the comparison of the whole model; others measure meanwhile."""
+    """No device is held from the first static schedule to the comparison of the whole model; others measure
+    meanwhile.
+    """
     async with bench(tmp_path) as job:
         await job.loop.measure_static()
         await job.loop.measure_untuned()

@@ -352,7 +352,7 @@ async def test_a_device_without_a_fabric_takes_no_bitstream(board: Board, tmp_pa
 
 
 def test_a_zynq_is_found_by_its_device_tree(tmp_path: Path) -> None:
-    """Either family, and then it is no mere CPU."""
+    """Boards of either family are found, and are not served as a mere CPU."""
     assert ZynqDriver.find(tmp_path) == []
     for number, family in enumerate(("xlnx,zynq-7000", "xlnx,zynqmp")):
         root = make_zynq_root(tmp_path / str(number), family=family)

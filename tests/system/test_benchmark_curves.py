@@ -39,7 +39,7 @@ def test_the_mean_over_layers_is_geometric() -> None:
 
 
 def test_plots_show_every_curve() -> None:
-    """As letters in a terminal, as lines of a well-formed picture with a plot for each layer."""
+    """Curves are letters in a terminal, and lines of a well-formed picture with a plot for each layer."""
     curves, lines = {"random": [0.2, 0.4], "ours": [0.8, 1.0]}, {"ONNX Runtime": 0.9, "PyTorch": 0.5}
     panels = [Panel(title=title, curves=curves, lines=lines) for title in ("a < b", "b", "c", "d", "mean")]
 

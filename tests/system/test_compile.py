@@ -82,7 +82,7 @@ def test_a_pytorch_module_is_compiled_for_its_example_inputs(no_records: str) ->
 
 
 def test_what_cannot_be_compiled_is_said_to_be_so(two_heads: Path, tmp_path: Path) -> None:
-    """Before anything is started."""
+    """The error comes before anything is started."""
     with pytest.raises(ImportFailed, match="there is no model file"):
         fleet.compile(tmp_path / "none.onnx")
     with pytest.raises(InvalidRequest, match="NoneType is no model"):

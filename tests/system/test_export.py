@@ -47,7 +47,7 @@ def inputs(seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_an_exported_model_answers_as_onnx_runtime(model: LoadedModel, two_heads: Path) -> None:
-    """By position and by name, several outputs in the model's order, from memory of any alignment."""
+    """Inputs by position and by name work, from memory of any alignment, and several outputs keep the model's order."""
     image, gain = inputs()
     image.flags.writeable = False
     means, peaks = model(image, gain=gain)
@@ -95,7 +95,7 @@ def test_a_model_checks_itself(model: LoadedModel) -> None:
 
 
 def test_threads_are_those_of_the_manifest_unless_told_otherwise(exported: Exported) -> None:
-    """In each Python thread, for TVM keeps one pool for each."""
+    """The number holds in each Python thread, because TVM keeps one pool for each."""
     import tvm_ffi
 
     fleet.runtime.load(exported.path)  # with it TVM's runtime, which registers the function
@@ -272,7 +272,7 @@ def test_the_command_says_what_it_made(two_heads: Path, tmp_path: Path) -> None:
 
 
 def test_what_no_schedule_fits_is_named(tmp_path: Path) -> None:
-    """As `fleet build` and `fleet tune` do: a running sum is a scan, which runs as plain loops."""
+    """The export names it as `fleet build` and `fleet tune` do: a running sum is a scan, which runs as plain loops."""
     values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 64]) for name in "xy"}
     axis = numpy_helper.from_array(np.array(1), "axis")
     graph = helper.make_graph(

@@ -142,7 +142,7 @@ def test_every_command_with_data_is_in_the_reference() -> None:
 
 
 def test_the_owners_facts_are_in_the_provenance(documents: dict[str, dict[str, Any]]) -> None:
-    """As agent.yaml has them."""
+    """The provenance has the facts as written in agent.yaml."""
     assert documents["time"]["provenance"]["facts"] == {"rack": {"unit": 3}}
 
 

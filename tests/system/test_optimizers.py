@@ -237,7 +237,7 @@ def test_a_tune_is_watched_where_an_optimizer_runs(
 
 
 def times(workloads: Sequence[Mapping[str, float]]) -> dict[tuple[object, str], float]:
-    """Of each workload, by its name, the best time and that without a schedule."""
+    """Return the best time of each workload, and that without a schedule, by name."""
     return {(item["name"], key): item[key] for item in workloads for key in ("best_sec", "untuned_sec")}
 
 

@@ -64,7 +64,7 @@ def test_a_workload_that_was_never_seen_is_ranked(snapshot: Snapshot) -> None:
 
 
 def test_a_value_is_the_mean_of_its_parts(snapshot: Snapshot) -> None:
-    """So that a benchmark can leave each of them out."""
+    """A benchmark can thus leave out each part."""
     model, features = snapshot.model, [one.features for one in made_up(100)]
     frame = model.frame(features)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cross.targets.target import parse_target
-from fleet.cost_model.job_trees import train
+from fleet.cost_model.job_trees import fit_trees
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_for
 from fleet.cost_model.prediction import condition
@@ -26,7 +26,7 @@ def made_up(count: int) -> list[np.ndarray]:
 def own_trees(features: list[np.ndarray]) -> bytes:
     """Return trees that learnt: the more of the first column, the faster."""
     first = np.array([one[:, 0].max() for one in features])
-    return train(features, (first / first.max()).astype(np.float32))
+    return fit_trees(features, (first / first.max()).astype(np.float32))
 
 
 def test_scores_are_positive_and_the_same_every_time() -> None:
