@@ -62,7 +62,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Return those that still run; one that only waits to be reaped by its parent does not."""
+    """Return the processes that still run, without zombies."""
     return [process for process in processes if _is_alive(process)]
 
 

@@ -41,7 +41,7 @@ def times_table(times: Mapping[str, float]) -> Table:
 
 
 def times_line(times: Mapping[str, float]) -> str:
-    """Return them as one line."""
+    """Return the whole model's times as one line."""
     return "the whole model: " + ", ".join(f"{name} {time_text(ms / 1e3)}" for name, ms in times.items())
 
 

@@ -44,7 +44,7 @@ async def get_fleet(channel: Channel) -> int:
 
 
 class Answering:
-    """Has no devices."""
+    """A fleet service that answers with an empty fleet."""
 
     async def get_fleet(self, request: object, context: object) -> fleet_service_pb2.GetFleetResponse:
         return fleet_service_pb2.GetFleetResponse()

@@ -258,7 +258,7 @@ def test_a_model_that_needs_features_of_another_cpu_is_refused() -> None:
     with pytest.raises(ArtifactRefused, match="CPU features that this machine lacks: avx2"):
         check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset({"sse4_2"}))
     check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset({"sse4_2", "avx2"}))
-    check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset())  # a system that does not tell
+    check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset())  # a system that does not report them
 
 
 def test_a_model_of_another_tvm_is_refused() -> None:
