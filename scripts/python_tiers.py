@@ -68,7 +68,9 @@ def find_python(version: str) -> Path | None:
 
 def run_pythons() -> int:
     """Run the quick tests on each newer Python, each in its own environment."""
-    extras = ",".join(extra for extra in ("tune", "compare", "cross", "cuda", "cuda-build", "postgres", "dask", "dev"))
+    extras = ",".join(
+        extra for extra in ("tune", "tflite", "compare", "cross", "cuda", "cuda-build", "postgres", "dask", "dev")
+    )
     failed = 0
     for version in PYTHONS:
         python = find_python(version)

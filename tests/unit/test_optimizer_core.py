@@ -26,7 +26,8 @@ def test_a_candidate_goes_through_its_stages() -> None:
     """A candidate is proposed, built, measured, stored, checked, and then the best: each step has its effect."""
     job = Script()
 
-    assert job.feed(ev.Proposed("w", proposals("a", trace="trace"))) == [ev.Build("w", proposals("a", trace="trace"))]
+    made = proposals("a", trace="trace")
+    assert [effect.proposals for effect in find(job.feed(ev.Proposed("w", made)), ev.Build)] == [made]
     assert job.feed(ev.Built("w", "a", build("a"))) == []
     (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
     assert isinstance(measure, ev.Measure)
