@@ -31,7 +31,7 @@ class Effort:
 
     @property
     def tunes(self) -> bool:
-        """Whether anything is tuned."""
+        """True if anything is tuned."""
         return self.trials is not None or self.minutes is not None
 
 

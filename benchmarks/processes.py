@@ -79,7 +79,7 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if it has not ended yet."""
         return self._process.poll() is None
 
     def kill(self, *, with_children: bool) -> None:

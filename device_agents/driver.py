@@ -38,7 +38,7 @@ MAX_DEVICES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether a device can take a lease."""
+    """True if a device can take a lease."""
 
     is_healthy: bool = True
     reason: str = ""
@@ -68,10 +68,10 @@ class WorkerSpec:
     """Files and directories that it reads in addition to the system's, Python's, and those in `settings`."""
 
     needs_network: bool = False
-    """Whether its device is reached over the network, that of this machine included."""
+    """True if its device is reached over the network, that of this machine included."""
 
     needs_owner: bool = False
-    """Whether it has to be the agent's user, to map registers or memory that belong to root."""
+    """True if it has to be the agent's user, to map registers or memory that belong to root."""
 
     limits_address_space: bool = True
     """False where the runtime reserves terabytes of address space, as CUDA does; resident memory is limited anyway."""
@@ -91,7 +91,7 @@ class ProgramOrder:
     """Describes the registers that artifacts can use; empty: none."""
 
     is_partial: bool = False
-    """Whether it replaces only a part of the loaded design."""
+    """True if it replaces only a part of the loaded design."""
 
     force: bool = False
     """Load it even when it is loaded already."""
@@ -311,7 +311,7 @@ class Driver(ABC):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a worker that was started after `prepare` is still usable; if not, the session replaces it."""
+        """True if a worker that was started after `prepare` is still usable; if not, the session replaces it."""
         return True
 
     def learn(self, error: ErrorKind | None, message: str) -> None:  # noqa: B027 - most drivers see for themselves

@@ -65,7 +65,7 @@ class Seen:
     """The board's address that our connection reached."""
 
     is_foreign: bool
-    """Whether the agent's folder holds files that are not a bundle."""
+    """True if the agent's folder holds files that are not a bundle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Start:
     """An agent.yaml to bring along."""
 
     with_systemd: bool | None = None
-    """Whether to start the agent as a systemd service; None: if the user's systemd is available."""
+    """True if to start the agent as a systemd service; None: if the user's systemd is available."""
 
     token: str = ""
     """Token for joining the tracker's fleet, if the agent has not joined. It is not stored on the board."""

@@ -185,7 +185,7 @@ class _Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the worker is alive and without a task. Its pipe ends when it dies; the fork server reports that a
+        """True if the worker is alive and without a task. Its pipe ends when it dies; the fork server reports that a
         moment later.
         """
         return self.process.is_alive() and not self.connection.poll()

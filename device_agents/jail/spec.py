@@ -28,7 +28,7 @@ class JailSpec:
     """Size of its /dev/shm."""
 
     has_network: bool = False
-    """Whether its device is reached over the network."""
+    """True if its device is reached over the network."""
 
     uid: int = 0
     """The worker's own user; 0: the agent's."""
@@ -37,7 +37,7 @@ class JailSpec:
     """Those of the device files."""
 
     keeps_raw_io: bool = False
-    """Whether it maps the machine's memory."""
+    """True if it maps the machine's memory."""
 
     cgroup: str = ""
     """Directory of its own cgroup; empty: none."""

@@ -148,7 +148,7 @@ class _Read(Generic[T]):
     answer: concurrent.futures.Future[T] = field(default_factory=concurrent.futures.Future)
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
     is_missed: bool = False
-    """Whether it has been logged as late."""
+    """True if it has been logged as late."""
 
 
 def _read_all(reads: SimpleQueue[_Read[Any] | None]) -> None:

@@ -37,7 +37,7 @@ class Fence:
     """With a nonce: the lease that continues."""
 
     is_reset: bool = False
-    """Whether larger epochs seen before are discarded."""
+    """True if larger epochs seen before are discarded."""
 
 
 class Admission:

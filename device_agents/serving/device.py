@@ -49,7 +49,7 @@ class ServedDevice:
 
         self.reference = ReferenceTimes(driver.reference_limit, is_costly=driver.serves_one_worker)
         self.is_agent_apart = False
-        """Whether the agent runs on other processors than the kernels."""
+        """True if the agent runs on other processors than the kernels."""
 
         self._killed: list[WorkerHandle] = []
         """Recently killed workers. The device takes no lease until all of them are gone."""
@@ -90,7 +90,7 @@ class ServedDevice:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether times are simulated, so that nothing can disturb them."""
+        """True if times are simulated, so that nothing can disturb them."""
         described = self._as_described()
         return described is not None and described.is_simulated
 

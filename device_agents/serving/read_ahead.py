@@ -33,7 +33,7 @@ class ReadAhead(Generic[T]):
 
     @property
     def are_there(self) -> bool:
-        """Whether the next message, or the end, has arrived."""
+        """True if the next message, or the end, has arrived."""
         return not self._queue.empty()
 
     async def next(self) -> T | None:

@@ -39,7 +39,7 @@ class TrackerClock:
         self._offset_sec: float | None = None
         self._is_restarted = True
         self.is_doubtful = False
-        """Whether a message contradicts earlier ones. The old estimate serves until the tracker has answered again:
+        """True if a message contradicts earlier ones. The old estimate serves until the tracker has answered again:
         under it leases end too early, never too late.
         """
 

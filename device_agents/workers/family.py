@@ -81,12 +81,12 @@ class Family:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the keeper lives, so that no orphan of this worker was reparented to the agent."""
+        """True if the keeper lives, so that no orphan of this worker was reparented to the agent."""
         return self._burial is None and (self.keeper is None or linux.is_running(self.keeper.pid))
 
     @property
     def is_worker_gone(self) -> bool:
-        """Whether the worker has ended, even with an unknown status."""
+        """True if the worker has ended, even with an unknown status."""
         return _is_gone(self.worker)
 
     def members(self, at_most: int | None = None) -> list[int]:

@@ -30,7 +30,7 @@ class Ledger:
         self._written: list[tuple[int, int]] = []
 
     def exists(self) -> bool:
-        """Whether an earlier agent used this folder."""
+        """True if an earlier agent used this folder."""
         return self._path.exists()
 
     def keep(self, processes: Iterable[linux.Process]) -> None:

@@ -80,7 +80,7 @@ class WorkerPool:
         """
         self._directory = directory
         self._is_ours = False
-        """Whether the directory is known to hold only our files."""
+        """True if the directory is known to hold only our files."""
         self._preloads = sorted(set(preloads))
         self.limits = limits
         self._restarts = restarts

@@ -127,7 +127,7 @@ class Fleet:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the tracker answers now."""
+        """True if the tracker answers now."""
         return self._stream is not None and self._stream.is_up
 
     @property

@@ -96,7 +96,7 @@ class Device:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call of this process is under way."""
+        """True if a call of this process is under way."""
         return self._session.is_busy
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:

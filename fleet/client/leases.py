@@ -80,7 +80,7 @@ class HeldLease:
 
     @property
     def is_at_its_longest(self) -> bool:
-        """Whether no renewal can extend it further."""
+        """True if no renewal can extend it further."""
         return 0 < self.lease.ends_at_sec == self.lease.expires_at_sec
 
     def remaining_sec(self) -> float:

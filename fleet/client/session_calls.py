@@ -70,7 +70,7 @@ class SessionCalls:
         """
         self._header_name = header
         self.is_open = False
-        """Whether anything has been called yet."""
+        """True if anything has been called yet."""
 
         self.is_closed = False
         """Set when the device is given back: nothing more may be called."""
@@ -86,7 +86,7 @@ class SessionCalls:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is in progress."""
+        """True if a call is in progress."""
         return bool(self._under_way)
 
     def cancel(self) -> None:

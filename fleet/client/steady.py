@@ -353,7 +353,7 @@ class _Batch:
 
         self.notice = ""
         self.is_fruitless = False
-        """Whether a new lease alone would not solve the problem."""
+        """True if a new lease alone would not solve the problem."""
 
     async def results(self) -> AsyncGenerator[tuple[QueuedTrial, Measurement], None]:
         """Yield trials with their results. Those in flight at the end go back into the queue."""

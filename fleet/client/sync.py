@@ -94,7 +94,7 @@ class Fleet(Blocking[aio.Fleet]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the tracker answers now."""
+        """True if the tracker answers now."""
         return self._inner.is_connected
 
     @property

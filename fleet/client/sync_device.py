@@ -51,7 +51,7 @@ class Device(Blocking[aio_device.Device]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call of this process is under way."""
+        """True if a call of this process is under way."""
         return self._inner.is_busy
 
     open = blocking(aio_device.Device.open)

@@ -86,7 +86,7 @@ class TrialQueue:
 
     @property
     def is_final(self) -> bool:
-        """Whether no more trials will be added."""
+        """True if no more trials will be added."""
         return not self._idle_sec
 
     def fail_all(self, error: BaseException) -> None:

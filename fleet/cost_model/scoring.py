@@ -60,7 +60,7 @@ class Ranker:
 
     @property
     def is_blind(self) -> bool:
-        """Whether there is no model to score with."""
+        """True if there is no model to score with."""
         return self._shared is None and self._own is None
 
     def score(self, features: Sequence[Features]) -> NDArray[np.float64]:

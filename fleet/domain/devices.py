@@ -9,7 +9,7 @@ from fleet.base.text import sanitize
 
 
 class DeviceState(enum.StrEnum):
-    """Whether a device can be leased now. The names are those of fleet.v1.DeviceState without their prefix."""
+    """True if a device can be leased now. The names are those of fleet.v1.DeviceState without their prefix."""
 
     AVAILABLE = "AVAILABLE"
     LEASED = "LEASED"

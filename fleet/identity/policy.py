@@ -20,7 +20,7 @@ class Rule:
     own_only: frozenset[Role] = frozenset()
     """Members of these roles may act only on objects of their own key; see `check_owner`."""
     is_audited: bool = False
-    """Whether calls, refused ones too, are written to the tracker's audit log: it changes something there."""
+    """True if calls, refused ones too, are written to the tracker's audit log: it changes something there."""
     hidden: frozenset[str] = frozenset()
     """Fields of the request that the log must not show."""
 

@@ -31,7 +31,7 @@ class Conditions:
 
     strategy: str = DEFAULT_STRATEGY
     uses_model: bool = True
-    """Whether the cost model chooses among found candidates."""
+    """True if the cost model chooses among found candidates."""
 
     has_prior: bool = False
     """There is a model of such targets, so that the job needs no trees of its own."""

@@ -275,7 +275,7 @@ class JobRun:
 
     @property
     def _shares_cores(self) -> bool:
-        """Whether search and builds disturb the device."""
+        """True if search and builds disturb the device."""
         return self.inventory.host_fingerprint in self.builders.hosts
 
     def _conditions(self, job: Job, end: _End) -> Conditions:

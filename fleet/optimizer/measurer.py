@@ -36,7 +36,7 @@ class Measurer:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the last candidate did not crash."""
+        """True if the last candidate did not crash."""
         return not self._errors_in_a_row
 
     async def measure(

@@ -226,7 +226,7 @@ class OpenJob:
 
     @property
     def _gives_back(self) -> bool:
-        """Whether others may need the device while this job only searches: not if the fleet is its own."""
+        """True if others may need the device while this job only searches: not if the fleet is its own."""
         return self.shop.client is not None or self.options.tracker is not None
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:

@@ -159,7 +159,7 @@ class _Tiles:
     j: LoopRV
     channels: LoopRV
     is_whole: bool
-    """Whether tiles end where its rows end."""
+    """True if tiles end where its rows end."""
 
 
 def _begin(schedule: Schedule, names: Mapping[WinogradStage, str], product: Product, tile: Tile | None) -> _Blocks:

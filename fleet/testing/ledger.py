@@ -16,7 +16,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.is_busy = False
-        """Whether nothing may be written now."""
+        """True if nothing may be written now."""
         self._boot = 0
         self._devices: dict[str, DeviceEntry] = {}
         self._leases: dict[str, DeviceEntry] = {}

@@ -39,7 +39,7 @@ class AuditLog:
         """Without a buffer: a write refused by a full disk is not repeated at the close, which would fail as well."""
 
         self._is_torn = False
-        """Whether the last line lacks its end."""
+        """True if the last line lacks its end."""
 
         self._size_bytes = 0
         self._allowance = _BURST

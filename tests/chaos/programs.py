@@ -57,7 +57,7 @@ class Program:
         self._stop_codes = stop_codes
         self._process: asyncio.subprocess.Process | None = None
         self.is_wanted = False
-        """Whether it should run now."""
+        """True if it should run now."""
         self._watching: asyncio.Task[None] | None = None
 
     @property

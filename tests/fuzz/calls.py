@@ -25,7 +25,7 @@ class Aborted(Exception):
     def __init__(self, code: grpc.StatusCode, details: str, *, is_documented: bool) -> None:
         super().__init__(f"{code.name}: {details}")
         self.is_documented = is_documented
-        """Whether one of our errors did."""
+        """True if one of our errors did."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class Crowded(Attentive):
     def __init__(self, folder: Path, device: SteadyDevice, turns: Turns) -> None:
         super().__init__(folder, device, turns)
         self.looked_on: list[bool] = []
-        """Whether the engine still looked when the other job measured."""
+        """True if the engine still looked when the other job measured."""
 
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -107,7 +107,7 @@ class PhoneServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the adb command that runs the server is still alive."""
+        """True if the adb command that runs the server is still alive."""
         return self._process is not None and self._process.returncode is None
 
     async def put(self, files: ServerFiles, free_bytes: int | None) -> None:

@@ -72,7 +72,7 @@ class OpenClDevice:
 
     @property
     def has_fp16(self) -> bool:
-        """Whether kernels can compute in half precision."""
+        """True if kernels can compute in half precision."""
         return "cl_khr_fp16" in self.extensions
 
 

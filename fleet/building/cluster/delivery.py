@@ -55,7 +55,7 @@ class Delivered:
     """Result of a delivery."""
 
     is_put: bool
-    """Whether the agent has all of them."""
+    """True if the agent has all of them."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     """Contents by digest, if the agent does not have all of them."""

@@ -24,7 +24,7 @@ class Member:
     """Versions of the packages that have to match those of its users."""
 
     is_usable: bool
-    """Whether its versions equal those of this process."""
+    """True if its versions equal those of this process."""
 
 
 async def members(cluster: ClusterAddress, timeout_sec: float) -> list[Member]:

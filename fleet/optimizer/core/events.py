@@ -178,7 +178,7 @@ class MeasureEnded:
     """Time since its start, without waits for a lost device [s]."""
 
     is_suspected: bool = False
-    """Whether so many consecutive candidates crashed that the rest was not sent: the device has to be probed first."""
+    """True if so many consecutive candidates crashed that the rest was not sent: the device has to be probed first."""
 
 
 @dataclass(frozen=True, slots=True)

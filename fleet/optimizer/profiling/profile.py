@@ -75,7 +75,7 @@ class ProfiledOperator:
 
     @property
     def is_slower_in_place(self) -> bool:
-        """Whether it takes clearly longer in the model."""
+        """True if it takes clearly longer in the model."""
         if self.alone_min_sec is None:
             return False
         return self.in_place_min_sec > max(SLOWER_IN_PLACE * self.alone_min_sec, self.alone_min_sec + self.call_sec)

@@ -31,7 +31,7 @@ class Trained:
 
     snapshot: NewSnapshot
     is_not_worse: bool
-    """Whether it is not worse than the snapshot in use, on workloads that neither has seen; False if there are too
+    """True if it is not worse than the snapshot in use, on workloads that neither has seen; False if there are too
     few to tell.
     """
 

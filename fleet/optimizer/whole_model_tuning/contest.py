@@ -73,7 +73,7 @@ class Placed:
 
     @property
     def is_slower_in_place(self) -> bool:
-        """Whether even the chosen schedule takes clearly longer in the model than alone."""
+        """True if even the chosen schedule takes clearly longer in the model than alone."""
         return math.inf > self.median_sec(self.chosen) and is_slower(self.median_sec(self.chosen), self.chosen)
 
 

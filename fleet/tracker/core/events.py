@@ -36,7 +36,7 @@ class AgentAttached:
     later_names: tuple[str, ...] = ()
     """In a first portion: names of devices that follow in later events. Very many devices are attached in portions."""
     is_first: bool = True
-    """Whether this is the first portion. A later one changes nothing once its stream is gone, or there is a newer."""
+    """True if this is the first portion. A later one changes nothing once its stream is gone, or there is a newer."""
     key_id: str = ""
     """Key id of the agent's certificate; empty without TLS."""
     stream: int = 0
@@ -206,7 +206,7 @@ class Fence:
     live_lease_name: str = ""
     """With a nonce: this lease continues, whatever its token contains."""
     is_reset: bool = False
-    """Whether larger epochs that the agent has seen do not count."""
+    """True if larger epochs that the agent has seen do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class Granted:
     client_id: str
     lease: LeaseEntry
     is_repeat: bool = False
-    """Whether the client repeated a request that was granted before."""
+    """True if the client repeated a request that was granted before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class DeviceEntry:
 
     @property
     def can_serve(self) -> bool:
-        """Whether it can be granted now."""
+        """True if it can be granted now."""
         return self.is_attached and self.is_healthy and self.lease is None
 
     @property

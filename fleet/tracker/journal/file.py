@@ -78,7 +78,7 @@ class Journal:
         self._log_pages = 0
         """Length of the log when it was folded last."""
         self.is_busy = False
-        """Whether nothing may be written now. It is set by `write`, and over after some milliseconds."""
+        """True if nothing may be written now. It is set by `write`, and over after some milliseconds."""
 
     def open(self, now: float) -> Durable:
         """Open or create the file, count this start, and return its content.

@@ -30,7 +30,7 @@ class Mark:
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether the machine has not been booted since, so that no commit can be lost to a power cut."""
+        """True if the machine has not been booted since, so that no commit can be lost to a power cut."""
         return self.machine == machine_fingerprint()
 
 
