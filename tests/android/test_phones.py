@@ -243,7 +243,7 @@ async def test_a_dead_adb_server_is_started_again(host: AdbHost, rpc_dir: Path, 
     assert "UNSPECIFIED" == kind_of(back), back.error_message
 
 
-async def test_phones_that_cannot_be_used_say_what_to_do(host: AdbHost, rpc_dir: Path, tmp_path: Path) -> None:
+async def test_unusable_phones_are_listed_with_the_remedy(host: AdbHost, rpc_dir: Path, tmp_path: Path) -> None:
     """Unauthorized, offline and full phones, and those without tvm_rpc or with one for another machine, are listed with
     the reason.
     """

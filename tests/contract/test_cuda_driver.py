@@ -160,7 +160,7 @@ async def test_processes_of_others_are_counted_ours_are_not(impatient: Driver, n
         child.wait()
 
 
-def test_a_container_does_not_guess_whose_processes_they_are() -> None:
+def test_process_ids_are_omitted_in_a_container() -> None:
     """The driver's process ids are useless in another namespace, so they are left out rather than wrong."""
     assert ForeignProcesses(can_tell=False).count(lambda: [1, 2, 3]) is None
 
@@ -174,7 +174,9 @@ def test_a_container_does_not_guess_whose_processes_they_are() -> None:
         ("0.xid", 79, "fallen off the bus"),
     ],
 )
-async def test_a_sick_gpu_says_what_to_do(impatient: Driver, nvml: FakeNvml, key: str, value: int, said: str) -> None:
+async def test_a_faulty_gpu_reports_the_remedy(
+    impatient: Driver, nvml: FakeNvml, key: str, value: int, said: str
+) -> None:
     """It stays listed with the remedy, takes no lease, and its readings raise no error."""
     assert (await impatient.probe()).is_healthy
 

@@ -212,7 +212,7 @@ async def test_a_healthy_device_says_so(open_driver: Driver) -> None:
     assert (await open_driver.probe()).is_healthy
 
 
-async def test_reset_sweeps_what_sessions_left(driver: Driver) -> None:
+async def test_reset_kills_leftover_processes(driver: Driver) -> None:
     """No foreign process is on the device afterwards."""
     sweeper = NoStrays()
     await driver.open(sweeper)
@@ -231,7 +231,7 @@ def test_unknown_settings_name_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_every_key_says_what_it_is_for(name: str) -> None:
+def test_every_configuration_key_is_documented(name: str) -> None:
     """The documentation consists of these sentences, so each accepted key has one."""
     keys = known_keys()[name]
 

@@ -21,7 +21,7 @@ from tests.contract.test_driver import (
     test_its_runtime_answers_in_a_real_worker,
     test_nothing_works_before_open,
     test_opening_twice_fails,
-    test_reset_sweeps_what_sessions_left,
+    test_reset_kills_leftover_processes,
     test_telemetry_is_cheap,
     test_the_inventory_is_complete_and_stays,
 )
@@ -33,7 +33,7 @@ __all__ = [
     "test_its_runtime_answers_in_a_real_worker",
     "test_nothing_works_before_open",
     "test_opening_twice_fails",
-    "test_reset_sweeps_what_sessions_left",
+    "test_reset_kills_leftover_processes",
     "test_telemetry_is_cheap",
     "test_the_inventory_is_complete_and_stays",
 ]
@@ -96,7 +96,9 @@ def test_a_typo_names_the_key() -> None:
     ("state", "reason"),
     [("41.5 0", "fan stands still"), ("80 1200", "80 C, above 70 C"), ("what", "probing failed")],
 )
-async def test_a_sick_box_says_what_it_lacks(open_driver: Driver, state_file: Path, state: str, reason: str) -> None:
+async def test_probe_of_a_faulty_box_returns_the_reason(
+    open_driver: Driver, state_file: Path, state: str, reason: str
+) -> None:
     """A probe returns; it does not raise."""
     write(state_file, state)
 

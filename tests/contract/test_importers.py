@@ -189,7 +189,7 @@ def test_a_model_is_a_value(member: Member, path: Path) -> None:
     assert pickle.loads(pickle.dumps(model)) == model  # noqa: S301 - our own value
 
 
-def test_a_model_computes_what_its_reference_does(member: Member, path: Path) -> None:
+def test_an_imported_model_computes_the_same_as_its_reference(member: Member, path: Path) -> None:
     """A program is no model; all others become Relax functions with the same outputs."""
     from tests.unit.onnx_cases import ours
 

@@ -62,7 +62,7 @@ def write_stock(ms: Any, directory: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_what_a_stock_run_wrote_is_read(ms: Any, library: Library, tmp_path: Path) -> None:
+def test_import_reads_a_database_of_stock_metaschedule(ms: Any, library: Library, tmp_path: Path) -> None:
     """Import keeps workloads, traces, times, targets and arguments, names failures, and records their origin."""
     from tvm.target import Target
 
@@ -130,7 +130,7 @@ def test_an_export_has_one_time_for_each_candidate(library: Library, tmp_path: P
 
 
 @pytest.mark.slow
-def test_out_is_what_came_in(ms: Any, library: Library, tmp_path: Path) -> None:
+def test_export_after_import_gives_identical_bytes(ms: Any, library: Library, tmp_path: Path) -> None:
     """Importing and exporting gives MetaSchedule's own bytes, except for records without times."""
     write_stock(ms, tmp_path / "stock")
     import_json(library, tmp_path / "stock", PI4)
@@ -146,7 +146,7 @@ def test_out_is_what_came_in(ms: Any, library: Library, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_metaschedule_opens_what_is_exported(ms: Any, library: Library, tmp_path: Path) -> None:
+def test_metaschedule_finds_the_best_exported_record(ms: Any, library: Library, tmp_path: Path) -> None:
     """Stock code finds the library's own best record by module and applies its schedule."""
     import tvm
     from tvm.target import Target

@@ -73,7 +73,7 @@ def test_a_record_keeps_its_program(library: Library) -> None:
     assert library.memory.programs("1", SCOPE, feature_version="another") == {}
 
 
-def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> None:
+def test_a_continued_job_gets_the_program_hashes_of_its_records(library: Library) -> None:
     """A continued job gets their hashes, so that no trace is replayed to find them, and learns which times are
     doubtful.
     """
@@ -87,7 +87,7 @@ def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> 
     assert found == {"[[1],[]]": (17, False), "[[2],[]]": (None, True), "[[3],[]]": (None, False)}
 
 
-def test_who_goes_on_with_a_job_knows_what_broke_a_device(library: Library) -> None:
+def test_a_continued_job_gets_the_candidates_that_crashed_a_device(library: Library) -> None:
     """Candidates that could not be built, or were too slow, do not count."""
     library.add_record(record(1, None, kind=RecordKind.STATIC))
     library.add_record(record(2, None, error=ErrorKind.DEVICE_FAULTED))

@@ -281,7 +281,7 @@ def test_a_library_in_use_is_not_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "says"), [(0, "known are"), (99, "known are"), (3, "there is no library")])
-def test_what_is_no_version_or_no_library_is_refused(tmp_path: Path, version: int, says: str) -> None:
+def test_an_invalid_version_or_library_is_refused(tmp_path: Path, version: int, says: str) -> None:
     """No library and no copy is made."""
     with pytest.raises(LibraryError, match=says):
         change_version(tmp_path / "none.sqlite", version)

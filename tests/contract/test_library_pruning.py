@@ -77,7 +77,7 @@ def test_the_newest_snapshots_and_the_one_in_use_stay(library: Library) -> None:
     assert used.content == b"in use"
 
 
-def test_what_is_young_stays(library: Library) -> None:
+def test_recent_rows_are_kept(library: Library) -> None:
     """Everything newer than the given days stays."""
     publish(library, b"a", b"b")
 
@@ -103,7 +103,7 @@ def test_a_kept_job_keeps_its_snapshot_and_its_model(library: Library, tmp_path:
         library.model_files.write(old_file, tmp_path / "restored")
 
 
-def test_what_waits_is_not_touched(library: Library, tmp_path: Path) -> None:
+def test_queued_jobs_are_kept(library: Library, tmp_path: Path) -> None:
     """A job in the queue may be months old."""
     _, digest = submitted(library, tmp_path / "m.onnx")
 

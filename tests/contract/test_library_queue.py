@@ -96,7 +96,7 @@ def test_the_most_urgent_job_goes_first_then_the_oldest(library: Library) -> Non
     assert (job.state, job.optimizer, job.is_queued) == (JobState.RUNNING, "o", True)
 
 
-def test_an_optimizer_takes_jobs_of_its_own_fleet_and_those_that_name_none(library: Library) -> None:
+def test_an_optimizer_claims_jobs_of_its_fleet_and_of_no_fleet(library: Library) -> None:
     """A job for another tracker stays for that tracker's optimizers."""
     names = [submitted(library, tracker=tracker) for tracker in ("there:1", "here:1", "")]
 
@@ -105,7 +105,7 @@ def test_an_optimizer_takes_jobs_of_its_own_fleet_and_those_that_name_none(libra
     assert [job.name if job else None for job in found] == [names[1], names[2], None]
 
 
-def test_a_fleet_is_told_by_what_its_tracker_calls_it_not_by_its_address(library: Library) -> None:
+def test_a_fleet_is_identified_by_its_trackers_name_not_address(library: Library) -> None:
     """One tracker has many addresses, and 127.0.0.1 is another one on each machine, so the tracker's own name
     decides.
     """
@@ -130,7 +130,7 @@ def test_of_many_optimizers_one_gets_each_job(library: Library) -> None:
     assert {job.name for job in found if job} == names
 
 
-def test_a_claim_that_expires_is_lost_to_the_next_who_asks(library: Library, url: str) -> None:
+def test_an_expired_claim_goes_to_the_next_optimizer(library: Library, url: str) -> None:
     """The first optimizer learns of the loss at its next renewal, and can neither report on the job nor end it."""
     name = submitted(library)
     assert taken(library, "first") == name
@@ -317,7 +317,7 @@ def test_a_job_that_ended_in_its_own_process_keeps_no_claims(library: Library, s
 
 
 @pytest.mark.slow
-def test_jobs_that_claim_at_once_share_what_there_is(library: Library) -> None:
+def test_concurrent_claims_are_disjoint(library: Library) -> None:
     """Every candidate goes to exactly one."""
     names = [library.start_job(title=str(n), optimizer=str(n)).name for n in range(4)]
 
@@ -363,7 +363,7 @@ def test_a_candidate_that_broke_one_device_is_not_sent_to_another(
     assert bool(found) is not is_held_back
 
 
-def test_what_was_under_way_is_known_to_whoever_goes_on(library: Library) -> None:
+def test_a_continued_job_gets_the_unfinished_candidates(library: Library) -> None:
     """Claimed candidates without a record are listed with their traces, for each workload."""
     job = library.start_job(title="a", optimizer="a").name
     traces = digests(library, 3)
@@ -431,7 +431,7 @@ def test_others_write_while_a_large_file_is_stored(library: Library, tmp_path: P
     assert sum(connection.get_execution_options().get("is_write", False) for connection in commits) == 3
 
 
-def test_a_file_whose_upload_was_killed_is_completed_by_the_next(library: Library, url: str, tmp_path: Path) -> None:
+def test_a_killed_upload_is_completed_by_the_next_upload(library: Library, url: str, tmp_path: Path) -> None:
     """The next upload of the file adds any missing part."""
     content = bytes(range(256)) * (5 << 12)
     (tmp_path / "in").write_bytes(content)

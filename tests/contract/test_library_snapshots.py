@@ -182,7 +182,7 @@ def test_a_snapshot_of_other_features_is_not_used(library: Library) -> None:
     assert library.memory.newest_snapshot(FEATURE_VERSION) is None
 
 
-def test_who_lost_the_right_publishes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_trainer_with_an_expired_lease_publishes_no_snapshot(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A trainer that slept through its lease finds another one elected, and stores nothing."""
     with Library.open(tmp_path_factory.mktemp("library") / "library.sqlite") as library:
         late = elected(library, "late", lease_sec=0.001)
@@ -262,7 +262,7 @@ async def test_a_connection_that_was_cut_keeps_no_reader_from_news(url_of_postgr
 
 
 @pytest.mark.slow
-def test_a_trainer_whose_connection_was_cut_publishes_nothing(url_of_postgres: str) -> None:
+def test_a_disconnected_trainer_publishes_no_snapshot(url_of_postgres: str) -> None:
     """Its lock is lost with the connection, and another trainer may hold it; a new connection does not belong to the
     term.
     """
@@ -310,7 +310,7 @@ async def test_training_waits_until_there_is_enough_new(library: Library, pool: 
     assert library.memory.newest_snapshot(FEATURE_VERSION) == first
 
 
-async def test_what_may_not_be_learnt_from_is_looked_at_once(library: Library, pool: Threads) -> None:
+async def test_unusable_records_trigger_only_one_training_attempt(library: Library, pool: Threads) -> None:
     """Many records of emulated boards are no reason to train the same model again and again, in any process."""
 
     def trainer() -> Trainer:
@@ -371,7 +371,7 @@ async def test_a_training_that_kills_its_worker_is_not_tried_at_once_again(libra
 
 
 @pytest.mark.slow
-async def test_what_is_trained_predicts_where_it_is_read(library: Library, pool: Threads) -> None:
+async def test_a_published_snapshot_predicts_after_reading_it_back(library: Library, pool: Threads) -> None:
     """The snapshot of a real training is published, read from the library and used for predictions."""
     fill(library, workloads=20)
     trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()

@@ -74,7 +74,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert path.read_text().startswith("not a database")
 
 
-def test_a_library_whose_connections_are_all_in_use_is_one_that_cannot_be_used_now() -> None:
+def test_an_exhausted_connection_pool_raises_a_retryable_error() -> None:
     """A client that waits for an absent library retries in this case, too."""
     engine = sa.create_engine("sqlite://", poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0)
 
@@ -83,7 +83,7 @@ def test_a_library_whose_connections_are_all_in_use_is_one_that_cannot_be_used_n
     engine.dispose()
 
 
-def test_a_library_that_somebody_else_is_making_is_waited_for(tmp_path: Path) -> None:
+def test_opening_waits_for_a_library_under_creation(tmp_path: Path) -> None:
     """Two commands on a new library: the second neither fails nor makes it again."""
     path = tmp_path / "library.sqlite"
     with being_made(path) as other:

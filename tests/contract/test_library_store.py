@@ -63,7 +63,7 @@ def numbers(found: list[Record]) -> list[int]:
     return [json.loads(entry.trace_json)[0][0][1][1] for entry in found]
 
 
-def test_a_library_opened_again_has_what_it_had(url: str) -> None:
+def test_a_reopened_library_has_the_same_content(url: str) -> None:
     """Everything stored is unchanged after closing and opening."""
     new = record(
         1,
@@ -180,7 +180,7 @@ def test_a_wrong_candidate_never_comes_back(library: Library) -> None:
     assert wrong.median_sec == math.inf
 
 
-def test_checked_only_returns_what_was_compared(library: Library) -> None:
+def test_checked_only_returns_records_with_compared_outputs(library: Library) -> None:
     """A check of one measurement covers the candidate, measured again too."""
     [first, _] = library.add_records([record(1, 2e-3), record(2, 1e-3)])
     library.mark_checked(first.id)
@@ -276,7 +276,7 @@ def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
     assert [w.name for w in library.find_workloads("18")] == ["first"]
 
 
-def test_a_job_tells_what_it_did(library: Library) -> None:
+def test_a_job_summary_has_its_workloads_trials_and_errors(library: Library) -> None:
     """The summary has the job's own workloads in their order, with their trials, errors, best and baseline."""
     library.add_workload(StoredWorkload(shash="18", name="conv", mod_json="{}"))
     job = library.start_job(title="squeezenet", trials_total=64)
@@ -306,7 +306,7 @@ def test_a_job_tells_what_it_did(library: Library) -> None:
     assert summary.model_runs[0].onnxruntime_ms is None
 
 
-def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library) -> None:
+def test_a_continued_job_reports_the_best_of_both_jobs(library: Library) -> None:
     """Its trials are its own; its best is that of both jobs, as its user was shown, without later records."""
     first, other = library.start_job(title="w"), replace(SCOPE, tvm_version="0.1")
     library.add_job_workloads(first.name, {MATMUL.shash: 1.0})
@@ -373,7 +373,7 @@ def test_the_newest_jobs_come_first(library: Library) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_whose_process_was_killed_is_interrupted(url: str) -> None:
+def test_a_killed_process_leaves_its_job_interrupted(url: str) -> None:
     """kill -9 leaves every committed record, and a job that reads as INTERRUPTED, ended at its last sign of life."""
     code = f"""
 import time

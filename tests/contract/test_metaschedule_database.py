@@ -105,7 +105,7 @@ def test_other_targets_and_devices_are_kept_apart(ms: Any, library: Library) -> 
     assert FleetDatabase(library, X86, None).query_ir_module(mod, Target(ARM), "main") is None
 
 
-def test_stock_databases_mix_what_we_keep_apart(ms: Any) -> None:
+def test_stock_databases_apply_schedules_of_another_board(ms: Any) -> None:
     """TVM's own database applies a schedule of another board, which is the reason for FleetDatabase."""
     from tvm.target import Target
 
@@ -257,7 +257,7 @@ def test_a_module_without_any_record_is_warned_of(ms: Any, library: Library) -> 
     assert [str(one.message) for one in told if "no record" in str(one.message)] == []
 
 
-def test_unchecked_schedules_are_told_of_once(ms: Any, library: Library) -> None:
+def test_unchecked_schedules_are_reported_once(ms: Any, library: Library) -> None:
     """Outputs of imported records were never compared."""
     import tvm
     from tvm.target import Target

@@ -209,7 +209,7 @@ async def test_processes_of_others_are_counted_ours_are_not(tmp_path: Path) -> N
     await driver.close()
 
 
-async def test_throttling_is_told(mi210: Driver, tmp_path: Path) -> None:
+async def test_throttling_is_reported_with_its_reasons(mi210: Driver, tmp_path: Path) -> None:
     """The firmware's table has the reasons: here power, and the hottest spot."""
     metrics = struct.pack("<HBB108xQ", 120, 1, 3, 1 << 0 | 1 << 36)
     (tmp_path / "sys/class/drm/renderD128/device/gpu_metrics").write_bytes(metrics)

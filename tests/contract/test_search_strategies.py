@@ -148,7 +148,7 @@ def test_an_installed_strategy_that_fails_is_named(product: Workload, monkeypatc
             propose(task)
 
 
-def test_what_is_no_strategy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_that_is_no_strategy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry point has to name a `Strategy`; an unknown name is answered with the closest."""
     import spread_search
 

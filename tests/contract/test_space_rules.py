@@ -248,7 +248,7 @@ def test_a_schedule_replays_from_its_trace(made: Made) -> None:
         assert tvm_ffi.structural_equal(replay(made.mod, trace).mod, schedule.mod)
 
 
-def test_a_schedule_computes_what_the_function_does(made: Made) -> None:
+def test_a_scheduled_function_computes_the_same_result(made: Made) -> None:
     """Processors: compared with the unscheduled function. GPUs: all work is bound to threads."""
     space = made.space()
     if isinstance(made.facts, GpuFacts):

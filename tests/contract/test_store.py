@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> ArtifactStore:
     return made
 
 
-async def test_what_was_put_is_found_whole(store: ArtifactStore) -> None:
+async def test_find_returns_a_stored_file_unchanged(store: ArtifactStore) -> None:
     """Find returns a file with exactly the content."""
     put(store, b"content", "me")
 
@@ -50,7 +50,7 @@ async def test_what_was_put_is_found_whole(store: ArtifactStore) -> None:
     assert path.read_bytes() == b"content"
 
 
-async def test_what_was_not_put_is_not_found(store: ArtifactStore) -> None:
+async def test_find_returns_none_for_a_missing_file(store: ArtifactStore) -> None:
     """The result is None, not an error."""
     assert await store.find(digest_of(b"never"), "me") is None
 
@@ -68,7 +68,7 @@ async def test_an_artifact_that_was_changed_is_used_by_no_later_session(store: A
     assert not path.exists()
 
 
-def test_what_others_keep_in_its_folder_stays(tmp_path: Path) -> None:
+def test_foreign_files_in_the_folder_are_kept(tmp_path: Path) -> None:
     """A user's state directory may contain a folder of the same name; its files do not count and are kept."""
     files = [tmp_path / "my_kernel.so", tmp_path / "incoming" / "mail.txt"]
     for file in files:
@@ -80,7 +80,7 @@ def test_what_others_keep_in_its_folder_stays(tmp_path: Path) -> None:
     assert [file.stat().st_size for file in files] == [2 * _MAX_BYTES] * 2
 
 
-def test_nobody_else_may_look_into_it(store: ArtifactStore, tmp_path: Path) -> None:
+def test_directories_are_private_to_the_agent(store: ArtifactStore, tmp_path: Path) -> None:
     """Directories of an agent are its own."""
     assert [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "incoming")] == [0o700, 0o700]
 
@@ -111,7 +111,7 @@ async def test_an_upload_that_stops_half_way_leaves_nothing(store: ArtifactStore
     assert files_below(tmp_path) == []
 
 
-async def test_a_restart_keeps_what_is_whole_and_drops_what_is_not(store: ArtifactStore, tmp_path: Path) -> None:
+async def test_a_restart_keeps_intact_files_and_drops_damaged_ones(store: ArtifactStore, tmp_path: Path) -> None:
     """A file cut short, or changed with its length kept, is not served."""
     for content in _CONTENTS[:3]:
         put(store, content, "me")

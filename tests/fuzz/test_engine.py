@@ -68,7 +68,7 @@ def test_a_planted_fault_is_found(read: Callable[[bytes], object], limits: Limit
     assert kept.read_bytes() == run.findings[place]
 
 
-def test_what_is_well_is_not_reported() -> None:
+def test_a_target_without_faults_has_no_findings() -> None:
     """No input of a target without faults is a finding."""
     run = Run(target=target_of(len), limits=limits())
 
@@ -100,7 +100,7 @@ def test_a_turn_that_is_too_long_is_found() -> None:
     loop.close()
 
 
-def test_what_a_server_logs_as_its_own_fault_is_found() -> None:
+def test_a_server_error_logged_with_traceback_is_a_finding() -> None:
     """An error that is logged with its traceback is raised as itself; a warning is none."""
     loop, logger = ServerLoop(), logging.getLogger("fleet.planted")
 

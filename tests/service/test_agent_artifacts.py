@@ -31,7 +31,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield served
 
 
-async def test_only_what_is_missing_is_asked_for(bench: Bench) -> None:
+async def test_only_missing_artifacts_are_requested(bench: Bench) -> None:
     """Artifacts are addressed by content and stay for the next holder."""
     holder = bench.holding(epoch=1)
     digest, other = await holder.put(b"latency_us:50"), digest_of(b"other")
@@ -133,7 +133,7 @@ async def test_a_piece_that_cannot_be_decompressed_is_refused(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "nonsense", "sha256:" + "A" * 64])
-async def test_what_is_no_digest_names_no_file(bench: Bench, digest: str) -> None:
+async def test_an_invalid_digest_is_refused_as_a_file_name(bench: Bench, digest: str) -> None:
     """Names come from clients, so they are checked before they touch the disk."""
     holder = bench.holding(epoch=1)
 
@@ -149,7 +149,7 @@ async def test_an_artifact_larger_than_the_cache_is_refused_before_it_is_sent(be
         await bench.holding(epoch=1).put(bytes(400_000))
 
 
-async def test_what_a_live_session_uses_is_not_evicted(bench: Bench) -> None:
+async def test_artifacts_of_a_live_session_are_not_evicted(bench: Bench) -> None:
     """Artifacts of ended sessions make room; those of the present one do not."""
     first = bench.holding(epoch=1)
     old = await first.put(b"old" + bytes(150_000))
@@ -182,7 +182,7 @@ async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
     assert await holder.find_missing([digest]) == [digest]
 
 
-def test_a_store_that_is_told_no_bound_keeps_an_eighth_of_the_disk(tmp_path: Path) -> None:
+def test_the_default_cache_limit_is_an_eighth_of_the_disk(tmp_path: Path) -> None:
     """The default limit is between 2 and 16 GiB; it is computed when the store is opened, and its folder may be missing
     before.
     """
@@ -195,7 +195,7 @@ def test_a_store_that_is_told_no_bound_keeps_an_eighth_of_the_disk(tmp_path: Pat
         store.receive(digest_of(b"1"), 2**40)
 
 
-async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> None:
+async def test_unfinished_uploads_reserve_their_announced_size(tmp_path: Path) -> None:
     """Unfinished uploads together stay within the cache's limit, and return their space when they end."""
     store = ArtifactStore(tmp_path, max_bytes=300_000)
     store.open()

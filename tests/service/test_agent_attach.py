@@ -137,7 +137,7 @@ async def test_a_machine_that_slept_asks_its_tracker_for_the_time(
         assert link.attached.is_set()
 
 
-async def test_an_agent_dials_again_when_it_cannot_find_out_why_nobody_answers(tmp_path: Path) -> None:
+async def test_an_agent_dials_again_after_an_unexpected_dial_error(tmp_path: Path) -> None:
     """After an invalid address or an exhausted limit of open files, the agent once stopped dialling for ever."""
     dialled: list[Any] = []
 
@@ -181,7 +181,7 @@ async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
 @pytest.mark.parametrize(
     ("key_pem", "refusal"), [(make_key(), NotAllowed), (None, AlreadyExists)], ids=["its own key", "a copied key"]
 )
-async def test_the_agent_that_has_a_name_hears_who_else_wants_it(
+async def test_a_name_conflict_is_reported_to_both_agents(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, key_pem: bytes | None, refusal: type[FleetError]
 ) -> None:
     """The refused agent gets the remedy at each try, the running one and the tracker's log once."""

@@ -127,7 +127,7 @@ async def test_uploads_over_a_network_bring_everything(
             assert [result.error for result in results] == [None] * len(order), results
 
 
-async def test_an_upload_over_a_network_says_what_went_wrong(
+async def test_a_failed_upload_over_a_network_reports_its_error(
     served: tuple[ServedTracker, Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A changed file, sent ahead or later, and a missing file fail with their errors; the next upload works."""

@@ -93,7 +93,7 @@ async def test_a_lease_goes_on_while_devices_come(
     assert before[0].provenance["worker_pid"] == after[0].provenance["worker_pid"]
 
 
-async def test_a_device_whose_name_is_taken_is_not_served_twice(
+async def test_a_second_device_of_the_same_name_is_not_served(
     served: tuple[ServedTracker, Agent], shelf: Shelf
 ) -> None:
     """The first device keeps the name; the agent keeps looking for others."""

@@ -57,7 +57,7 @@ async def test_more_than_one_answer_is_none() -> None:
         assert not link.is_open
 
 
-async def test_an_answer_that_nobody_asked_for_closes_the_link() -> None:
+async def test_an_unsolicited_answer_closes_the_link() -> None:
     """An answer between two requests closes it; the next request fails at once."""
     async with linked() as (link, worker):
         first = link.ask(b"request")
@@ -91,7 +91,7 @@ async def session(tmp_path: Path) -> Session:
     return Session(claims, ServedDevice(driver, asyncio.Lock()), pool, ArtifactStore(tmp_path / "artifacts", 1000))
 
 
-async def test_the_end_of_a_session_cuts_off_what_is_under_way(session: Session) -> None:
+async def test_session_end_cancels_running_work(session: Session) -> None:
     """The session's end cancels its work in every task; each gets the reason after it has cleaned up."""
     cleaned: list[int] = []
 

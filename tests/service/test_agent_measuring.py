@@ -252,7 +252,7 @@ async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Pa
 
 
 @pytest.mark.measures
-async def test_flushing_the_cache_slows_what_lives_in_it(holder: Holder, models: Path) -> None:
+async def test_flushing_the_cache_slows_a_cached_workload(holder: Holder, models: Path) -> None:
     """A megabyte that is copied again and again is warm; flushed before each run, by whichever knob, it is not."""
     results = {
         name: await timed(holder, models / "stream.so", repeat=15, **knobs)

@@ -124,7 +124,7 @@ async def test_a_board_that_shows_itself_later_is_served(kind: str, tmp_path: Pa
     assert "cores" in labels[1]
 
 
-async def test_what_comes_later_is_described_as_if_it_had_been_there(tmp_path: Path) -> None:
+async def test_labels_are_independent_of_when_a_device_appears(tmp_path: Path) -> None:
     """The labels count all processors of the machine, even those that the agent leaves to another device."""
     first, *_ = sorted(os.sched_getaffinity(0))
     pinned = {"driver": "cpu", "name": "pinned", "cpus": [first]}
@@ -141,7 +141,7 @@ async def test_what_comes_later_is_described_as_if_it_had_been_there(tmp_path: P
     assert labels[0] == labels[1]
 
 
-async def test_what_comes_takes_the_place_of_its_entry(tmp_path: Path) -> None:
+async def test_an_appearing_device_replaces_its_missing_entry(tmp_path: Path) -> None:
     """A device that appears replaces the line of its entry, under its own name. While it is missing, the newest reason
     is shown; an entry for a device that is already served says so.
     """
@@ -187,7 +187,7 @@ async def test_an_opening_that_fails_half_way_is_tried_again(tmp_path: Path, mon
         await eventually(lambda: "USE_ROCM" in reasons(tracker)["card"])
 
 
-async def test_a_tracker_that_restarts_hears_of_what_came(tmp_path: Path) -> None:
+async def test_a_restarted_tracker_gets_devices_that_appeared(tmp_path: Path) -> None:
     """The tracker's new list has the device that appeared, and no longer a missing one."""
     root = tmp_path / "root"
     async with serving(tmp_path, {"driver": "raspberry_pi", "name": "pi", "sys_root": str(root)}) as (tracker, _):

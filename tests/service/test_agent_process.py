@@ -80,7 +80,7 @@ def run_to_its_end(folder: Path, yaml: str = YAML, *arguments: str) -> tuple[int
         return agent.finish()
 
 
-def test_an_agent_that_is_never_told_of_a_tracker_says_so(tmp_path: Path) -> None:
+def test_an_agent_exits_if_its_parent_ends_without_a_tracker(tmp_path: Path) -> None:
     """An agent exits with an error if its parent ends before the tracker listens."""
     command = [sys.executable, "-m", "device_agents", "--tracker", "-", "--state-dir", tmp_path]
 

@@ -68,7 +68,7 @@ class Upload:
             raise self.breaks_with
 
 
-async def test_what_came_while_a_candidate_ran_is_there_before_the_next(
+async def test_artifacts_arriving_during_a_run_are_ready_for_the_next(
     session: Session, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of small artifacts does not wait for several candidates."""

@@ -259,7 +259,7 @@ async def test_closing_a_session_kills_its_workers_and_removes_their_directories
     assert list(rooms.iterdir()) == []
 
 
-async def test_what_a_worker_writes_can_be_watched(bench: Bench) -> None:
+async def test_worker_output_is_streamed_to_the_holder(bench: Bench) -> None:
     """The worker's output reaches its holder, until the session ends."""
     holder = bench.holding(epoch=1)
     await holder.open()

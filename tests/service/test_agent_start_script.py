@@ -94,7 +94,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
     board.end()
 
 
-def test_what_goes_back_runs_as_it_ran_before(board: Board) -> None:
+def test_rollback_restores_the_previous_service(board: Board) -> None:
     """A service is a service again, or the next restart would take the board out of the fleet."""
     board.start(SERVES, "systemd")
 

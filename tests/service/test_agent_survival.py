@@ -318,7 +318,7 @@ async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
     assert len(bench.agent.family_pids()) == 2
 
 
-async def test_what_a_candidate_leaks_does_not_count_against_the_next(bench: Bench) -> None:
+async def test_memory_leaked_by_a_candidate_does_not_count_against_the_next(bench: Bench) -> None:
     """A worker that retains too much memory is replaced, so the order of candidates does not matter."""
     holder = bench.holding(epoch=1)
     digests = [await holder.put(f"leak:150 {number}".encode()) for number in range(3)]

@@ -57,7 +57,7 @@ async def test_a_function_is_timed(holder: Holder, models: Path) -> None:
     assert result.clocks.run.ToTimedelta().total_seconds() > 0.01
 
 
-async def test_a_call_computes_what_numpy_computes(holder: Holder, models: Path) -> None:
+async def test_a_call_computes_the_same_as_numpy(holder: Holder, models: Path) -> None:
     """Numbers in, numbers out; without marked outputs all tensors come back."""
     digest = await holder.put((models / "matmul.so").read_bytes())
     left, right = (np.random.default_rng(seed).random((16, 16), "float32") for seed in range(2))
@@ -183,7 +183,7 @@ async def test_arguments_that_do_not_fit_are_named(
     assert bad.provenance.worker_pid == good.provenance.worker_pid
 
 
-async def test_what_cannot_be_loaded_or_found_says_so(holder: Holder, models: Path) -> None:
+async def test_loading_and_lookup_errors_are_reported(holder: Holder, models: Path) -> None:
     """A library with missing symbols, and a call of a missing function."""
     content = (models / "matmul.so").read_bytes()
 
@@ -223,7 +223,7 @@ async def test_a_clearly_slower_candidate_is_given_up_after_one_repeat(holder: H
         ({"hopeless_above_sec": 99.0, "behind_above_sec": 99.0}, measurement_pb2.STOP_UNSPECIFIED, 5),
     ],
 )
-async def test_a_look_stops_what_is_behind_and_says_so(
+async def test_a_slow_candidate_is_stopped_after_the_first_runs(
     bounds: dict[str, float], stop: measurement_pb2.Stop, most_runs: int, holder: Holder, models: Path
 ) -> None:
     """A few runs in the worker decide; a candidate near the best gets all its repeats."""

@@ -132,7 +132,7 @@ class OddAtFirst(Adb):
         return await super().run(*words, serial=serial, timeout_sec=timeout_sec)
 
 
-async def test_phones_are_seen_after_what_nobody_foresaw(tmp_path: Path) -> None:
+async def test_phone_discovery_recovers_from_unexpected_errors(tmp_path: Path) -> None:
     """The list recovers, since no other code would find later phones."""
     phones = PhoneList(OddAtFirst(program=str(adb_that_lists(tmp_path, "R58 device"))))
 
@@ -147,7 +147,7 @@ async def test_phones_are_seen_after_what_nobody_foresaw(tmp_path: Path) -> None
     assert not phones.trouble
 
 
-async def test_a_phone_whose_numbers_are_no_numbers_is_looked_at_again(tmp_path: Path) -> None:
+async def test_a_phone_with_malformed_properties_is_queried_again(tmp_path: Path) -> None:
     """A later valid answer counts, since the driver itself is the only reader."""
     program, said = tmp_path / "adb", tmp_path / "said"
     program.write_text(
@@ -199,7 +199,7 @@ async def test_a_phone_with_an_entry_of_its_own_is_no_second_device(
     assert ["devices/host-x1"] == [driver.name for driver in found]
 
 
-async def test_a_phone_that_came_while_nobody_waited_is_found(tmp_path: Path) -> None:
+async def test_a_phone_connected_between_two_waits_is_found(tmp_path: Path) -> None:
     """A phone that appears while another one is set up, or before the agent waits, was once never served."""
     program = adb_that_lists(tmp_path, "R58 device")
     finder = PhoneFinder(AndroidConfig(adb=str(program)), "host")

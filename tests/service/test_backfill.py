@@ -47,7 +47,7 @@ def add(library: Library, *traces: str, target_json: str = TARGET.json) -> None:
     library.add_records(NewRecord(workload="1", scope=scope, trace_json=trace, run_secs=(1.0,)) for trace in traces)
 
 
-async def test_what_kills_its_worker_is_left_without_and_the_others_are_not(library: Library) -> None:
+async def test_backfill_skips_a_candidate_that_crashes_its_worker(library: Library) -> None:
     """A fatal candidate is isolated, and not tried again."""
     library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
     traces = [f"[[{number}],[]]" for number in range(20)]
@@ -80,7 +80,7 @@ async def test_records_of_a_target_that_is_refused_keep_no_others_waiting(librar
     assert found == {trace_digest(trace): program for trace, program in expected.items()}
 
 
-async def test_a_job_learns_from_all_but_what_kills_its_worker(library: Library) -> None:
+async def test_a_job_learns_without_candidates_that_crash_its_worker(library: Library) -> None:
     """A candidate of an earlier job may crash the worker that reads it; the job goes on without it."""
     library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
     add(library, *(f"[[{number}],[]]" for number in range(20)))

@@ -209,7 +209,7 @@ async def test_a_killed_acquire_takes_its_command_with_it(local: LocalFleet, cli
     await eventually(lambda: is_free(client), 30)
 
 
-async def test_views_print_what_there_is(local: LocalFleet, client: Fleet) -> None:
+async def test_status_devices_and_leases_print_tables_and_json(local: LocalFleet, client: Fleet) -> None:
     """status, devices and leases print tables for people and JSON for programs."""
     async with client.acquire("simulated", purpose="a test") as device:
         code, stdout, _ = await finished(await start(local, "leases", "--json"))
@@ -268,7 +268,7 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
     assert str(caught.value) == "the child did not start (exit code 1)\n  child: error: the port is taken"
 
 
-async def test_a_child_may_be_told_late_what_it_needs(tmp_path: Path) -> None:
+async def test_a_child_reads_its_input_from_stdin_after_the_start(tmp_path: Path) -> None:
     """The child starts before its input is known, and its stdin is closed after it."""
     program = (
         "import sys; from fleet.base.readiness import *; "

@@ -75,7 +75,7 @@ async def test_a_client_that_stood_still_does_not_ask_for_ever() -> None:
         await device.release()
 
 
-async def test_who_has_no_credentials_is_told_so_also_while_they_are_looked_for_again() -> None:
+async def test_missing_credentials_are_reported_during_a_retry() -> None:
     """A caller that gave up during the second look once got "no tracker runs" instead."""
     looks: list[bool] = []
 

@@ -55,7 +55,7 @@ async def test_it_is_refused_with_the_reason_and_nothing_is_sent(
         assert agent.puts == 0
 
 
-async def test_loading_what_does_not_fit_says_at_once_what_to_build_instead(tmp_path: Path) -> None:
+async def test_loading_an_incompatible_module_names_the_target_to_build_for(tmp_path: Path) -> None:
     """The message comes before anything runs, with the board's name if the device is one, else its target."""
     path = library(tmp_path, 62).path
     board = device_pb2.Inventory()
@@ -73,7 +73,7 @@ async def test_loading_what_does_not_fit_says_at_once_what_to_build_instead(tmp_
     assert agent.puts == 0
 
 
-async def test_what_fits_goes_through(tmp_path: Path) -> None:
+async def test_a_compatible_module_is_loaded(tmp_path: Path) -> None:
     """Hard-float ARM code for the board's own core."""
     artifact = library(tmp_path, 40, flags=0x5000400, mcpu="cortex-a9")
     async with small_fleet() as (address, tracker, agent), fleet.aio.connect(address) as client:

@@ -69,7 +69,7 @@ async def test_only_the_first_trial_without_a_result_is_to_blame(tmp_path: Path)
     assert agent.measured == list("abcd")
 
 
-async def test_who_leaves_the_line_keeps_nobody_from_being_measured(tmp_path: Path) -> None:
+async def test_an_abandoned_batch_does_not_block_others(tmp_path: Path) -> None:
     """An abandoned batch's trials leave the line, and the stream begins anew."""
     built = artifact(tmp_path)
     async with seated() as (_, device, _):
@@ -118,9 +118,7 @@ class Halting(OddAgent):
 
 
 @pytest.mark.parametrize("ends_sessions", [True, False])
-async def test_trials_of_a_lease_that_somebody_else_has_ended_are_measured_under_the_next(
-    tmp_path: Path, ends_sessions: bool
-) -> None:
+async def test_trials_of_a_lease_ended_elsewhere_move_to_the_next_lease(tmp_path: Path, ends_sessions: bool) -> None:
     """If, for example, a check releases a lost device, no trial is blamed, whether the agent knows of the end or
     not.
     """

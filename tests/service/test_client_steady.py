@@ -13,7 +13,7 @@ from fleet.v1 import measurement_pb2
 from tests.service.odd_agent import artifact, bad, good, measured, seated
 
 
-async def test_a_device_that_nobody_reaches_ends_the_wait() -> None:
+async def test_an_unreachable_device_ends_the_wait_with_an_error() -> None:
     """A device granted repeatedly at a dead address is an error after a few tries instead of an endless loop."""
     async with seated(address="127.0.0.1:9") as (_, seat, notices):
         with pytest.raises(DeviceUnreachable, match="does not answer"):
@@ -66,7 +66,7 @@ async def test_times_that_are_none_are_an_error(tmp_path: Path, times: tuple[flo
     assert not result.run_secs
 
 
-async def test_answers_to_what_was_not_asked_are_nobodys_times(tmp_path: Path) -> None:
+async def test_mixed_up_answers_move_the_batch_to_another_agent(tmp_path: Path) -> None:
     """An agent that mixes up its answers is given up for another, which measures the batch."""
     async with seated() as (agent, seat, notices):
         agent.answer = lambda count, asked: (
@@ -85,7 +85,7 @@ async def test_a_call_puts_a_missing_artifact_again(tmp_path: Path) -> None:
     assert agent.calls == 2
 
 
-async def test_what_may_have_broken_the_device_is_not_called_again(tmp_path: Path) -> None:
+async def test_a_possible_cause_of_a_crash_is_not_called_again(tmp_path: Path) -> None:
     """A candidate that is not trusted is called once; a trusted program again."""
     async with seated() as (agent, seat, _):
         agent.refuses_calls = [DeviceUnreachable("gone")]

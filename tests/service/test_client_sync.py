@@ -71,7 +71,7 @@ def test_the_example_of_the_package_works(tmp_path: Path) -> None:
     assert [str(i) for i in range(50)] == ids
 
 
-def test_the_prompt_says_what_is_held(tmp_path: Path) -> None:
+def test_repr_of_client_device_and_module_is_one_line(tmp_path: Path) -> None:
     """Client, device and module are one line each; devices are values."""
     path = tmp_path / "matmul.so"
     path.write_bytes(b"no real library")

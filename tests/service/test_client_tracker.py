@@ -50,7 +50,7 @@ async def one_device(
         yield tracker, agent, client
 
 
-async def test_a_waiting_client_is_told_its_place_and_why() -> None:
+async def test_a_waiting_client_gets_its_position_and_the_holder() -> None:
     """The second client gets its position and the holder before it, and then its turn."""
     told: list[PendingRequest] = []
     async with one_device() as (tracker, _, client), fleet.aio.connect(tracker.address, holder="bob@lab") as other:
@@ -64,7 +64,7 @@ async def test_a_waiting_client_is_told_its_place_and_why() -> None:
         await device.release()
 
 
-async def test_what_cannot_be_had_is_refused_in_its_own_words() -> None:
+async def test_unsatisfiable_requests_have_specific_errors() -> None:
     """Selectors without a match, invalid selectors, and waits that time out each have their error."""
     async with one_device() as (_, _, client):
         with pytest.raises(NoMatchingDevice, match="one"):

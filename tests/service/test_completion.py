@@ -132,7 +132,7 @@ async def test_a_key_changes_nothing_in_a_library(folder: Path, tmp_path: Path) 
     assert before == contents(tmp_path)
 
 
-def test_names_of_jobs_are_completed_without_what_their_commands_import(tmp_path: Path) -> None:
+def test_job_names_are_completed_without_importing_the_database(tmp_path: Path) -> None:
     """Completion must be fast: importing the database's package alone takes a quarter of a second."""
     library = tmp_path / "library.sqlite"
     name = make_with_job(str(library), schema.SCHEMA_VERSION)

@@ -77,7 +77,7 @@ async def test_an_engine_that_refuses_the_model_takes_no_turn(pool: BuildPool, m
         assert engine is None
 
 
-async def test_an_engine_whose_process_ended_is_an_error(pool: BuildPool, model: Model, tmp_path: Path) -> None:
+async def test_an_ended_engine_process_is_an_error(pool: BuildPool, model: Model, tmp_path: Path) -> None:
     """The caller gets an error instead of waiting for its answer."""
     async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
         assert engine is not None

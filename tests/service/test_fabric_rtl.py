@@ -82,7 +82,7 @@ def test_the_designs_are_clean(design: object) -> None:
 
 
 @pytest.mark.parametrize("design", ["gemm_i8", "gemm_i8_wide"])
-def test_hundreds_of_random_tiles_are_what_numpy_computes(root: Path, fabric: EmulatedFabric, design: str) -> None:
+def test_random_tiles_match_numpy(root: Path, fabric: EmulatedFabric, design: str) -> None:
     """Results are equal bit for bit, overflow included, from zero and accumulated; memory around the tile is
     unchanged.
     """
@@ -243,7 +243,7 @@ def test_a_stuck_core_works_again_after_its_reset(root: Path, fabric: EmulatedFa
     np.testing.assert_array_equal(expected, product.sums)
 
 
-def test_a_window_that_nobody_answers_in_is_a_dead_fabric(root: Path, fabric: EmulatedFabric) -> None:
+def test_an_unresponsive_window_is_a_dead_fabric(root: Path, fabric: EmulatedFabric) -> None:
     """A bitstream without the core looks like this; the fabric recovers when the window answers."""
     random = np.random.default_rng(8)
     fabric.load("gemm_i8")

@@ -154,7 +154,7 @@ async def test_operands_can_be_fetched_by_the_fabric(
     assert first == second > alone
 
 
-async def test_a_model_whose_operator_is_on_the_fabric_is_counted_too(
+async def test_cycles_of_a_models_fabric_operators_are_counted(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
     """A Relax executable that multiplies twice takes the cycles of two products."""
@@ -211,7 +211,7 @@ async def test_knobs_that_cannot_change_cycles_cost_nothing(
     assert fancy.clocks.run.ToTimedelta().total_seconds() < 10 * plain.clocks.run.ToTimedelta().total_seconds() + 1
 
 
-async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
+async def test_modules_without_fabric_calls_are_timed_by_the_clock(
     workers: Workers, fabric: EmulatedFabric, tmp_path: Path
 ) -> None:
     """The measurement names its time source, so that cycles and seconds are not mixed up."""
@@ -225,7 +225,7 @@ async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
     np.testing.assert_array_equal(PRODUCT, output(await workers.call(plain)))
 
 
-async def test_another_bitstream_changes_what_a_module_computes(
+async def test_the_programmed_bitstream_decides_the_result(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact]
 ) -> None:
     """The same artifact, after the fabric was programmed with the design that drops negative sums."""
@@ -270,7 +270,7 @@ async def test_a_stuck_core_costs_one_candidate(
     np.testing.assert_array_equal(PRODUCT, output(called))
 
 
-async def test_reasons_are_told_in_the_fabrics_words(
+async def test_fabric_errors_have_specific_messages(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact], tmp_path: Path
 ) -> None:
     """A missing bitstream, another design, another function and a missing window each have a clear message."""

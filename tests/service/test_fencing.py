@@ -95,7 +95,7 @@ async def fleet_of_one(folder: Path) -> AsyncIterator[Fleet]:
         pytest.param(True, -HOUR_SEC, False, id="restored-clock-back-unused"),
     ],
 )
-async def test_a_lost_journal_ends_who_held_the_device(
+async def test_a_lost_journal_fences_the_former_holder(
     tmp_path: Path, *, is_copied: bool, clock_sec: float, is_used: bool
 ) -> None:
     """A tracker without the journal grants the device again, and the former holder is refused for good, with any clock,
@@ -143,7 +143,7 @@ async def test_a_lease_outlives_its_agent(tmp_path: Path) -> None:
         assert not stream.ended
 
 
-async def test_a_forged_epoch_shuts_nobody_out(tmp_path: Path) -> None:
+async def test_a_forged_epoch_does_not_lock_the_device(tmp_path: Path) -> None:
     """Epochs continue from above an agent's ledger; if that is impossible, the device shows the remedy, and one command
     heals it.
     """

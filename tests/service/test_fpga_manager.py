@@ -57,7 +57,7 @@ async def test_a_partial_image_is_announced_as_one(manager: FpgaManager, fabric:
     assert fabric.flags == ["0", "1", "0"]
 
 
-async def test_what_the_kernel_refuses_is_named(manager: FpgaManager) -> None:
+async def test_a_kernel_error_has_errno_and_state(manager: FpgaManager) -> None:
     """EINVAL, and the state that it left."""
     with pytest.raises(ProgrammingFailed, match=r"EINVAL, state 'write init error': .* no bitstream of this chip"):
         await load(manager, bitstreams.make_words())
@@ -100,7 +100,7 @@ async def run(*command: str) -> int:
     return await process.wait()
 
 
-async def test_a_hung_write_hangs_nobody_else(manager: FpgaManager, fabric: FakeFabric) -> None:
+async def test_a_hung_write_does_not_block_other_devices(manager: FpgaManager, fabric: FakeFabric) -> None:
     """It is given up at its time limit; others get an error until it returns from the kernel, then they work."""
     fabric.fault("hang")
     with pytest.raises(ProgrammingFailed, match=r"did not come up within 0\.5 s"):
@@ -116,7 +116,7 @@ async def test_a_hung_write_hangs_nobody_else(manager: FpgaManager, fabric: Fake
     assert manager.state == "operating"
 
 
-async def test_a_kernel_without_a_manager_says_what_it_needs(tmp_path: Path) -> None:
+async def test_a_kernel_without_fpga_manager_reports_the_requirement(tmp_path: Path) -> None:
     """A plain PC, or a kernel built without it."""
     with pytest.raises(ProgrammingFailed, match="CONFIG_FPGA"):
         await load(FpgaManager(tmp_path))

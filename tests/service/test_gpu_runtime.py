@@ -167,7 +167,7 @@ async def test_the_wheels_cuda_runtime_fails_cleanly_without_a_driver() -> None:
         assert reason.endswith(("install the driver", "install CUDA's runtime"))
 
 
-async def test_what_loads_has_no_complaint() -> None:
+async def test_a_loadable_runtime_has_no_complaint() -> None:
     """TVM's own runtime alone."""
     assert await why_not([], {}) == ""
 

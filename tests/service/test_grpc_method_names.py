@@ -28,7 +28,7 @@ async def address() -> AsyncIterator[str]:
     await server.stop(None)
 
 
-async def test_a_method_whose_name_is_no_text_ends_no_server(address: str) -> None:
+async def test_a_method_name_of_invalid_utf8_does_not_end_the_server(address: str) -> None:
     """A hundred bytes from any peer past TLS, which at a tracker means everybody, once closed its port for good."""
     call = frames.headers("/fleet.v1.\udcff/GetFleet", [(SECRET_HEADER, SECRET.secret)]) + frames.message(b"")
     async with rpc.make_channel(address, SECRET) as before:

@@ -69,7 +69,7 @@ async def test_a_stranger_ends_no_lease_by_attaching() -> None:
 
 
 @pytest.mark.slow
-async def test_an_agent_lets_nobody_in_who_is_not_of_its_fleet(tmp_path: Path) -> None:
+async def test_an_agent_refuses_peers_of_another_fleet(tmp_path: Path) -> None:
     """Certificates of another fleet and the public one are refused; other agents may call nothing."""
     elsewhere = make_authority(dt.datetime.now(dt.UTC))
     foreign = issue_own(elsewhere, make_key(), name="x", role=Role.ADMIN, now=dt.datetime.now(dt.UTC))
@@ -112,7 +112,7 @@ async def test_a_client_talks_to_no_other_agent_than_the_trackers(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_two_agents_of_one_name_are_told_so(tmp_path: Path) -> None:
+async def test_a_duplicate_agent_name_is_refused_with_its_owner(tmp_path: Path) -> None:
     """The second agent's error names the owner of the name and the remedy; freed by an admin, it attaches by itself."""
     async with serve_tracker() as served:
         async with serve_agent(served.address, tmp_path / "first") as first:

@@ -50,14 +50,14 @@ from fleet.wire.stubs import add_fleet_service
 from tests.service.identity_parts import CONFIG, Answering, get_fleet, nobody, user
 
 
-async def test_who_has_not_joined_may_only_join() -> None:
+async def test_the_public_certificate_permits_only_join() -> None:
     """The public certificate opens the port for a single rpc."""
     async with serve_tracker() as served, make_channel(served.address, nobody()) as channel:
         with pytest.raises(NotAllowed, match="fleet login"):
             await get_fleet(channel)
 
 
-async def test_the_key_that_everybody_has_makes_nobody_an_admin() -> None:
+async def test_certificates_of_the_public_key_grant_no_role() -> None:
     """A certificate signed with the public key, or by another fleet, is refused with any claimed role."""
     now = dt.datetime.now(dt.UTC)
     forger = Credentials(
@@ -126,7 +126,7 @@ async def test_a_token_for_another_role_is_refused_and_not_used_up(role: Role, w
         assert role is member.role
 
 
-async def test_a_board_with_a_users_token_is_told_so_and_keeps_it_usable(tmp_path: Path) -> None:
+async def test_a_user_token_is_refused_for_an_agent_and_stays_usable(tmp_path: Path) -> None:
     """The agent sends the role that it joins with."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0)
@@ -150,7 +150,7 @@ async def test_a_tokens_note_is_the_members_name() -> None:
         assert set(names) <= {each.name for each in await admin.members()}
 
 
-async def test_nobody_joins_under_the_name_of_the_trackers_account() -> None:
+async def test_the_name_of_the_trackers_account_is_reserved() -> None:
     """The tracker's account is an admin, and may not have called yet."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, _ = await admin.invite(Role.USER, ttl_sec=60.0)
@@ -176,7 +176,7 @@ async def test_the_fingerprint_of_a_joiners_key_is_shown_to_the_admin(caplog: py
     assert (member.key_id, "alice") == (logged.__dict__["key"], logged.__dict__["member"])
 
 
-async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
+async def test_a_token_is_not_sent_to_a_server_of_another_fleet() -> None:
     """The server at the address is compared with the token's fingerprint before any secret is sent."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
         token, invitation = await admin.invite(Role.USER, ttl_sec=60.0)
@@ -189,7 +189,7 @@ async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
         assert [invitation] == await admin.invitations()
 
 
-async def test_a_client_without_credentials_is_told_how_to_get_some() -> None:
+async def test_a_client_without_credentials_gets_instructions() -> None:
     """The error comes at once for another machine's address, and after the connect timeout for this machine's own."""
     async with serve_tracker() as served:
         store, kept = CredentialStore(), account_proof(served.address)

@@ -153,7 +153,7 @@ async def test_a_client_id_that_became_known_takes_no_lease_over() -> None:
         assert alice.error is None
 
 
-async def test_what_is_refused_says_which_role_it_takes() -> None:
+async def test_a_permission_error_names_the_required_role() -> None:
     """The error names the role; users cannot invite members, free names or read the log."""
     async with serve_tracker() as served:
         store, admin = CredentialStore(), account_proof(served.address)

@@ -41,7 +41,7 @@ async def test_a_tracker_without_tls_serves_its_own_account_alone() -> None:
                 await get_fleet(channel)
 
 
-async def test_a_port_without_tls_serves_nobody_by_accident() -> None:
+async def test_a_server_refuses_plaintext_calls_by_default() -> None:
     """A server refuses calls without TLS unless it is configured to accept them."""
     server = make_server()
     add_fleet_service(server, Answering())
@@ -72,7 +72,9 @@ async def test_a_fleet_without_tls_measures(tmp_path: Path) -> None:
     assert Unauthenticated is type(from_rpc_error(caught.value, DeviceUnreachable))
 
 
-async def test_a_tracker_that_nobody_could_rule_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tracker_with_unwritable_credentials_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tracker that cannot write its account's credentials ends with an error that names the variable to set."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path / "file/credentials"))

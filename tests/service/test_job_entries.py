@@ -83,7 +83,7 @@ def report(job: str) -> TuneReport:
     )
 
 
-async def test_a_job_whose_library_answers_badly_begins_and_ends_once(forgetful: Library) -> None:
+async def test_a_job_is_stored_once_although_a_commits_answer_is_lost(forgetful: Library) -> None:
     """The connection may end between a commit and its answer; a retry creates no duplicate."""
     entry = OwnEntry(forgetful)
 
@@ -100,7 +100,7 @@ async def test_a_job_whose_library_answers_badly_begins_and_ends_once(forgetful:
     assert len(summary.model_runs) == 1
 
 
-async def test_a_library_that_others_write_keeps_nobody_but_the_job_waiting(forgetful: Library, tmp_path: Path) -> None:
+async def test_a_busy_library_does_not_block_lease_renewal(forgetful: Library, tmp_path: Path) -> None:
     """Leases are renewed on the same event loop."""
     entry = OwnEntry(forgetful)
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as other:

@@ -53,7 +53,7 @@ def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model
 
 
 @pytest.mark.slow
-def test_what_repeats_a_job_of_a_program_names_it_as_its_user_did(path: str) -> None:
+def test_the_repeat_command_has_the_users_program_name(path: str) -> None:
     """The command has the program's name, not the path of its file in another machine's cache."""
     code, out, err = fleet("jobs", "submit", "matmul-8", "--trials", "2", "--library", path)
     assert code == 0, err
@@ -64,7 +64,7 @@ def test_what_repeats_a_job_of_a_program_names_it_as_its_user_did(path: str) -> 
 
 
 @pytest.mark.slow
-def test_what_only_counts_here_is_refused_with_a_job_for_an_optimizer(
+def test_options_without_effect_on_an_optimizer_are_refused(
     path: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Options that an optimizer would ignore are refused, so that no user relies on them; an environment variable for
@@ -106,7 +106,7 @@ def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path)
     assert name in fleet("jobs", "show", short, *where)[1]
 
 
-def test_what_a_watched_job_says_is_not_wrapped_in_a_pipe(path: str) -> None:
+def test_notices_of_a_watched_job_are_not_wrapped_in_a_pipe(path: str) -> None:
     """Notices stay on one line, so that logs can be searched."""
     notice = "a word " * 60
     with Library.open(path) as library:

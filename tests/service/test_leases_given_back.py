@@ -187,7 +187,7 @@ async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -
     assert job.core.progress.trials_done == 2
 
 
-async def test_nobody_measures_beside_the_engine_that_is_compared_with(tmp_path: Path) -> None:
+async def test_the_compared_engine_has_the_machine_to_itself(tmp_path: Path) -> None:
     """This includes the search for the largest index, which runs the model."""
     async with bench(tmp_path, Crowded) as job:
         await job.comparison.run({})

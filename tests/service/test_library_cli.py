@@ -193,7 +193,7 @@ def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
     assert job["name"] in result.stdout
 
 
-def test_a_job_of_some_minutes_is_not_listed_with_trials_that_nobody_asked_for(path: str) -> None:
+def test_a_timed_job_is_listed_without_its_trial_limit(path: str) -> None:
     """The upper limit of a timed job's trials says nothing about its progress."""
     with Library.open(path) as library:
         library.start_job(title="timed.onnx", trials_total=4096, conditions={"minutes": 5.0, "trials": None})
@@ -305,7 +305,7 @@ def test_a_disturbed_best_is_said(path: str) -> None:
     assert [row["disturbances"] for row in json.loads(told)["best"]] == [[], ["throttled: thermal"]]
 
 
-def test_snapshots_are_listed_with_what_they_know_and_how_they_rank(path: str) -> None:
+def test_snapshots_are_listed_with_their_data_and_ranking(path: str) -> None:
     """The snapshot in use is marked; one that was never used differs from formerly used ones."""
     assert "No snapshots" in fleet("snapshots", "--library", path)[2]
     with Library.open(path) as library:
@@ -336,7 +336,7 @@ def test_snapshots_are_listed_with_what_they_know_and_how_they_rank(path: str) -
     assert [(one["is_in_use"], one["records"], one["size_bytes"]) for one in data] == [(True, 64, 4), (False, 64, 5)]
 
 
-def test_pruning_says_what_would_go_and_what_went(path: str, tmp_path: Path) -> None:
+def test_pruning_reports_planned_and_deleted_rows(path: str, tmp_path: Path) -> None:
     """The model file of a job that was cancelled; its row stays."""
     (tmp_path / "m.onnx").write_bytes(b"x" * 2_000_000)
     with Library.open(path) as library:

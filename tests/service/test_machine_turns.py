@@ -103,7 +103,7 @@ async def test_the_turn_of_a_killed_process_ends(tmp_path: Path, builder: subpro
 
 
 @pytest.mark.slow
-async def test_nobody_waits_for_ever(
+async def test_a_stopped_process_delays_others_for_a_bounded_time(
     tmp_path: Path, builder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stopped process, or one in a debugger, delays others by a few minutes with a warning."""
@@ -115,9 +115,7 @@ async def test_nobody_waits_for_ever(
 
 
 @pytest.mark.slow
-async def test_who_is_cancelled_while_waiting_leaves_nothing_locked(
-    tmp_path: Path, builder: subprocess.Popen[str]
-) -> None:
+async def test_a_cancelled_waiter_releases_the_lock(tmp_path: Path, builder: subprocess.Popen[str]) -> None:
     """Another builder gets its turn at once."""
     turns = MachineTurns(tmp_path)
 

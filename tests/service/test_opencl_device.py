@@ -61,7 +61,7 @@ async def product(holder: Holder, library: bytes) -> tuple[np.ndarray, np.ndarra
 
 
 @pytest.mark.parametrize("name", ["matmul.so", "tuned.so"])
-async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, models: Path) -> None:
+async def test_schedules_compute_the_same_as_numpy(name: str, holder: Holder, models: Path) -> None:
     """Both TVM's default schedule and one from MetaSchedule compute the right product."""
     found, expected = await product(holder, (models / name).read_bytes())
 

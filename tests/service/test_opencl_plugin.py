@@ -161,7 +161,7 @@ def test_a_plugin_for_another_tvm_is_refused(tmp_path: Path) -> None:
     assert built_for() in str(refused.value)
 
 
-def test_what_is_missing_to_compile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_failing_compilers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing compiler is reported with its package, a failing one with its output."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -182,7 +182,7 @@ def test_what_is_missing_to_compile_is_named(tmp_path: Path, monkeypatch: pytest
     assert list((tmp_path).glob("*.so")) == []
 
 
-def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_drivers_and_loaders_have_different_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A missing driver and a missing loader are reported with their packages; a crashing driver ends only the child
     process.
     """
@@ -198,7 +198,7 @@ def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch,
         find_opencl_devices((sys.executable, "-c", other))
 
 
-def test_what_a_driver_prints_is_no_answer() -> None:
+def test_driver_output_on_stdout_is_ignored() -> None:
     """Some greet on stdout, in whatever encoding, also at the end of their process."""
     chatty = (
         "import atexit, os, device_agents.drivers.opencl.devices as d\n"
@@ -212,7 +212,7 @@ def test_what_a_driver_prints_is_no_answer() -> None:
         find_opencl_devices((sys.executable, "-c", chatty))
 
 
-async def test_a_driver_that_hangs_holds_up_nobody() -> None:
+async def test_a_hanging_driver_does_not_block_the_agent() -> None:
     """One hanging query starts no second one; the agent goes on, and the device recovers once the driver answers."""
     gpu = replace(find_opencl_devices()[0], type="gpu")
     answering, looks = threading.Event(), []
@@ -313,7 +313,7 @@ def load(content):
         ("tvm.runtime.empty((4,), 'float32', tvm.device('opencl', 7))", "there is no OpenCL device 7; 1 found"),
     ],
 )
-def test_what_the_runtime_does_not_have_it_says(plugin: Path, attempt: str, complaint: str) -> None:
+def test_unsupported_features_are_errors_with_a_message(plugin: Path, attempt: str, complaint: str) -> None:
     """Missing images, clusters and devices, and damaged modules, are errors with a message, never a crash."""
     done = run_python(f"{_HAND_MADE}\n{attempt}")
 

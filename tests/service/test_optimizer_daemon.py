@@ -79,7 +79,7 @@ async def test_an_optimizer_outlasts_its_library(
 
 
 @pytest.mark.slow
-async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(library: Library, tmp_path: Path) -> None:
+async def test_a_running_job_with_an_expired_claim_is_not_started_twice(library: Library, tmp_path: Path) -> None:
     """After a machine's sleep, an optimizer with free capacity finds its own running job unclaimed, and must not start
     it again.
     """
@@ -101,7 +101,7 @@ async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(li
 
 
 @pytest.mark.slow
-async def test_a_job_whose_claim_expires_at_once_leaves_its_place_to_the_next(library: Library, tmp_path: Path) -> None:
+async def test_a_claim_that_expires_within_a_round_frees_its_slot(library: Library, tmp_path: Path) -> None:
     """The claim expires between two queries of one round; the job was once started again if there was room for
     another.
     """
@@ -147,7 +147,7 @@ async def test_how_a_job_ended_is_written_once_the_library_takes_it(
 
 
 @pytest.mark.slow
-async def test_a_job_whose_model_is_damaged_fails_at_once(library: Library, tmp_path: Path) -> None:
+async def test_a_job_with_a_damaged_model_fails_at_once(library: Library, tmp_path: Path) -> None:
     """A retry cannot help, unlike with an absent library; it once took two minutes."""
     (tmp_path / "m.onnx").write_bytes(b"model")
     options, files = (

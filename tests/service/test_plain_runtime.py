@@ -74,7 +74,7 @@ def only_output(response: session_service_pb2.CallResponse) -> np.ndarray[Any, A
     return array_of(output)
 
 
-async def test_it_computes_what_tvms_runtime_computes(models: Path, tmp_path: Path) -> None:
+async def test_results_equal_those_of_tvms_runtime(models: Path, tmp_path: Path) -> None:
     """Results are equal bit for bit, parallel loops and workspaces included."""
     random = np.random.default_rng(1)
     wide, square = random.random(2**16, np.float32), random.random((64, 64), np.float32)
@@ -161,7 +161,7 @@ async def test_a_cold_cache_is_made_before_each_run(worker: WorkerHandle, models
         ("nowhere.so", (), "LOAD_FAILED", "cannot load"),
     ],
 )
-async def test_what_goes_wrong_is_named(
+async def test_errors_keep_the_message_of_the_compiled_code(
     worker: WorkerHandle, models: Path, name: str, args: tuple[Any, ...], kind: str, message: str
 ) -> None:
     """Errors keep the message of the compiled code, if it has one; the worker goes on."""

@@ -87,7 +87,7 @@ async def test_a_result_outlasts_its_library(
 
 
 @pytest.mark.parametrize("library", [Forgetful], indirect=True)
-async def test_a_result_whose_answer_was_lost_is_there_once(library: Library, tmp_path: Path) -> None:
+async def test_a_result_is_stored_once_although_its_answer_is_lost(library: Library, tmp_path: Path) -> None:
     """If the connection ends between the commit and its answer, the retry does not store a second record."""
     [one] = await stored(library, tmp_path)
 

@@ -49,7 +49,7 @@ async def client_of(
         await client.close()
 
 
-async def test_a_revoked_member_loses_what_it_has_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_revoking_a_member_ends_its_leases_and_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease goes to the next client in line, not to its own request; it gets the reason, and is refused
     afterwards.
     """
@@ -227,7 +227,7 @@ async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:
         assert [('{"note": "tester@here"}', "ok"), ("", "KeyRevoked"), ("", "KeyRevoked")] == await outcomes()
 
 
-async def test_an_agents_stream_is_audited_with_what_it_offers() -> None:
+async def test_an_agents_stream_is_audited_with_its_devices() -> None:
     """The log has the names of its devices, at most the first 20, and none of their other data; refused streams are
     logged, too.
     """

@@ -195,7 +195,7 @@ async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_addr
     CredentialStore().forget(address)
 
 
-async def test_a_snapshot_that_is_not_what_its_digest_says_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_snapshot_with_a_wrong_digest_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     """The snapshot is dropped with a warning, and the next one is used."""
     servicer = CostModelServicer()
     servicer.publish(replace(GOOD, content=b"forged", digest="sha256:0"))
@@ -256,7 +256,7 @@ async def test_a_revoked_key_reads_no_more(library: Library) -> None:
         assert await content_of(lasting) == b"second"
 
 
-async def test_nobody_is_served_before_the_tracker_has_said_whose_keys_were_revoked() -> None:
+async def test_no_port_opens_before_revocations_are_known() -> None:
     """No port is opened while the tracker does not answer."""
     async with serve_tracker() as tracker:
         address = tracker.address
@@ -288,7 +288,7 @@ def test_a_snapshot_is_the_same_after_the_wire() -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda s: replace(s, content=b""), lambda s: replace(s, digest="sha256:0")])
-def test_what_has_another_digest_is_refused(spoil: Callable[[ModelSnapshot], ModelSnapshot]) -> None:
+def test_receiving_a_wrong_digest_is_refused(spoil: Callable[[ModelSnapshot], ModelSnapshot]) -> None:
     """A snapshot with a wrong digest is refused when it is received."""
     with pytest.raises(InvalidRequest, match="another digest"):
         model_snapshot_from_proto(model_snapshot_to_proto(spoil(GOOD)))

@@ -209,7 +209,7 @@ async def test_a_wait_is_ended_after_a_yes(client: fleet.aio.Fleet) -> None:
         await screen.shows(f"{WHO} waits no more for name=pi-0", "nobody waits")
 
 
-async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.Fleet) -> None:
+async def test_a_permission_error_is_displayed(served: ServedTracker, client: fleet.aio.Fleet) -> None:
     """A user may not revoke another's lease; the application shows the error and stays."""
     async with client.acquire("name=pi-0") as device:
         CredentialStore().save(served.address, credentials(Role.USER, make_key()), home=Path("/"))
@@ -236,7 +236,7 @@ async def test_a_restarted_tracker_is_awaited(served: ServedTracker, client: fle
     assert screen.app.failure is None
 
 
-async def test_what_comes_after_the_end_is_no_error(client: fleet.aio.Fleet) -> None:
+async def test_messages_after_exit_cause_no_error(client: fleet.aio.Fleet) -> None:
     """Snapshots and answers come while the screen is taken down, too: it failed then, once in twenty times."""
     async with screen_of(client) as screen:
         pass

@@ -118,7 +118,7 @@ async def test_a_renewal_that_came_while_the_tracker_stood_still_counts(monkeypa
     assert not [effect for effect in bench.effects if isinstance(effect, ev.LeaseEnded)]
 
 
-async def test_a_lease_that_nobody_renews_ends_after_the_stall_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unrenewed_lease_expires_after_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pending messages delay the expiry by a moment only."""
     bench = Bench()
     await bench.start()

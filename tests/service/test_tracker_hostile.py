@@ -125,7 +125,7 @@ async def test_an_error_too_long_for_a_header_still_arrives() -> None:
             await attach(served.address, agent_service_pb2.AttachRequest(hello=hello("devices/" + "x" * 100_000)))
 
 
-async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unencodable_answer_fails_only_its_own_client(caplog: pytest.LogCaptureFixture) -> None:
     """Of two grants of one turn, only the one with an invalid device fails."""
     async with (
         serve_tracker() as served,
@@ -274,7 +274,7 @@ async def test_a_message_of_very_many_parts_ends_its_stream() -> None:
             assert "larger than max" in str(await eventually(lambda: stream.error))
 
 
-async def test_what_cannot_be_read_ends_its_stream_and_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_bytes_end_their_stream_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """The sender of invalid bytes on an open stream gets an error, and the log has no traceback."""
     async with serve_tracker() as served, account_channel(served.address) as channel:
         path = "/fleet.v1.LeaseService/OpenLeases"
@@ -355,7 +355,7 @@ async def test_streams_that_are_over_are_not_kept() -> None:
         gc.enable()
 
 
-def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path) -> None:
+def test_a_journal_with_a_deleted_log_keeps_committing(tmp_path: Path) -> None:
     """Committed changes count, though the log cannot be checkpointed now."""
     journal = Journal(tmp_path / "journal.sqlite", checkpoint_pages=1)
     journal.open(1e6)

@@ -97,7 +97,7 @@ def changes(draw: st.DrawFn) -> Changes:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(changes(), max_size=6))
 @pytest.mark.slow
-def test_what_was_written_comes_back(tmp_path: Path, written: list[Changes]) -> None:
+def test_a_reopened_journal_has_all_changes(tmp_path: Path, written: list[Changes]) -> None:
     """Any sequence of changes, closed and reopened, equals the content of an ideal memory."""
     path = Path(tempfile.mkdtemp(dir=tmp_path)) / "journal.sqlite"
     journal, ledger = Journal(path), Ledger()

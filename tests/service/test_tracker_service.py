@@ -92,7 +92,7 @@ async def test_release_fences_the_agent_and_serves_the_next(served: ServedTracke
 
 
 @pytest.mark.slow
-async def test_position_is_told_again_when_it_changes(served: ServedTracker) -> None:
+async def test_queue_position_updates_are_sent(served: ServedTracker) -> None:
     """Waiting clients see themselves move up."""
     async with (
         SimulatedAgent(served.address, ["devices/a"]),
@@ -137,7 +137,7 @@ async def test_lease_that_is_not_renewed_expires(served: ServedTracker) -> None:
         await stream.grant("r2", "simulated")
 
 
-async def test_refusal_says_what_there_is(served: ServedTracker) -> None:
+async def test_a_refusal_lists_the_existing_devices(served: ServedTracker) -> None:
     """A selector that no device can ever satisfy fails at once."""
     async with SimulatedAgent(served.address, ["devices/a"]), LeaseStream(served.address, "c") as stream:
         stream.acquire("r1", "cuda")
@@ -197,7 +197,7 @@ class SlowDisk(FakeClock):
         return now_sec
 
 
-async def test_a_slow_disk_takes_nothing_of_the_time_to_come_back() -> None:
+async def test_a_slow_disk_does_not_shorten_the_grace_period() -> None:
     """Clients have their whole grace period even if the tracker's files took a minute to open."""
     clock = SlowDisk()
     async with (

@@ -104,7 +104,7 @@ async def test_a_snapshot_is_of_one_moment_though_it_takes_many() -> None:
     assert fleet.pace.portions > DEVICES / 64
 
 
-async def test_what_has_not_changed_is_not_made_again() -> None:
+async def test_unchanged_parts_of_a_snapshot_are_reused() -> None:
     """After a device changed hands a snapshot takes a few portions, in a fleet of any size."""
     fleet = Watched()
     await fleet.snapshot()

@@ -68,7 +68,7 @@ async def test_a_lease_is_shown_under_the_name_of_the_certificate() -> None:
     assert (entry.action, entry.subject) == ("LeaseService.OpenLeases", '{"note": "ann@lab"}')
 
 
-async def test_a_member_who_joins_under_anothers_name_is_told_apart() -> None:
+async def test_a_duplicate_user_name_is_displayed_with_its_key() -> None:
     """Members choose the names in their certificates, so the later one is shown with the beginning of its key."""
     ann, mallory = _member("ann@lab"), _member("ann@lab")
     async with (
@@ -103,7 +103,7 @@ async def test_a_users_priority_has_a_bound() -> None:
     assert refused.message == "priority 11 takes the role admin; the role user may choose one from -100 to 10"
 
 
-async def test_nobody_overwrites_or_crowds_out_anothers_jobs() -> None:
+async def test_job_names_are_separate_for_each_user() -> None:
     """Before, a job under another user's name, and 1,100 others, evicted all of that user's jobs from the status."""
     async with (
         serve_tracker() as served,

@@ -103,7 +103,7 @@ class OddAtFirst(TvmRpcDriver):
         await super()._knock()
 
 
-async def test_a_driver_goes_on_looking_after_what_nobody_foresaw() -> None:
+async def test_a_driver_retries_after_unexpected_errors() -> None:
     """Only this driver retries; the device would otherwise be lost until its agent restarts."""
     async with serving(MAGIC + bytes(4)) as port:
         config = TvmRpcConfig(address=f"127.0.0.1:{port}", target={"kind": "llvm"})

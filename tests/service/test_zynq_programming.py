@@ -100,7 +100,7 @@ async def test_a_lease_programs_the_fabric_once(board: Board) -> None:
     assert board.fabric.loaded == [image_of(design)] * 2
 
 
-async def test_the_fleet_sees_what_the_fabric_holds(board: Board) -> None:
+async def test_the_bitstream_label_outlives_the_lease(board: Board) -> None:
     """The label lives longer than the lease, and finds the board."""
     design = board.bitstream("gemm")
     async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
@@ -182,7 +182,7 @@ async def test_a_window_into_main_memory_is_refused_before_anything_is_programme
         assert await device.program(design, registers=inside)
 
 
-async def test_a_board_that_cannot_even_begin_keeps_what_it_has(board: Board) -> None:
+async def test_a_failed_programming_start_keeps_the_bitstream(board: Board) -> None:
     """Without a place for the kernel's file, programming fails with one sentence, and the board keeps its bitstream and
     stays healthy.
     """
@@ -220,7 +220,7 @@ async def test_a_partial_bitstream_needs_a_full_one_under_it(board: Board) -> No
     assert board.fabric.flags == ["0", "1"] * 2
 
 
-async def test_a_restarted_agent_knows_what_the_fabric_holds(board: Board) -> None:
+async def test_a_restarted_agent_restores_the_bitstream_label(board: Board) -> None:
     """It knows as long as the machine was not rebooted and the fabric not lost."""
     design = board.bitstream("gemm")
     async with board.leased() as device:
@@ -320,7 +320,7 @@ async def test_no_worker_is_started_for_the_former_design(board: Board, monkeypa
         await asyncio.gather(programming, opening)
 
 
-async def test_nobody_blocks_a_board_with_an_endless_timeout(board: Board) -> None:
+async def test_programming_timeouts_are_bounded(board: Board) -> None:
     """The next holder waits for a load in progress, so its time limit is bounded."""
     async with board.leased() as device:
         for timeout_sec in (0.0, 31_536_000.0):

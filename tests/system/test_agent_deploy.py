@@ -216,7 +216,7 @@ def test_an_agent_that_does_not_start_gives_way_to_the_one_before(
         (["-oUserKnownHostsFile=/dev/null"], "Host key verification failed.; log in once by hand"),
     ],
 )
-def test_who_cannot_log_in_reads_one_line(board: Board, words: list[str], said: str) -> None:
+def test_a_failed_login_is_a_one_line_error(board: Board, words: list[str], said: str) -> None:
     """The error names the failure and the remedy."""
     first, *rest = shlex.split(board.login)
 
@@ -237,7 +237,7 @@ def test_who_cannot_log_in_reads_one_line(board: Board, words: list[str], said: 
         (["--dir", "/proc/agent"], "are free in /proc/agent; make room, or name another place with --dir"),
     ],
 )
-def test_what_cannot_be_on_this_board_is_said(board: Board, words: list[str], said: str) -> None:
+def test_an_unsupported_board_is_an_error(board: Board, words: list[str], said: str) -> None:
     """The error leaves no partial deployment."""
     done = _deploy(board, "--dir", "elsewhere", "--tracker", "127.0.0.1:1", *words)
 

@@ -158,7 +158,7 @@ def test_a_library_that_is_no_database(fleet: Fleet, tmp_path: Path) -> None:
     assert before == path.read_bytes()
 
 
-def test_a_library_of_somebody_else(tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_left_unchanged(tmp_path: Path) -> None:
     """Another program's SQLite file is left unchanged."""
     path = tmp_path / "other.sqlite"
     connection = sqlite3.connect(path)

@@ -24,7 +24,7 @@ def test_the_layers_are_those_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("interpreter", [sys.executable, "no-such-python"])
-def test_a_missing_peer_is_told_before_hours_of_tuning(interpreter: str) -> None:
+def test_a_missing_peer_is_reported_before_tuning(interpreter: str) -> None:
     """An interpreter without PyTorch is reported at once."""
     if interpreter == sys.executable and importlib.util.find_spec("torch"):
         pytest.skip("this environment has PyTorch")

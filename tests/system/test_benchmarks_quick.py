@@ -109,7 +109,7 @@ def test_adaptive_measures_both_rules() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_device_share_says_what_the_device_did() -> None:
+def test_device_share_reports_the_devices_use() -> None:
     """The device measures for a part of its time; faster kernels need more builders."""
     figures = _figures("benchmarks.device_share")
 
@@ -155,7 +155,7 @@ def test_soak_reads_the_tracker_while_clients_come_and_go(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_scale_says_what_a_large_fleet_needs() -> None:
+def test_scale_reports_the_builders_of_a_large_fleet() -> None:
     """Slower kernels need fewer builders, and a fleet that loses some continues with the others."""
     figures = _figures("benchmarks.scale")
 
@@ -167,7 +167,7 @@ def test_scale_says_what_a_large_fleet_needs() -> None:
 
 
 @pytest.mark.slow
-def test_search_cost_counts_what_proposals_take() -> None:
+def test_search_cost_reports_processor_time_of_proposals() -> None:
     """Sixteen candidates of one workload are found, with their processor time."""
     figures = _figures("benchmarks.search_cost")
 

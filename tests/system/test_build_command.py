@@ -271,7 +271,7 @@ def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_p
 
 
 @slow
-def test_unchecked_schedules_are_told_of_and_left_out_on_request(tmp_path: Path) -> None:
+def test_unchecked_schedules_are_reported_and_can_be_excluded(tmp_path: Path) -> None:
     """Outputs of imported records were never compared; before, a build used them without a message."""
     from tvm.s_tir import Schedule
 

@@ -61,7 +61,7 @@ def pool(cluster: Cluster) -> Iterator[DaskPool]:
     found.shutdown(wait=False)
 
 
-def test_strangers_are_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_foreign_certificates_and_dead_addresses_fail_at_once(cluster: Cluster, tmp_path: Path) -> None:
     """Other certificates are refused at once, and a dead address is reported without waiting."""
     make_certs(tmp_path / "others")
     address = cluster.scheduler.address
@@ -90,7 +90,7 @@ def test_builders_are_listed(cluster: Cluster) -> None:
     assert [str(one["address"]) for one in found if str(one["address"]) not in table.stdout] == []
 
 
-def test_what_crashes_or_hangs_costs_one_task(pool: DaskPool, cluster: Cluster) -> None:
+def test_a_crashing_or_hanging_build_fails_one_task(pool: DaskPool, cluster: Cluster) -> None:
     """Errors arrive as from a pool of this machine, and builders survive."""
     with pytest.raises(BuildError, match="SIGSEGV"):
         pool.submit(tasks.crash).result()
@@ -141,9 +141,7 @@ def test_a_scheduler_that_comes_back_is_given_the_tasks_again(pool: DaskPool, cl
     assert future.result(_ENDS_WITHIN_SEC) > 0
 
 
-async def test_what_is_built_goes_from_its_builder_to_the_agent(
-    pool: DaskPool, cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_artifacts_go_from_builder_to_agent_directly(pool: DaskPool, cluster: Cluster, tmp_path: Path) -> None:
     """The file never passes through the optimizer; if its builder is gone, another builds it again."""
     with running_fleet(tmp_path, "devices: [{driver: simulated}]") as fleet:
         async with aio.connect(fleet.address) as client:

@@ -81,7 +81,7 @@ def test_a_pytorch_module_is_compiled_for_its_example_inputs(no_records: str) ->
         fleet.compile("model.onnx", example_inputs=(given,))
 
 
-def test_what_cannot_be_compiled_is_said_to_be_so(two_heads: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_at_the_start(two_heads: Path, tmp_path: Path) -> None:
     """The error comes before anything is started."""
     with pytest.raises(ImportFailed, match="there is no model file"):
         fleet.compile(tmp_path / "none.onnx")
@@ -116,7 +116,7 @@ def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records
     assert sources[0] != sources[1]
 
 
-def test_stock_relax_keeps_its_functions_and_what_has_any_length(no_records: str) -> None:
+def test_functions_of_stock_relax_and_open_shapes_are_kept(no_records: str) -> None:
     """Modules from TVM's exporter of language models keep their several functions, none named main, one of any
     length.
     """

@@ -120,7 +120,7 @@ def test_it_is_a_raspberry_pi_in_the_fleet(bench: Bench) -> None:
         assert inventory.device_model.startswith("emulated Raspberry Pi 4 Model B")
 
 
-def test_a_kernel_built_here_computes_there_what_numpy_does(bench: Bench) -> None:
+def test_a_cross_compiled_kernel_computes_the_same_as_numpy(bench: Bench) -> None:
     """The same program for this machine gives the same numbers, too."""
     left, right = _square(1), _square(2)
     with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _CONFIG = "devices: [{driver: raspberry_pi, name: pi2, emulated: true, threads: 2}]\n"
 
 
-def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_32_bit_pi_computes_the_same_as_numpy(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """It starts from its bundle and computes; soft-float code, which would compute garbage, never reaches it."""
     kernels = made_once(tmp_path_factory, "tests.emulated.pi_kernels")
     paths = json.loads((kernels / "index.json").read_text())
@@ -68,7 +68,7 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path, tmp_path_factory: 
     assert json.loads(inventory.target_json)["mfloat-abi"] == "hard"
 
 
-def test_a_board_without_the_packages_is_told_which(tmp_path: Path) -> None:
+def test_missing_packages_of_a_board_are_named(tmp_path: Path) -> None:
     """One line names the command to type, before anything starts."""
     with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
         (board.path("/usr/lib/python3/dist-packages/yaml")).rename(tmp_path / "yaml")

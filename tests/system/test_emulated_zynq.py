@@ -115,7 +115,7 @@ def test_it_is_a_zynq_in_the_fleet(bench: Bench) -> None:
         assert inventory.facts["fabric"] == "programmable"
 
 
-def test_kernels_built_here_compute_there_what_numpy_does(bench: Bench) -> None:
+def test_cross_compiled_kernels_compute_the_same_as_numpy(bench: Bench) -> None:
     """Vectors, parallel loops, workspaces, mathematical functions, and integer division, which the core has not."""
     random = np.random.default_rng(1)
     left, right = random.random((64, 64), np.float32), random.random((64, 64), np.float32)

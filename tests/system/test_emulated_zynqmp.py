@@ -130,7 +130,7 @@ async def test_a_stuck_core_costs_one_candidate(bench: Bench) -> None:
     np.testing.assert_array_equal(PRODUCT, found.product)
 
 
-async def test_a_killed_agent_knows_what_its_fabric_holds(bench: Bench) -> None:
+async def test_a_killed_agent_restores_the_bitstream_label(bench: Bench) -> None:
     """After kill -9 between two leases, the label returns, and modules run without programming."""
     async with bench.connect() as client:
         async with client.acquire(BOARD) as device:
@@ -158,7 +158,7 @@ async def test_a_bitstream_for_another_chip_changes_nothing(bench: Bench) -> Non
     np.testing.assert_array_equal(PRODUCT, found.product)
 
 
-async def test_the_fleet_shows_the_board_as_what_it_is(bench: Bench) -> None:
+async def test_the_board_is_listed_as_an_emulated_zu3eg(bench: Bench) -> None:
     """Emulated, a ZU3EG, and holding a bitstream."""
     async with bench.connect() as client:
 

@@ -94,7 +94,7 @@ def test_a_model_checks_itself(model: LoadedModel) -> None:
     assert model.manifest.check.reference == "onnxruntime"
 
 
-def test_threads_are_those_of_the_manifest_unless_told_otherwise(exported: Exported) -> None:
+def test_the_manifests_thread_count_is_the_default(exported: Exported) -> None:
     """The number holds in each Python thread, because TVM keeps one pool for each."""
     import tvm_ffi
 
@@ -258,7 +258,7 @@ def test_export_and_serve_check_give_one_verdict(tmp_path: Path) -> None:
     assert (served[0], json.loads(served[1])["is_right"]) == (0, True)
 
 
-def test_the_command_says_what_it_made(two_heads: Path, tmp_path: Path) -> None:
+def test_the_export_command_writes_model_and_manifest(two_heads: Path, tmp_path: Path) -> None:
     """A file by the model's name, and a manifest that other programs can read with a zip and a JSON reader."""
     code, said, _ = run_cli(
         "export", str(two_heads), "-o", str(tmp_path / "it.fleet"), "--untuned", "--threads", "1", "--affinity", "free"
@@ -271,7 +271,7 @@ def test_the_command_says_what_it_made(two_heads: Path, tmp_path: Path) -> None:
     assert (manifest["threads"], manifest["affinity"]) == (1, Affinity.FREE)
 
 
-def test_what_no_schedule_fits_is_named(tmp_path: Path) -> None:
+def test_unscheduled_functions_are_named(tmp_path: Path) -> None:
     """The export names it as `fleet build` and `fleet tune` do: a running sum is a scan, which runs as plain loops."""
     values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 64]) for name in "xy"}
     axis = numpy_helper.from_array(np.array(1), "axis")

@@ -57,7 +57,7 @@ def run(app: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([app, *map(str, words)], capture_output=True, text=True, check=False, env={})
 
 
-def test_a_program_in_c_computes_what_python_does(app: Path, unpacked: Path) -> None:
+def test_a_c_program_computes_the_same_as_python(app: Path, unpacked: Path) -> None:
     """The same inputs, the same bits; without Python and without a compiler in the process."""
     rng = np.random.default_rng(5)
     image, gain = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([2.0], np.float32)
@@ -72,7 +72,7 @@ def test_a_program_in_c_computes_what_python_does(app: Path, unpacked: Path) -> 
     np.testing.assert_array_equal([np.float32(value) for _, value in said], np.concatenate([means, peaks]))
 
 
-def test_a_program_in_c_says_what_is_wrong(app: Path, exported: Exported, unpacked: Path, tmp_path: Path) -> None:
+def test_a_c_program_reports_errors(app: Path, exported: Exported, unpacked: Path, tmp_path: Path) -> None:
     """Errors name an invalid folder, a model for another machine, GPU or CPU, a newer format, and a missing library."""
 
     def said(**changes: object) -> str:

@@ -93,7 +93,7 @@ def test_an_exported_model_takes_each_of_its_shapes(exported: Exported, path: Pa
         np.testing.assert_allclose(model(x), session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
-def test_another_shape_is_refused_with_those_that_there_are(exported: Exported) -> None:
+def test_another_shape_is_refused_with_the_exported_shapes(exported: Exported) -> None:
     """The error names the exported shapes and the option to add another."""
     model = fleet.runtime.load(exported.path)
 

@@ -129,7 +129,7 @@ def test_an_import_goes_on_when_there_is_room(disk: SmallDisk, tmp_path: Path) -
     assert disk.look() == {"intact": "ok", "records": count, "jobs": 0}
 
 
-def test_a_search_ends_with_what_it_measured(disk: SmallDisk) -> None:
+def test_a_search_on_a_full_disk_keeps_its_measurements(disk: SmallDisk) -> None:
     """The search stores every trial that it counted, ends with the reason, and resumes once there is space."""
     words = ("--log-level", "info", "tune", "matmul-64", "--on", "simulated", "--trials", "1000", "--no-model")
     done = disk.fleet(*words)

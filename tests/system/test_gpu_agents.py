@@ -22,7 +22,7 @@ devices:
 """
 
 
-def test_gpus_are_listed_with_what_they_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_gpus_are_listed_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent finds NVML as the linker does; unusable GPUs are faulted with the remedy, the rest is served."""
     fake = fake_nvml.build(tmp_path)
     fake.play(fake_nvml.A100_MIG)
@@ -52,7 +52,7 @@ def test_gpus_are_listed_with_what_they_lack(tmp_path: Path, monkeypatch: pytest
         assert "is faulted" in refused.stderr
 
 
-def test_no_gpu_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_reported_in_one_line(tmp_path: Path) -> None:
     """`--on kind=cuda` and `--on kind=rocm` start an agent that names the missing driver or GPU."""
     (tmp_path / "a.so").write_bytes(b"\x7fELF")
     for kind, hint in (("cuda", "/proc/driver/nvidia/version"), ("rocm", "/sys/class/kfd")):

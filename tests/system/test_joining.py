@@ -94,7 +94,7 @@ def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, t
     assert token not in json.dumps(log)
 
 
-def test_a_member_that_was_revoked_is_told_so_and_listed_as_gone(tracker: Server, tmp_path: Path) -> None:
+def test_a_revoked_member_gets_the_reason_and_is_listed_as_revoked(tracker: Server, tmp_path: Path) -> None:
     """A user may not list members; an admin revokes by a prefix of the key; every later command of the member names the
     reason.
     """
@@ -145,7 +145,7 @@ def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: P
         assert "listening" in admitted.stdout.readline()
 
 
-def test_an_agent_whose_tracker_comes_late_and_refuses_it_ends_as_well(tracker: Server, tmp_path: Path) -> None:
+def test_an_agent_exits_when_a_late_tracker_refuses_it(tracker: Server, tmp_path: Path) -> None:
     """An agent that was waiting for the tracker ends when it is refused."""
     first, second, operator = two_machines(tracker, tmp_path)
     with first.agent():

@@ -118,7 +118,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
 
 
 @pytest.mark.parametrize("command", sorted(BY_COMMAND.keys() - _UNTESTED))
-def test_a_command_prints_what_the_reference_says(documents: dict[str, dict[str, Any]], command: str) -> None:
+def test_json_output_matches_the_reference(documents: dict[str, dict[str, Any]], command: str) -> None:
     """Every key, its type, and no other; the version comes first."""
     document = dict(documents[command])
 

@@ -63,7 +63,7 @@ def _newcomer_sec(address: str) -> float:
 
 
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["other-address", "same-address"])
-def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: str) -> None:
+def test_connections_stalled_in_tls_do_not_block_clients(tracker: Server, source: str) -> None:
     """Before, 1,500 of them locked every new client out, at the usual limit of 1,024 open files, until they closed."""
     with ExitStack() as stack:
         for _ in range(_MANY):
@@ -112,7 +112,7 @@ def test_an_agents_port_is_as_sturdy(tmp_path: Path) -> None:
         asyncio.run(open_session(served.tracker.address))
 
 
-def test_idle_connections_over_tls_keep_nobody_out(tracker: Server, tmp_path: Path) -> None:
+def test_idle_tls_connections_do_not_block_clients(tracker: Server, tmp_path: Path) -> None:
     """Each opens TLS with the public key for strangers, and sends nothing more."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

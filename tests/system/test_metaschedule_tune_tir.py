@@ -154,7 +154,7 @@ def test_a_candidate_that_crashes_costs_itself_only(ms: Any, tracker: str, tmp_p
     builder.close()
 
 
-def test_what_is_no_library_is_refused_by_itself(ms: Any, tracker: str, tmp_path: Path) -> None:
+def test_an_invalid_library_fails_its_own_candidate(ms: Any, tracker: str, tmp_path: Path) -> None:
     """A tar file, as from LocalBuilder, or a missing file, is an error of its candidate."""
     path = tmp_path / "module.tar"
     path.write_bytes(b"no library")

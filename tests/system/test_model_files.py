@@ -103,7 +103,7 @@ def test_a_library_that_may_only_be_read(two_products: Path, tmp_path: Path) -> 
     assert "starting" not in said
 
 
-async def test_a_child_whose_log_finds_no_room(full: Path) -> None:
+async def test_a_child_with_an_empty_log_reports_the_full_disk(full: Path) -> None:
     """With an empty log, the full disk is the only reason to report."""
     spec = ChildSpec(name="tracker", command=("false",), log_path=full / "log")
 

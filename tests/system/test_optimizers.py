@@ -166,7 +166,7 @@ def test_an_optimizer_keeps_nothing_that_it_built_for_a_job_that_has_ended(
     assert optimizer.poll() is None
 
 
-async def test_an_optimizer_searches_with_what_another_library_has_learnt(
+async def test_an_optimizer_uses_the_snapshot_of_another_library(
     two_products: Path, fleet: Fleet, path: Path, tmp_path: Path, start_optimizer: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """It cannot reach that library: an optimizer that can hands the snapshot on, and its own library has none."""

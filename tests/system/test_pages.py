@@ -97,12 +97,12 @@ def test_a_model_is_shipped_as_the_page_says(tmp_path: Path, two_products: Path)
     walk_through(SHIPPING, tmp_path)
 
 
-def test_guides_for_who_has_a_fleet_do_what_they_say(tmp_path: Path) -> None:
+def test_guides_for_fleet_owners_work(tmp_path: Path) -> None:
     """The added board has the name NAME."""
     walk_through(AT_A_FLEET, tmp_path, before=A_FLEET)
 
 
-def test_guides_for_who_sets_up_machines_do_what_they_say(tmp_path: Path) -> None:
+def test_guides_for_administrators_work(tmp_path: Path) -> None:
     """The guides for administrators work: a tracker and its members, its unit, the certificates of builders, the manual
     page.
     """

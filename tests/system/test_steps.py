@@ -42,7 +42,7 @@ def fleet(*words: str | Path, tracker: str | None = None) -> subprocess.Complete
     return run_fleet(*(("--tracker", tracker) if tracker else ()), *map(str, words))
 
 
-def test_time_without_a_tracker_starts_what_it_needs(matmul_so: Path) -> None:
+def test_time_starts_an_agent_if_no_tracker_runs(matmul_so: Path) -> None:
     """The side file has the arguments, `--on` the driver; times and provenance are printed as JSON."""
     done = fleet("time", matmul_so, "--on", "kind=cpu", "--repeat", "3", "--min-repeat-ms", "5", "--json")
 
@@ -56,7 +56,7 @@ def test_time_without_a_tracker_starts_what_it_needs(matmul_so: Path) -> None:
     assert found["device"].startswith("devices/")
 
 
-def test_run_gives_what_numpy_computes(matmul_so: Path, served: Fleet, tmp_path: Path) -> None:
+def test_run_computes_the_same_as_numpy(matmul_so: Path, served: Fleet, tmp_path: Path) -> None:
     """Inputs from files go to the device, outputs come back as a file."""
     rng = np.random.default_rng(1)
     left, right = rng.uniform(-1, 1, (2, SIZE, SIZE)).astype("float32")
@@ -107,7 +107,7 @@ def test_under_acquire_the_held_device_is_used(matmul_so: Path, served: Fleet) -
         (["time", "{so}", "--function", "nothing", "--args", "float32[1]"], "no function 'nothing'"),
     ],
 )
-def test_what_cannot_work_is_said_in_one_line(
+def test_invalid_input_is_a_one_line_error(
     words: list[str], said: str, matmul_so: Path, served: Fleet, tmp_path: Path
 ) -> None:
     """Missing files, wrong shapes and the wrong architecture: an error that names them, no traceback."""

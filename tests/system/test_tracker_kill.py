@@ -120,7 +120,7 @@ async def test_waiting_request_survives_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_told_to_end_it_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+async def test_stop_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Exit code 0, also with open streams."""
     async with tracker_process(tmp_path) as tracker, SimulatedAgent(tracker.address, ["devices/a"]) as agent:
         assert await tracker.stop(number) == 0

@@ -44,7 +44,7 @@ def serial(workload: Workload) -> Schedule:
     return schedule
 
 
-async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path: Path) -> None:
+async def test_the_model_gets_its_fastest_schedules_in_place(two_products: Path, tmp_path: Path) -> None:
     """The record that claims the best time alone loses to the static schedule in place, there and in later builds."""
     model = load_model(two_products)
     async with (

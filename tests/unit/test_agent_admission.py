@@ -151,7 +151,7 @@ def test_the_ledger_is_the_agents_own(tmp_path: Path) -> None:
         admission(directory=private).check(token(5))
 
 
-def test_a_restarted_agent_tells_what_it_has_seen(tmp_path: Path) -> None:
+def test_a_restarted_agent_reports_its_highest_epoch(tmp_path: Path) -> None:
     """It reports its highest epoch even before it has met its tracker, which counts on from there."""
     gate = admission(directory=tmp_path)
     gate.admit(gate.check(token(5)))

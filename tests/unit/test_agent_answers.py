@@ -59,7 +59,7 @@ def test_an_answer_of_the_size_that_was_asked_for_is_one() -> None:
     ],
     ids=["too large", "too many", "too much text", "a length beyond the end", "cut", "no number", "no kind"],
 )
-def test_what_could_not_be_an_answer_is_refused(frame: bytes) -> None:
+def test_a_malformed_answer_is_refused(frame: bytes) -> None:
     """Each gets the same error as a broken frame."""
     with pytest.raises(BrokenFrame):
         bound_of_call(request(256)).check(frame)

@@ -10,7 +10,7 @@ from fleet.v1 import measurement_pb2, session_service_pb2
 HARMFUL, HARMLESS = "\x1b[2Jgone\u202e\nline\x07", "[2Jgone\nline"
 
 
-def test_what_a_candidate_forged_is_cleaned() -> None:
+def test_forged_fields_of_a_candidate_are_sanitized() -> None:
     """Control characters are removed from texts, and fields of the provenance that only the agent sets."""
     forged = measurement_pb2.Measurement(error_message=HARMFUL, time_source="wall\x1b[31m")
     forged.operators.calls.add(function=HARMFUL)
@@ -25,7 +25,7 @@ def test_what_a_candidate_forged_is_cleaned() -> None:
     assert cleaned.provenance == measurement_pb2.Provenance(flushed="cache")
 
 
-def test_what_a_dead_worker_wrote_is_cleaned() -> None:
+def test_stderr_of_a_dead_worker_is_sanitized() -> None:
     """The end of its stderr is part of the error."""
     assert str(WorkerLost(ErrorKind.CRASHED, f"it wrote: {HARMFUL}")) == f"it wrote: {HARMLESS}"
     assert cleaned_call(session_service_pb2.CallResponse(error_message=HARMFUL)).error_message == HARMLESS

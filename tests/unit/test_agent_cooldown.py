@@ -34,7 +34,7 @@ class Board:
         return await cool_down(evaluator, read_temp_c or self.read_temp_c, sleep=self.sleep, clock=lambda: self.now_sec)
 
 
-async def test_nobody_waits_unasked() -> None:
+async def test_there_is_no_cooldown_without_a_limit() -> None:
     """Without a limit a hot board is measured at once."""
     assert await Board(90).rest(Evaluator(cooldown_interval_ms=500)) == Rest()
 

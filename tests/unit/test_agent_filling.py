@@ -52,6 +52,6 @@ def test_vectors_are_filled_like_their_elements() -> None:
 
 
 @pytest.mark.parametrize(("name", "size_bytes"), [("int4", 16), ("float8_e4m3fn", 16), ("float32", MAX_BYTES + 4)])
-def test_what_is_too_large_or_odd_is_left_to_tvm(name: str, size_bytes: int) -> None:
+def test_unsupported_fills_are_left_to_tvm(name: str, size_bytes: int) -> None:
     """The result is None instead of a wrong fill."""
     assert random_content(name, size_bytes, 0) is None

@@ -80,7 +80,7 @@ def test_readings_of_a_raspberry_pi(raspberry_pi: Path) -> None:
     assert second.cpu_busy == pytest.approx(0.5)
 
 
-def test_what_a_machine_does_not_tell_stays_unset(tmp_path: Path) -> None:
+def test_unknown_machine_facts_stay_unset(tmp_path: Path) -> None:
     """Unknown is not zero."""
     reading = HostTelemetry(tmp_path).read()
     host = read_host(tmp_path, arch="x86_64", usable_cpus={0})

@@ -56,7 +56,7 @@ def test_a_call_pays_for_itself_alone() -> None:
     assert own_secs(events) == [("branch", 3.0), ("conv", 4.0), ("relu", 1.0)]
 
 
-def test_runs_that_do_different_things_have_no_profile() -> None:
+def test_runs_with_different_calls_have_no_profile() -> None:
     """Times of different calls are never combined."""
     machine = Machine(["conv"], ["conv", "relu"])
 

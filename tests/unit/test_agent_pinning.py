@@ -35,7 +35,7 @@ def test_numbers_and_ranges(setting: str | list[int]) -> None:
 
 
 @pytest.mark.parametrize("file", ["cpu_capacity", "cpufreq/cpuinfo_max_freq"])
-def test_big_and_little_follow_what_the_kernel_says(tmp_path: Path, file: str) -> None:
+def test_big_and_little_cores_follow_the_kernels_capacity(tmp_path: Path, file: str) -> None:
     """Big and little cores differ in capacity, else in their highest clock."""
     root = phone(tmp_path, file)
 

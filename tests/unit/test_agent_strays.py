@@ -61,7 +61,7 @@ def look_at(pid: int) -> linux.Process:
     return process
 
 
-async def test_only_what_came_later_and_from_elsewhere_is_a_stray(start: Start) -> None:
+async def test_only_later_foreign_processes_are_strays(start: Start) -> None:
     """The agent's own children are spared: those in its session and those noted before."""
     strays = Strays()
     server = start()
@@ -76,7 +76,7 @@ async def test_only_what_came_later_and_from_elsewhere_is_a_stray(start: Start) 
     assert linux.is_running(tool.pid)
 
 
-async def test_what_ended_and_nobody_waited_for_is_buried(start: Start) -> None:
+async def test_zombies_of_other_sessions_are_reaped(start: Start) -> None:
     """A zombie is reaped the second time it is seen, and only in another session: the agent waits for its own tools."""
     strays, server, tool = Strays(), start(), start(is_apart=False)
     for process in (server, tool):
@@ -91,7 +91,7 @@ async def test_what_ended_and_nobody_waited_for_is_buried(start: Start) -> None:
     assert look_at(tool.pid).state == "Z"
 
 
-async def test_a_new_agent_kills_what_an_earlier_one_listed(start: Start, tmp_path: Path) -> None:
+async def test_a_restarted_agent_kills_listed_processes(start: Start, tmp_path: Path) -> None:
     """All of its descendants die, too, even after the death of their session's leader, and in another session."""
     leader, other = start(code=DAEMON), start("setsid", code=DAEMON)
     orphan, apart = (int(process.stdout.readline()) for process in (leader, other) if process.stdout)

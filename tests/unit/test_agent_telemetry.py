@@ -28,7 +28,7 @@ def test_the_hottest_sensor_of_the_processors_counts(tmp_path: Path) -> None:
     assert HostTelemetry(tmp_path).read().temp_c == 52
 
 
-def test_where_no_sensor_says_what_it_is_all_count(tmp_path: Path) -> None:
+def test_unnamed_sensors_count_if_no_sensor_has_a_name(tmp_path: Path) -> None:
     """A board with one nameless sensor still has a temperature; nonsense and dead sensors do not."""
     write(tmp_path, "sys/class/thermal/thermal_zone0/temp", "47500\n")
     write(tmp_path, "sys/class/thermal/thermal_zone1/temp", "0\n")

@@ -20,7 +20,7 @@ async def start(code: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", code, stdout=asyncio.subprocess.PIPE)
 
 
-async def test_a_full_pipe_keeps_nobody_waiting() -> None:
+async def test_a_full_pipe_does_not_delay_termination() -> None:
     """A program with more unread output than its pipe holds is ended and reaped."""
     process = await start(FLOOD)
     assert process.stdout is not None
@@ -31,7 +31,7 @@ async def test_a_full_pipe_keeps_nobody_waiting() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-async def test_a_pipe_in_other_hands_keeps_nobody_waiting() -> None:
+async def test_an_inherited_pipe_does_not_delay_termination() -> None:
     """A program may leave a child behind that holds its output: asyncio would wait for that one, too."""
     process = await start("import os, time\nif child := os.fork():\n    print(child, flush=True)\ntime.sleep(600)")
     assert process.stdout is not None

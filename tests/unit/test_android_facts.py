@@ -28,7 +28,7 @@ def facts_text(*, properties: str = _PROPERTIES, freqs: str = _FREQS) -> str:
     return MARK.join([properties, _EIGHT_CORES, memory, freqs, "b007\n", gpu])
 
 
-def test_a_phone_is_told_by_its_properties_and_cores() -> None:
+def test_a_phone_is_described_by_its_properties_and_cores() -> None:
     """Model, architecture, memory, GPU, and which cores are big."""
     facts = parse_facts(facts_text())
 

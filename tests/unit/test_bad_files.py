@@ -242,9 +242,7 @@ def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
-def test_what_is_not_what_it_should_be_is_refused_in_one_line(
-    words: tuple[str, ...], code: int, said: str, tmp_path: Path
-) -> None:
+def test_an_invalid_file_is_a_one_line_error(words: tuple[str, ...], code: int, said: str, tmp_path: Path) -> None:
     """The line names the problem and the file; no file is left in the working directory."""
     before = set(tmp_path.iterdir())
 

@@ -26,7 +26,7 @@ def samples(*memory_mb: float) -> list[Sample]:
     ]
 
 
-def test_a_leak_is_not_flat_and_is_told_by_the_hour() -> None:
+def test_a_leak_is_reported_per_hour() -> None:
     """A tenth of a megabyte in every five seconds, beside noise of two."""
     rng = random.Random(1)
 
@@ -36,7 +36,7 @@ def test_a_leak_is_not_flat_and_is_told_by_the_hour() -> None:
     assert trend.per_hour == pytest.approx(72.0, rel=0.1)
 
 
-def test_what_fills_up_at_first_and_noise_are_flat() -> None:
+def test_initial_growth_and_noise_are_flat() -> None:
     """Caches fill at first; later ups and downs are no trend."""
     rng = random.Random(2)
     filling = [40.0 + number for number in range(60)]

@@ -72,7 +72,7 @@ def test_the_image_holds_the_sync_word_as_the_kernel_looks_for_it() -> None:
         (bitstreams.make_bit()[:30], "damaged or cut off"),
     ],
 )
-def test_what_is_no_bitstream_is_named(content: bytes, message: str) -> None:
+def test_invalid_bitstreams_have_specific_errors(content: bytes, message: str) -> None:
     """Each mistake has its own message."""
     with pytest.raises(InvalidRequest, match=message):
         parse_bitstream(content)
@@ -131,7 +131,7 @@ def test_an_encrypted_bitstream_is_not_walked_into() -> None:
         ("spartan", ""),
     ],
 )
-def test_a_chip_is_told_from_a_part(part: str, chip: str) -> None:
+def test_a_parts_package_and_speed_grade_are_ignored(part: str, chip: str) -> None:
     """A part's package, speed grade and letter case do not matter."""
     assert chip_of(part) == chip
 

@@ -109,7 +109,7 @@ async def test_the_last_read_is_done_before_the_end(gate: threading.Event) -> No
         await healthy.ask(lambda: None)
 
 
-async def test_what_was_never_asked_is_closed_without_a_thread() -> None:
+async def test_closing_an_unused_reader_starts_no_thread() -> None:
     """A device that was not opened has nothing to close."""
     before = threading.active_count()
 

@@ -41,7 +41,7 @@ def key_of(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
-def test_what_was_put_comes_out_with_its_facts(cache: BuildCache, tmp_path: Path) -> None:
+def test_get_returns_the_stored_build_with_its_facts(cache: BuildCache, tmp_path: Path) -> None:
     """Content, digest and facts are those of the build, in the requested folder."""
     made = make_artifact(tmp_path / "made")
 
@@ -78,7 +78,7 @@ def test_a_half_written_entry_is_a_miss(cache: BuildCache, tmp_path: Path) -> No
         assert cache.get("abc", tmp_path / "out") is None
 
 
-def test_what_was_used_last_stays(cache: BuildCache, tmp_path: Path) -> None:
+def test_the_least_recently_used_entry_is_evicted(cache: BuildCache, tmp_path: Path) -> None:
     """The limit holds after a look, and the oldest use goes first, whether it was a put or a get."""
     made = [make_artifact(tmp_path / str(n), random.Random(n).randbytes(10_000)) for n in range(5)]
     for number, each in enumerate(made):
@@ -91,7 +91,7 @@ def test_what_was_used_last_stays(cache: BuildCache, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "cache").glob("*/*")} == {key_of(0), key_of(3), key_of(4)}
 
 
-def test_nothing_is_removed_but_what_is_the_caches(tmp_path: Path) -> None:
+def test_foreign_files_in_the_cache_folder_are_kept(tmp_path: Path) -> None:
     """A folder with other contents, such as a home directory, loses none of them."""
     models = tmp_path / "ml"
     models.mkdir()
@@ -105,7 +105,7 @@ def test_nothing_is_removed_but_what_is_the_caches(tmp_path: Path) -> None:
     assert sorted(path.name for path in models.iterdir()) == [".notes", "weights.bin"]
 
 
-def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> None:
+def test_writers_trim_a_full_cache(tmp_path: Path) -> None:
     """Writers trim the cache by themselves: many puts stay near the limit."""
     made = make_artifact(tmp_path / "made", random.Random(0).randbytes(1000))
     cache = BuildCache(folder=str(tmp_path / "cache"), max_bytes=100_000)
@@ -118,7 +118,7 @@ def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> Non
     assert 80_000 < sum(sizes) < 110_000
 
 
-def test_what_a_dead_writer_left_goes(cache: BuildCache, tmp_path: Path) -> None:
+def test_stale_files_of_a_dead_writer_are_removed(cache: BuildCache, tmp_path: Path) -> None:
     """Half-written files of others are left alone for an hour."""
     cache.put("abc", make_artifact(tmp_path / "made"))
     fresh, old = (entry_of(cache, "abc").with_name(f".{sign * 32}") for sign in "ab")
@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path) -> None:
     assert cache.get("abc", tmp_path / "out") is None
 
 
-def test_what_has_no_room_is_a_miss(cache: BuildCache, tmp_path: Path) -> None:
+def test_a_full_disk_is_a_cache_miss(cache: BuildCache, tmp_path: Path) -> None:
     """The build that follows reports the disk's problem; an error here counted as the candidate's own failure."""
     cache.put("abc", make_artifact(tmp_path / "made"))
     (tmp_path / "file").touch()

@@ -36,7 +36,7 @@ def test_two_bundles_of_the_same_input_are_the_same_bytes(tmp_path: Path) -> Non
     assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
 
 
-def test_what_is_unpacked_can_be_started(tmp_path: Path) -> None:
+def test_an_unpacked_bundle_can_be_started(tmp_path: Path) -> None:
     """Folders come before their contents, the script is executable, and all files belong to root."""
     bundle.pack({"run": b"#!/bin/sh\n", "lib/a/b.py": b""}, tmp_path / "made.tar.xz")
 
@@ -74,7 +74,7 @@ def test_our_code_is_all_that_an_agent_imports_and_no_more() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_loaded_by_name_or_is_no_code_comes_along() -> None:
+def test_dynamically_loaded_modules_and_data_are_bundled() -> None:
     """Runtimes and drivers are named in strings, which no search for imports finds; packages also contain data."""
     files = code_files()
 
@@ -121,7 +121,7 @@ def test_a_platform_takes_every_older_libc() -> None:
     ]
 
 
-def test_the_bundle_needs_what_its_most_demanding_wheel_needs() -> None:
+def test_the_bundle_requires_the_newest_libc_of_its_wheels() -> None:
     """A wheel with several libc versions needs the oldest of them."""
     wheels = [
         Path("grpcio-1.85.1-cp311-cp311-manylinux2014_aarch64.manylinux_2_17_aarch64.whl"),
@@ -202,7 +202,7 @@ def test_an_archive_that_does_not_fit_is_refused_before_it_is_written(tmp_path: 
     assert [each.name for each in tmp_path.iterdir()] == ["made.tar.xz"]
 
 
-def test_a_bundle_says_what_it_is_for() -> None:
+def test_a_bundle_describes_its_target() -> None:
     """The bundle's description has the facts that the start script checks and a second deployment compares."""
     content = json.loads(bundle.describe(bundle.spec_for("rpi2-32"), [], "abc"))
 
@@ -225,7 +225,7 @@ def made_here(_: Userland, wanted: Sequence[str], folder: Path) -> None:
         (folder / f"{name}-1.0.whl").touch()
 
 
-def test_what_killed_downloads_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_killed_downloads_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leftovers of killed downloads are removed; downloads that may still be running stay."""
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path))
     for name in ("download-old", "download-old-ready", "download-now", "aarch64-kept"):

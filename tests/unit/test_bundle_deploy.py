@@ -27,7 +27,7 @@ _PI = Seen(
 )
 
 
-def test_the_board_is_told_by_its_model() -> None:
+def test_a_board_is_identified_by_its_model() -> None:
     """The bundle is built for the C library in the description, so that it serves all boards of the kind."""
     spec = fitting_spec(_THERE, _PI, None)
 
@@ -40,19 +40,19 @@ def test_a_32_bit_system_gets_a_32_bit_bundle() -> None:
     assert fitting_spec(_THERE, replace(_PI, machine="armv7l"), None).board == "rpi4-32"
 
 
-def test_an_older_system_gets_what_runs_there() -> None:
+def test_an_older_system_gets_compatible_wheels() -> None:
     """The board's glibc and Python decide."""
     spec = fitting_spec(_THERE, replace(_PI, libc="2.28", python="3.12"), None)
 
     assert (spec.userland.libc, spec.userland.python) == ("2.28", "3.12")
 
 
-def test_an_unknown_board_gets_what_its_machine_runs() -> None:
+def test_an_unknown_board_gets_its_architectures_bundle() -> None:
     """A board without a description gets the bundle of its architecture."""
     assert fitting_spec(_THERE, replace(_PI, model="Some Board"), None).board == "aarch64"
 
 
-def test_without_a_python_it_says_what_to_install() -> None:
+def test_a_missing_python_is_reported_with_the_package() -> None:
     """The bundle has no Python, and needs 3.11 or newer."""
     with pytest.raises(ConfigError, match=r"pi@pi4 has no Python 3.11 or newer; install it there"):
         fitting_spec(_THERE, replace(_PI, python=""), None)
@@ -65,7 +65,7 @@ def test_a_folder_that_is_not_the_agents_alone_is_refused(directory: str) -> Non
         settled(replace(_THERE, directory=directory), _PI, Start())
 
 
-def test_what_lies_there_is_not_overwritten() -> None:
+def test_foreign_files_are_not_overwritten() -> None:
     """Only an earlier agent is replaced; other files are left alone."""
     assert settled(_THERE, _PI, Start()).directory == "/home/pi/fleet-agent"
     with pytest.raises(ConfigError, match="there is something else"):

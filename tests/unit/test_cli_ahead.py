@@ -52,7 +52,7 @@ _NOT_SURE = [
 ]
 
 
-def test_what_this_machine_wants_is_loaded_once_unless_another_target_is_named() -> None:
+def test_host_intrinsics_are_loaded_unless_another_target_is_named() -> None:
     """Loading its intrinsics for small integers takes each worker a tenth of a second; other targets do not use
     them.
     """

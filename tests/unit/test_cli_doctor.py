@@ -21,7 +21,7 @@ def states(findings: list[Finding]) -> dict[str, State]:
     return {finding.name: finding.state for finding in findings}
 
 
-def test_a_pair_that_crashes_is_a_problem_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashing_version_pair_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The TVM and tvm-ffi versions that segfault are found without loading them."""
     monkeypatch.setattr(tvm_versions, "tvm_ffi_version", lambda: "0.1.15")
     finding = tvm_versions.diagnose()[0]

@@ -83,7 +83,7 @@ def test_ctrl_c_while_the_command_is_imported_is_quiet() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_output_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs read whole cells, unless $COLUMNS sets a width."""
     monkeypatch.delenv("COLUMNS", raising=False)
     table = make_table("why", left=frozenset({"why"}))
@@ -224,7 +224,7 @@ def test_values_are_named_in_words(name: str) -> None:
         assert odd == [], path
 
 
-def test_the_help_of_submit_shows_what_a_submitted_job_takes() -> None:
+def test_submit_help_omits_options_of_local_builds() -> None:
     """Options of `fleet tune` that choose the place of builds are up to the optimizer; "submit" does not offer them."""
     shown = CliRunner().invoke(app, ["jobs", "submit", "--help"]).output
     assert "--trials" in shown

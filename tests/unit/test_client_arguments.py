@@ -49,7 +49,7 @@ def test_ml_dtypes_have_their_dlpack_names() -> None:
 
 
 @pytest.mark.parametrize("value", ["text", [1, 2], None, ((2,), 3), object()])
-def test_other_things_are_refused(value: object) -> None:
+def test_unsupported_argument_types_are_refused(value: object) -> None:
     """Values other than arrays, specs, pairs and numbers are refused with an error that names the valid kinds."""
     with pytest.raises(InvalidRequest, match="pass an array"):
         arrays.as_argument(value)
@@ -82,7 +82,7 @@ def test_room_for_outputs_is_put_in_its_place() -> None:
     assert len(call_arguments(artifact(IN, OUT, kind=ModuleKind.RELAX_VM), [given], None)) == 1
 
 
-def test_another_function_than_the_known_one_takes_what_it_is_given() -> None:
+def test_arguments_of_another_function_are_not_reused() -> None:
     """The known arguments belong to a single function."""
     assert call_arguments(artifact(IN, OUT), [1, 2.5, True], "other") == [1, 2.5, 1]
 

@@ -51,7 +51,7 @@ class Recorder:
         self.table.granted(request_id, DeviceStatus(name="devices/x"), replace(LEASE, name=name), proof)
 
 
-async def test_a_new_stream_repeats_what_still_matters() -> None:
+async def test_a_new_stream_repeats_pending_requests_and_renewals() -> None:
     """Waiting requests are repeated with their ids, leases renewed, unconfirmed releases sent again."""
     table = Recorder()
     first, second = table.ask(), table.ask()
@@ -65,7 +65,7 @@ async def test_a_new_stream_repeats_what_still_matters() -> None:
     assert events == [Renew("leases/1"), Release("leases/2"), Acquire(third.request_id, third.terms)]
 
 
-async def test_a_grant_that_nobody_waits_for_is_given_back() -> None:
+async def test_a_grant_for_a_cancelled_request_is_released() -> None:
     """A device granted while its request was being cancelled is released at once."""
     table = Recorder()
     waiting = table.ask()
@@ -85,7 +85,7 @@ async def test_a_repeated_grant_changes_nothing() -> None:
     assert list(table.table.held) == ["leases/1"]
 
 
-async def test_strays_are_given_back_but_never_what_is_held() -> None:
+async def test_unknown_leases_are_released_and_known_ones_kept() -> None:
     """Leases that the tracker lists are kept when known, released when not."""
     table = Recorder()
     table.grant(table.ask().request_id)

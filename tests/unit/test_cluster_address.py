@@ -80,7 +80,7 @@ def test_files_that_lack_are_named(certs: Path) -> None:
         ClusterAddress(address="tls://10.0.0.5:8786", certs=certs).check()
 
 
-def test_without_dask_it_says_what_to_install(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dask_is_reported_with_the_extra(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is optional."""
     monkeypatch.setitem(sys.modules, "distributed", None)
 

@@ -131,7 +131,7 @@ def compared(slowdown: float, seed: int, *, is_busy: bool) -> Rounds:
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_equal_programs_are_not_told_apart_whatever_else_runs(is_busy: bool) -> None:
+def test_equal_programs_compare_as_equal_on_a_busy_machine(is_busy: bool) -> None:
     """At least 99 % of comparisons call neither program slower."""
     found = [compared(1.0, seed, is_busy=is_busy).interval("tuned", "static") for seed in range(600)]
 

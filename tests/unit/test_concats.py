@@ -70,14 +70,14 @@ def check_same(copying: IRModule, joined: Joined, *shapes: tuple[int, ...]) -> N
 
 
 @pytest.mark.slow
-def test_a_concat_is_known_by_what_it_computes() -> None:
+def test_a_concat_is_recognised_by_its_loops() -> None:
     """Concats along any axis, of any number of tensors, are recognised by their loops, not by their names."""
     assert concat_starts(concat_program((1, 3, 4), (1, 3, 5), axis=2)) == ((0, 0, 0), (0, 0, 4))
     assert concat_starts(concat_program((2, 3), (4, 3), (1, 3), axis=0)) == ((0, 0), (2, 0), (6, 0))
 
 
 @pytest.mark.slow
-def test_what_is_like_a_concat_is_none() -> None:
+def test_similar_operators_are_not_concats() -> None:
     """A following sum, a partial, mirrored or repeated operand, and a copy are no concats."""
     from tvm import te, topi
 
@@ -223,7 +223,7 @@ def test_concats_along_different_axes_nest() -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_written_in_place_is_copied_and_said_to_be() -> None:
+def test_unshareable_tensors_are_copied_and_marked() -> None:
     """A tensor in two concats, a result of the model and an input of it are copied; the rest is written in place."""
     from tvm import relax
 
@@ -265,7 +265,7 @@ def test_an_operand_that_the_model_returns_is_copied() -> None:
 
 
 @pytest.mark.slow
-def test_what_will_not_be_computed_is_known_before_it_is_scheduled() -> None:
+def test_eliminated_concats_are_known_before_scheduling() -> None:
     """Such programs are not tuned; one that is still called elsewhere, or runs on a GPU, is not among them."""
     from tvm import relax
 
@@ -290,7 +290,7 @@ def test_gpus_keep_their_copies() -> None:
 
 
 @pytest.mark.slow
-def test_a_concat_in_one_program_with_what_follows_is_known() -> None:
+def test_a_concat_fused_with_its_consumer_is_recognised() -> None:
     """It copies nothing that its program would not write anyway."""
     from tvm import topi
 
@@ -301,7 +301,7 @@ def test_a_concat_in_one_program_with_what_follows_is_known() -> None:
     assert not is_fused_concat(concat_program((4,), (4,), axis=0))
 
 
-def test_a_program_on_slices_tells_whose_it_is() -> None:
+def test_a_program_on_slices_names_its_workload() -> None:
     """Profiles count its time for the workload that was tuned."""
     assert program_of(f"fused_conv2d3_relu{SLICE}2") == "fused_conv2d3_relu"
     assert program_of("fused_conv2d3_relu") == "fused_conv2d3_relu"

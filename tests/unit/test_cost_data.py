@@ -106,7 +106,7 @@ def test_a_space_that_begins_with_other_schedules_is_noticed() -> None:
     assert has_other_space(replace(group, sources=group.sources[1:], traces=group.traces[1:]))
 
 
-def test_the_package_has_what_its_model_was_trained_on() -> None:
+def test_the_package_contains_its_models_training_data() -> None:
     """The package has the usable candidates of each workload, with their times and features."""
     packaged = {group.workload: group for group in grouped(prior_samples())}
     groups = {group.program.shash: usable(group) for group in load(DATA).groups}

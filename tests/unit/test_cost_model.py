@@ -196,7 +196,7 @@ def test_only_a_snapshot_that_is_worse_for_sure_is_rejected(snapshot: Snapshot) 
         {"features": np.ones((2, COLUMNS + 1), np.float32)},
     ],
 )
-def test_what_no_measurement_can_give_is_refused(bad: dict[str, float]) -> None:
+def test_impossible_measurements_are_refused(bad: dict[str, float]) -> None:
     """Nonsense is refused where it enters, not found in predictions later."""
     samples = many(range(2))
 

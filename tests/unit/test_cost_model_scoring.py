@@ -69,7 +69,7 @@ def test_a_gpu_has_no_prior_that_was_measured_on_processors() -> None:
     assert not Ranker(prior_for(GPU), own_trees(made_up(10)), records=10).is_blind
 
 
-def test_what_has_no_store_comes_last() -> None:
+def test_programs_without_a_store_rank_last() -> None:
     """A program without any store cannot be judged."""
     features = [*made_up(20), np.empty((0, 0), np.float32)]
 

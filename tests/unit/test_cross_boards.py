@@ -101,7 +101,7 @@ def test_an_unknown_machine_is_none_of_them() -> None:
     assert match(Found(arch="riscv64")) is None
 
 
-def test_a_target_is_refined_by_what_was_found() -> None:
+def test_a_target_is_refined_by_detected_cores() -> None:
     """Cores and core of the machine at hand go into the target; the rest is the board's."""
     board = find_board("rpi4-64")
     refined = json.loads(refine(board, Found(core_count=2, mcpu="cortex-a76")))

@@ -30,7 +30,7 @@ def test_no_linker_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_linker_that_fails_is_told_from_one_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broken_linker_is_detected_by_a_trial_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A linker is tried, not only found; the advice names a working alternative."""
     broken = tmp_path / f"{platform.machine()}-linux-gnu-gcc"
     broken.write_text("#!/bin/sh\necho 'no libc here' >&2\nexit 1\n")
@@ -47,7 +47,7 @@ def test_a_linker_that_fails_is_told_from_one_that_works(monkeypatch: pytest.Mon
     assert found["linker for armv7l"].state is State.OK
 
 
-def test_what_gpu_code_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_gpu_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without compiler and device libraries for GPUs, the doctor says which packages bring them."""
     monkeypatch.setattr("cross.compile.diagnosis.compilers", lambda: ())
     monkeypatch.setenv("HIP_DEVICE_LIB_PATH", str(tmp_path))

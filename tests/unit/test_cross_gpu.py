@@ -269,7 +269,7 @@ def test_a_compiler_that_does_not_load_is_left_out(monkeypatch: pytest.MonkeyPat
 
 @slow
 @pytest.mark.parametrize("compiler", ["nvcc", "NVRTC"])
-def test_what_the_compiler_says_comes_back(compiler: str, only: Any) -> None:
+def test_a_compiler_error_has_the_compilers_last_lines(compiler: str, only: Any) -> None:
     """The error has the compiler's last lines, not the source."""
     only(compiler)
     with pytest.raises(BuildError, match=rf"(?s){compiler} does not compile .* sm_90.*no_such_thing"):

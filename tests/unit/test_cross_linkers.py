@@ -74,7 +74,7 @@ def test_both_cross_linkers_link_for_every_platform(platform_name: str, linker_n
 
 
 @pytest.mark.slow
-def test_what_is_linked_for_this_machine_runs(tmp_path: Path) -> None:
+def test_a_library_linked_for_this_machine_runs(tmp_path: Path) -> None:
     """Each linker that is found for this machine makes a library that TVM loads and that computes."""
     import numpy as np
     import tvm
@@ -92,7 +92,7 @@ def test_what_is_linked_for_this_machine_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("linker_name", ["ziglang", "ld.lld"])
-def test_a_soft_float_library_is_told_by_flags_and_by_attributes(linker_name: str, tmp_path: Path) -> None:
+def test_soft_float_is_detected_by_flags_and_attributes(linker_name: str, tmp_path: Path) -> None:
     """Objects have the ABI in their attributes only, linked libraries in e_flags, too; both are read."""
     soft, hard = json.dumps(SOFT_ARM), TARGETS["armv7l"]
     assert "soft" == arm_float_abi(object_code(soft))
@@ -120,7 +120,7 @@ def test_a_linker_for_another_machine_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_phone_has_not_got_is_caught(tmp_path: Path) -> None:
+def test_helpers_missing_on_android_are_refused(tmp_path: Path) -> None:
     """A helper of the compiler's library would only be missed on the phone; the NDK's clang brings it along."""
     import tvm
     from tvm import te

@@ -192,7 +192,7 @@ def test_the_largest_of_nothing_but_minus_infinity_is_that(reduce: str, infinity
     np.testing.assert_array_equal(result.numpy(), [infinity, last, -np.sign(infinity)])
 
 
-def test_what_a_program_fills_with_the_smallest_number_stays_so() -> None:
+def test_fills_with_the_lowest_number_are_kept() -> None:
     """Masks of models do so on purpose: an infinity less an infinity is no number."""
     import tvm
     from tvm import te

@@ -228,7 +228,7 @@ with BuildPool(1) as pool:
 """
 
 
-def test_who_cannot_start_a_worker_says_so_and_can_later(tmp_path: Path) -> None:
+def test_a_failed_worker_start_is_an_error_and_can_be_retried(tmp_path: Path) -> None:
     """Tasks waited for ever after a moment with too many open files, as at the start; now the start fails and works
     later.
     """
@@ -248,7 +248,7 @@ with BuildPool(1, modules=["colorsys", "no_such_module_anywhere"]) as pool:
 """
 
 
-def test_workers_have_what_their_tasks_import(tmp_path: Path) -> None:
+def test_workers_preload_the_modules_of_their_tasks(tmp_path: Path) -> None:
     """Modules are imported once, in the process from which workers are forked; missing ones fail in the task that needs
     them.
     """

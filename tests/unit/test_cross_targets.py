@@ -30,7 +30,7 @@ ARMV7 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9
         ({"kind": "opencl"}, ""),
     ],
 )
-def test_family_follows_what_the_code_runs_on(target: dict[str, object], expected: str) -> None:
+def test_instruction_family_follows_the_target(target: dict[str, object], expected: str) -> None:
     """A target loads the intrinsics of its own family, and a target without any loads none."""
     assert expected == parse_target(json.dumps(target)).intrinsics_family
 
@@ -77,7 +77,7 @@ def test_soft_float_arm_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["llvm -mcpu=x", "[]", "{}", '{"kind": 3}', ""])
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_an_invalid_target_is_refused(text: str) -> None:
     """The old command-line form and other nonsense get an error that shows the right form."""
     with pytest.raises(ConfigError, match=r'write \{"kind": "llvm"'):
         parse_target(text)
@@ -112,7 +112,7 @@ def test_this_machine_is_the_target_that_its_agent_says() -> None:
     assert host_target().options.get("mcpu", "x86-64") == read_host().mcpu.replace("x86-64-v2", "x86-64")
 
 
-def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_linker_is_reported_with_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If PATH has no linker, the error names packages that bring one."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("cross.compile.tools.importlib.util.find_spec", lambda _: None)

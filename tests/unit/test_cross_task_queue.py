@@ -45,7 +45,7 @@ def test_items_without_a_home_come_in_order() -> None:
     assert [queue.get(0) for _ in range(4)] == ["a", "b", "c", "d"]
 
 
-def test_nobody_takes_from_a_busy_home_what_is_not_its_own_first() -> None:
+def test_items_of_a_busy_home_are_taken_last() -> None:
     """A taker without other work takes a busy home's items."""
     queue: TaskQueue[str] = TaskQueue()
     for item, home in (("of 1", 1), ("of 0", 0), ("anyone's", None)):
@@ -54,7 +54,7 @@ def test_nobody_takes_from_a_busy_home_what_is_not_its_own_first() -> None:
     assert [queue.get(0) for _ in range(3)] == ["of 0", "anyone's", "of 1"]
 
 
-def test_a_closed_queue_gives_what_it_has_and_then_nothing() -> None:
+def test_a_closed_queue_is_drained_before_it_ends() -> None:
     """Takers that wait are let go."""
     queue: TaskQueue[str] = TaskQueue()
     queue.put("a")

@@ -32,7 +32,7 @@ def test_nothing_known_is_said() -> None:
     assert "nothing to plot" in picture(samples(load_1min=1.0))
 
 
-def test_only_what_a_device_tells_is_plotted() -> None:
+def test_only_reported_readings_are_plotted() -> None:
     """A machine without a sensor has no line at zero."""
     text = picture(samples(freq_hz=1.5e9))
 
@@ -41,7 +41,7 @@ def test_only_what_a_device_tells_is_plotted() -> None:
     assert "reference" not in text
 
 
-def test_units_and_range_are_those_that_people_read() -> None:
+def test_units_and_range_are_displayed() -> None:
     """The picture has the newest value and the range of the hour."""
     hot = [*samples(temp_c=40.0, reference_sec=139e-6)[:-1], *samples(1, temp_c=71.0, reference_sec=150e-6)]
 

@@ -89,7 +89,7 @@ def test_the_devices_of_a_request_may_be_many() -> None:
     assert "words of a newer tracker" in text_of(details_of(unreadable, Snapshot(devices=many), NOW_SEC))
 
 
-def test_a_jobs_details_are_what_the_tracker_knows() -> None:
+def test_a_jobs_details_have_its_full_name_and_progress() -> None:
     """The details have the full name, as taken by other commands, and the progress."""
     job = busy_fleet().jobs[0]
 
@@ -100,7 +100,7 @@ def test_a_jobs_details_are_what_the_tracker_knows() -> None:
     assert "3.46 ms, untuned 270 ms" in text
 
 
-def test_a_jobs_details_say_why_it_measures_what_it_measures() -> None:
+def test_a_jobs_details_have_the_prioritizers_reason() -> None:
     """The details have the prioritizer's reason as a sentence."""
     why = "8 candidates of conv2d 3x3: 4 batches should gain 2 ms +- 1 ms; 0.8 s of the device each"
 
@@ -109,7 +109,7 @@ def test_a_jobs_details_say_why_it_measures_what_it_measures() -> None:
     assert why in " ".join(text.split())
 
 
-def test_what_can_be_done_is_asked_about_by_name() -> None:
+def test_available_actions_name_their_object() -> None:
     """A lease is taken, a wait ended, a job stopped until it has ended; a free device is left alone."""
     revoke = action_for(HELD)
     assert isinstance(revoke, Revoke)
@@ -127,7 +127,7 @@ def test_what_can_be_done_is_asked_about_by_name() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_the_edges_fit_and_keep_what_matters_most(width: int) -> None:
+def test_narrow_footers_keep_the_help_key(width: int) -> None:
     """The key for the list of all keys is shown even on the narrowest terminal."""
     keys = keys_line(hints(action_for(HELD), is_open=True), width=width).plain
     head = head_line(busy_fleet(), NOW_SEC, "127.0.0.1:9290", width=width).plain
@@ -160,7 +160,7 @@ def test_an_absent_tracker_is_said_with_the_time() -> None:
     assert line == "tracker lab:9290 away since 14:03:12 (1 min), trying again"
 
 
-def test_plain_signs_are_as_wide_as_what_they_replace() -> None:
+def test_ascii_replacements_keep_the_width() -> None:
     """The layout stays; characters that the encoding has are kept."""
     text = "61 °C ━━╌╌ ⣿ pi… ↓ 漢 ▃ 7 µs"
     filter_ = PlainSigns("ascii")

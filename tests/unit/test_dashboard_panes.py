@@ -87,7 +87,7 @@ def test_a_filter_is_a_selector() -> None:
         shown("Rack 3")
 
 
-def test_queue_and_jobs_are_filtered_by_what_they_are() -> None:
+def test_filters_match_holders_kinds_and_titles() -> None:
     """Requests match by holder and kind; jobs by title, holder and state."""
     requests = [
         PendingRequest(request_id="1", holder="ann@desk", terms=LeaseTerms(selector="kind=cpu,arch=x86_64")),
@@ -183,7 +183,7 @@ def test_twenty_boards_leave_room_for_the_queue_and_the_jobs() -> None:
     assert ([15, 4, 3], 0) == (lines, details)
 
 
-def test_a_zoomed_pane_gets_what_the_others_leave() -> None:
+def test_a_zoomed_pane_gets_the_remaining_space() -> None:
     """The other panes keep their headers."""
     assert [20, 1, 1] == lay_out(22, [1000, 1000, 1000], zoomed=0)[0]
 

@@ -122,7 +122,7 @@ def test_every_state_of_a_job_has_a_word(state: JobState) -> None:
     assert f" {state.value.lower()} " in text_of(Snapshot(jobs=(JobStatus(name="jobs/x", state=state),)), 100)
 
 
-def test_what_disturbs_measurements_is_said() -> None:
+def test_disturbances_of_measurements_are_displayed() -> None:
     """The device shows a present disturbance, and the job its repeated measurements."""
     throttled = DeviceStatus(
         name="devices/hot", telemetry=Telemetry(throttle_reasons=("thermal",), last_error="older news")

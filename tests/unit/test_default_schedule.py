@@ -41,7 +41,7 @@ def test_gpu_programs_are_bound_to_threads(workload: Workload, target: Target) -
     assert "blockIdx.x" not in before
 
 
-def test_what_is_scheduled_already_stays(workload: Workload) -> None:
+def test_scheduled_functions_are_left_unchanged(workload: Workload) -> None:
     """Scheduling twice changes nothing: the rules leave a model's tuned kernels alone."""
     once = default_schedule(module_of(workload.mod_json), OPENCL)
 

@@ -18,7 +18,7 @@ SECRETS = {
 NEEDED = {"PATH": "/bin", "TVM_NUM_THREADS": "2", "LC_ALL": "C", "CUDA_VISIBLE_DEVICES": "0", "PYTHONPATH": "/x"}
 
 
-def test_kernels_see_what_is_on_the_list() -> None:
+def test_kernels_get_only_allowed_variables() -> None:
     """Unknown variables are left out, since they may contain anything."""
     assert for_kernels({**SECRETS, **NEEDED, "OPERATORS_OWN": "1"}) == NEEDED
 

@@ -22,7 +22,7 @@ def test_the_docstring_draws_every_class() -> None:
 
 
 @pytest.mark.parametrize("cls", error_classes().values(), ids=lambda cls: cls.__name__)
-def test_every_class_tells_its_caller_what_to_do(cls: type[FleetError]) -> None:
+def test_every_error_class_has_retryability_and_exit_code(cls: type[FleetError]) -> None:
     """Only temporary errors are retryable, and only the caller's mistakes have exit code 2."""
     mistakes = (errors.ConfigError, errors.InvalidRequest, errors.ImportFailed, errors.NoLibrary)
     assert {errors.WaitTimeout: 124}.get(cls, 2 if issubclass(cls, mistakes) else 1) == cls.exit_code

@@ -91,7 +91,7 @@ def test_a_command_that_lacks_a_package_says_which_extra_has_it(tmp_path: Path) 
         assert ast.literal_eval(said).count("\n") == 1
 
 
-def test_every_package_that_is_imported_is_installed_or_told() -> None:
+def test_every_imported_package_is_a_dependency_or_extra() -> None:
     """A new import needs a dependency of all installations, or an extra that the error can name."""
     found = {
         name
@@ -105,7 +105,7 @@ def test_every_package_that_is_imported_is_installed_or_told() -> None:
     assert set(_EXTRAS.values()) <= set(_PROJECT["optional-dependencies"])
 
 
-def test_what_is_none_of_ours_stays_an_error() -> None:
+def test_unknown_import_errors_are_raised_unchanged() -> None:
     """A typo in an import is not explained away."""
     assert advice_for(ModuleNotFoundError("no", name="fleet.typo")) == ""
     assert advice_for(ModuleNotFoundError("no", name="numpy.linalg")).endswith("pip install 'tvm-fleet[tune]'")
@@ -124,7 +124,7 @@ def test_the_pair_of_tvm_is_pinned_where_pip_reads_it() -> None:
 @pytest.mark.skipif(
     not any(metadata.distributions(name="xgboost-cpu")), reason="not what `make venv` installs on x86-64 Linux"
 )
-def test_what_the_demo_installs_stays_under_700_mb() -> None:
+def test_the_demos_installation_stays_under_700_mb() -> None:
     """The limit leaves 40 MB for pip and compiled Python files; it catches unexpected packages."""
     names = needed_by("tvm-fleet", {"tune", "compare"})
     assert {"apache-tvm", "onnxruntime", "scipy"} <= names

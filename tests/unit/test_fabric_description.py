@@ -99,7 +99,7 @@ def test_the_example_is_read() -> None:
         ("name: adder", "name: [", "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
+def test_an_invalid_description_names_place_and_value(old: str, new: str, message: str) -> None:
     """The message names the place, the value found and the one expected."""
     assert old in SMALL
     parse_description(SMALL)

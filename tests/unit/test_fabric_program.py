@@ -170,7 +170,7 @@ def test_a_core_that_stays_stuck_is_dead(program: FabricProgram, scaler: Scaler)
         program.call("scale", [1, 1, 3, 2])
 
 
-def test_another_design_is_told_by_its_identity(program: FabricProgram, scaler: Scaler) -> None:
+def test_another_design_is_refused_by_its_identity(program: FabricProgram, scaler: Scaler) -> None:
     """Registers of one bitstream mean nothing to another."""
     scaler.words[1] = 0xDEAD
     with pytest.raises(FabricError, match="another design than scaler: id reads 0xdead, not 0x5ca1e"):

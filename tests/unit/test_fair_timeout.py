@@ -29,7 +29,7 @@ async def test_a_hello_that_came_while_the_tracker_stood_still_is_in_time() -> N
     assert await first_message(messages(), 0.05) == "hello"
 
 
-async def test_who_says_nothing_is_told_so() -> None:
+async def test_a_silent_peer_times_out() -> None:
     """The limit still applies if no message comes."""
 
     async def messages() -> AsyncIterator[str]:

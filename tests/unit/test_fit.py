@@ -49,7 +49,7 @@ PI4, PI5 = inventory("rpi4-64"), inventory("rpi5-64", "asimdhp asimddp")
         (llvm(mcpu="haswell"), inventory("x86-64-v2"), "avx2 .*fma"),
     ],
 )
-def test_missing_features_are_named_with_what_asks_for_them(target_json: str, device: Inventory, said: str) -> None:
+def test_missing_features_are_named_with_the_requiring_target(target_json: str, device: Inventory, said: str) -> None:
     """The message names the feature, the part of the target that needs it, and the device's target."""
     with pytest.raises(ArtifactRefused, match=said) as caught:
         check(target_json, device)
@@ -73,7 +73,7 @@ def test_missing_features_are_named_with_what_asks_for_them(target_json: str, de
         (llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a76"), Inventory(labels={"arch": "aarch64"})),
     ],
 )
-def test_what_fits_or_is_not_known_passes(target_json: str, device: Inventory) -> None:
+def test_compatible_and_unknown_features_pass(target_json: str, device: Inventory) -> None:
     """An agent that reports no features, and an unknown core, refuse no artifact."""
     check(target_json, device)
 

@@ -16,7 +16,7 @@ _BY_DTC = bytes.fromhex(
 partial-fpga-config; }; }; };"""
 
 
-def test_the_overlay_is_what_the_device_tree_compiler_makes() -> None:
+def test_the_overlay_equals_the_output_of_dtc() -> None:
     """Byte for byte: the kernel's parser is not forgiving."""
     assert make_overlay("/fpga-region", "fleet-x.bin", is_partial=True) == _BY_DTC
 

@@ -84,7 +84,7 @@ def test_attention_on_heads_is_one_program(mask: tuple[int, ...] | None) -> None
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_choice_of_what_is_seen_is_a_mask(is_known: bool) -> None:
+def test_a_choice_of_the_lowest_number_is_a_mask(is_known: bool) -> None:
     """GPT-2 replaces scores by the lowest number where a constant or another input decides so; that choice is a
     mask.
     """

@@ -115,7 +115,7 @@ def test_patches_become_tokens_without_a_transpose() -> None:
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
-def test_what_no_rule_knows_reads_what_the_model_says() -> None:
+def test_operators_without_a_rule_get_the_models_layout() -> None:
     """An operator without a rule gets its input in the model's layout."""
 
     def body(x: Expr, emit: Emit) -> Expr:
@@ -153,7 +153,7 @@ def test_operators_that_name_axes_follow() -> None:
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
-def test_what_lies_otherwise_is_brought_into_line() -> None:
+def test_other_layouts_are_transposed_once() -> None:
     """A gate from another input, with channels first, is transposed once; quantizing changes no layout."""
 
     def body(x: Expr, gate: Expr, emit: Emit) -> Expr:

@@ -68,7 +68,7 @@ def test_norm_is_one_operator(norm: Norm) -> None:
 
 
 @pytest.mark.parametrize("norm", [along_another_axis, of_another_tensor])
-def test_what_is_no_norm_stays(norm: Norm) -> None:
+def test_similar_patterns_are_not_norms(norm: Norm) -> None:
     """The pattern differs from a norm in its axis or in its scaled tensor."""
     mod = function_of([(2, 8, 8)], lambda x, emit: weighted(norm, x, emit))
 

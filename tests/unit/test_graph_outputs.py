@@ -72,7 +72,7 @@ def test_outputs_in_another_shape_are_no_views(kind: str) -> None:
     np.testing.assert_array_equal(outputs[1], expected.reshape(3, 2))
 
 
-def test_a_view_of_what_nobody_else_has_stays_one() -> None:
+def test_a_view_of_an_unshared_tensor_is_not_copied() -> None:
     """The view costs nothing."""
     from tvm import relax
 
@@ -85,7 +85,7 @@ def test_a_view_of_what_nobody_else_has_stays_one() -> None:
     assert not any("copy" in variable.name_hint for variable in lowered.functions)
 
 
-def test_a_model_whose_outputs_are_its_own_stays_as_it_is() -> None:
+def test_outputs_without_shared_memory_are_not_copied() -> None:
     """Outputs that share no memory are not copied."""
     from tvm import relax
 

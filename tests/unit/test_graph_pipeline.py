@@ -74,7 +74,7 @@ def test_weights_are_marked() -> None:
     assert [[1]] == constants(lowered)
 
 
-def test_what_is_data_elsewhere_is_not_marked() -> None:
+def test_weights_that_are_also_data_are_not_marked() -> None:
     """One program is called with weights and with data: packing them would break the other call."""
 
     def body(x: Expr, emit: Emit) -> Expr:
@@ -116,7 +116,7 @@ def workloads(mod: IRModule, *, without: str) -> dict[str, str]:
     return {name: workload_hash(workload_module(function)) for name, function in programs.items()}
 
 
-def test_a_record_is_not_for_a_program_whose_weights_are_none() -> None:
+def test_a_record_with_constant_weights_does_not_match_a_parameter() -> None:
     """A schedule may pack constant weights: the same loops with a parameter instead are another workload."""
     [weighted], [unweighted] = (
         [workload_hash(workload_module(function)) for function in lowered.functions.values() if is_program(function)]

@@ -57,7 +57,7 @@ def test_a_shuffle_ends_in_the_next_convolution(groups: int) -> None:
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
-def test_a_shuffle_that_somebody_else_reads_stays() -> None:
+def test_a_shuffle_with_another_reader_is_kept() -> None:
     """A returned tensor is returned shuffled."""
     mod, x = function_of([(1, 5, 5, CHANNELS)], lambda x, emit: shuffled(x)), random_array(1, 5, 5, CHANNELS)
 

@@ -45,7 +45,7 @@ def member(authority: Credentials, role: Role = Role.USER) -> Credentials:
 
 
 @pytest.mark.parametrize("role", [Role.TRACKER, Role.AGENT, Role.USER, Role.ADMIN])
-def test_a_certificate_says_who_somebody_is(authority: Credentials, role: Role) -> None:
+def test_a_certificate_has_name_role_and_key(authority: Credentials, role: Role) -> None:
     """Name, role and key are read as they were signed; the key is the same as that of the private half."""
     made = member(authority, role)
 
@@ -111,7 +111,7 @@ def test_join_tokens_survive_being_written_down() -> None:
             parse_join_token(text)
 
 
-def test_credentials_are_kept_where_nobody_else_reads_them(authority: Credentials, tmp_path: Path) -> None:
+def test_credentials_are_private_to_their_owner(authority: Credentials, tmp_path: Path) -> None:
     """The folder is 0700, the file 0600; one that others can read is refused, not used."""
     store = CredentialStore(tmp_path / "credentials")
     made = member(authority)

@@ -32,7 +32,7 @@ _REFUSED = r"^bad: TVM cannot import node 'y' \(MatMul of float32\[8, 63\], floa
 
 
 @pytest.mark.slow
-def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shape_mismatch_is_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The message names both shapes without TVM's text format; stdout stays free for data."""
     weight = numpy_helper.from_array(np.ones((64, 32), np.float32), "b")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 63])
@@ -103,7 +103,7 @@ def test_a_graph_without_an_output_is_refused(tmp_path: Path) -> None:
     ("computed", "said"),
     [("z", "Graph output 'y' is not an output of any node"), ("y", "input 'nowhere' of node")],
 )
-def test_what_nothing_computes_is_named_once(
+def test_an_unknown_operator_is_a_one_line_error(
     computed: str, said: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     """The message is one line: TVM prints the checker's complaint over several, and then fails with the bare name."""

@@ -21,7 +21,7 @@ def test_the_page_has_every_model_of_the_survey() -> None:
     assert len(listed) > 40
 
 
-def test_what_the_page_does_not_say_is_found() -> None:
+def test_outcomes_that_differ_from_the_page_are_reported() -> None:
     """Changed outcomes and wrong results are found; a small difference on another machine does not count."""
     page = "| a | keras | yes | 3e-07 |\n| b | keras | yes | not compiled |\n| c | keras | no | why |"
     right = ["| a | keras | yes | 8e-06 |", "| b | keras | yes | not compiled |", "| c | keras | no | why |"]
@@ -32,7 +32,7 @@ def test_what_the_page_does_not_say_is_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["keyword_spotting", "tabular"])
-def test_a_row_says_what_happens_now(name: str) -> None:
+def test_a_row_has_the_current_outcome(name: str) -> None:
     """The smallest models, imported, compiled and compared again."""
     survey = next(found for found in surveys() if found.name == name)
 

@@ -42,7 +42,7 @@ def test_others_have_none(target: dict[str, object]) -> None:
     assert integer_unit(parse_target(json.dumps(target))) is None
 
 
-def test_this_machine_has_what_linux_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vnni_of_the_host_is_a_target_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     """No level has VNNI, so it is an attribute of the target."""
     level = "avx2 fma bmi2 avx512f avx512bw avx512cd avx512dq avx512vl"
     monkeypatch.setattr("platform.machine", lambda: "x86_64")

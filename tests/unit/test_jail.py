@@ -51,7 +51,7 @@ def judge(machine: str, number: int, *arguments: int, architecture: int | None =
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_a_filter_refuses_what_leads_out_and_nothing_else(machine: str) -> None:
+def test_a_seccomp_filter_allows_threads_and_refuses_namespaces(machine: str) -> None:
     """The filter has the numbers of each architecture; it allows new threads and refuses new namespaces."""
     threads, new_users = 0x3D0F00, 0x10000000
 
@@ -69,7 +69,7 @@ def test_calls_of_another_architecture_are_not_mistaken() -> None:
     assert judge("x86_64", 0x40000000 | MOUNT["x86_64"]) == "EPERM"
 
 
-def test_a_worker_sees_libraries_and_what_it_was_given_and_no_home(tmp_path: Path) -> None:
+def test_a_worker_reads_libraries_and_its_files_but_no_home(tmp_path: Path) -> None:
     """Python's directories are there; those around private places are not, wherever the agent was started."""
     library, given = tmp_path / "lib", tmp_path / "given"
     for folder in (library, given):
@@ -122,7 +122,7 @@ def test_a_user_gets_the_groups_of_its_devices(tmp_path: Path, modes: list[int],
     ("uid_map", "first"),
     [("0 0 4294967295", 1_879_048_192), ("0 100000 65536", 61_184), ("0 1000 1", None)],
 )
-def test_user_ids_are_those_that_the_container_has(uid_map: str, first: int | None) -> None:
+def test_user_ids_fit_the_containers_range(uid_map: str, first: int | None) -> None:
     """The ids are far up on a machine, few in a container, and none in a namespace of one user."""
     uids = free_uids(uid_map)
 
@@ -137,7 +137,7 @@ def test_a_jail_survives_its_way_between_processes() -> None:
     assert str(jail) == "uid pid rlimits"
 
 
-def test_the_doctor_says_what_is_missing_and_what_to_do() -> None:
+def test_the_doctor_reports_missing_isolation_with_the_remedy() -> None:
     """Only jails with missing isolation are reported with advice."""
     full = Jail(layers=tuple(Layer))
     half = full.without(Layer.PID, "Operation not permitted").without(Layer.CGROUP, "no cgroup v2 is mounted")
@@ -177,7 +177,7 @@ def test_the_agents_own_group_is_found(tmp_path: Path) -> None:
         cgroup.own_group(tmp_path)
 
 
-def test_a_group_limits_what_its_controllers_can(tmp_path: Path) -> None:
+def test_a_cgroup_limits_memory_and_tasks(tmp_path: Path) -> None:
     """The group limits memory without swap, and tasks; without controllers it limits nothing."""
     groups = cgroup.Groups(path=tmp_path, controllers=("memory", "pids"))
 
@@ -195,7 +195,7 @@ def test_a_group_limits_what_its_controllers_can(tmp_path: Path) -> None:
     assert groups.make("worker-1", 1000) is None
 
 
-def test_the_kernels_own_kill_at_the_limit_is_told(tmp_path: Path) -> None:
+def test_an_oom_kill_is_reported_as_out_of_memory(tmp_path: Path) -> None:
     """A worker that was killed by it counts as out of memory, not as crashed."""
     assert not cgroup.ran_out_of_memory(tmp_path)
     (tmp_path / "memory.events").write_text("low 0\nmax 12\noom 1\noom_kill 1\n")

@@ -73,7 +73,7 @@ def test_a_job_of_a_program_is_called_as_its_user_calls_that(program: str) -> No
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"format": 99}])
-def test_what_cannot_be_run_is_refused(spec: object) -> None:
+def test_an_unsupported_job_is_refused(spec: object) -> None:
     """A job of `fleet tune`, or one from a version that writes otherwise."""
     with pytest.raises(InvalidRequest, match="jobs/1 was"):
         order_of(job(spec))
@@ -107,7 +107,7 @@ def test_a_value_of_a_newer_or_older_version_is_read() -> None:
 
 
 @pytest.mark.parametrize("plain", [{"number": "1"}, {"number": True}, {"kinds": ["NONE"]}, {"kinds": 1}, [], None])
-def test_what_is_no_such_value_is_refused(plain: object) -> None:
+def test_an_invalid_value_is_refused_with_its_path(plain: object) -> None:
     """The error has the path to the wrong value."""
     with pytest.raises(InvalidRequest, match="Sample"):
         from_plain(Sample, plain)
@@ -169,7 +169,7 @@ def test_the_names_of_autotvms_tuners_are_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "instead"), [("xgb_rank", "use 'xgb'"), ("droplet", "use 'evolutionary'"), ("gridserch", "'gridsearch'")]
 )
-def test_an_unknown_strategy_is_refused_with_what_to_use_instead(name: str, instead: str) -> None:
+def test_an_unknown_strategy_is_refused_with_the_alternative(name: str, instead: str) -> None:
     """A name that AutoTVM knows, or one with a slip."""
     with pytest.raises(InvalidRequest, match=instead):
         strategy_of(name)

@@ -38,7 +38,7 @@ def test_moments_are_rfc_3339_in_utc() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_what_json_cannot_say_is_null(number: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nonfinite_numbers_are_written_as_null(number: float, capsys: pytest.CaptureFixture[str]) -> None:
     """An agent may send any reading; "NaN" would end every other reader than Python's."""
     print_document({"temp_c": number, "best_us": number, "more": [number], "model": {"tuned_ms": number}})
 

@@ -12,7 +12,7 @@ from fleet.domain.keys import canonical_target, trace_digest
 from fleet.errors import InvalidRequest
 
 
-def test_what_tvm_derives_does_not_count() -> None:
+def test_attributes_derived_by_tvm_are_ignored() -> None:
     """A target written back by TVM 0.27 is the target that the user wrote."""
     written_back = {
         "kind": "llvm",
@@ -30,7 +30,7 @@ def test_what_tvm_derives_does_not_count() -> None:
     assert canonical_target(cuda) == canonical_target(by_tvm)
 
 
-def test_what_the_user_chose_counts() -> None:
+def test_attributes_set_by_the_user_are_kept() -> None:
     """Another processor, feature or core count is another target."""
     targets = [
         '{"kind":"llvm"}',
@@ -50,7 +50,7 @@ def test_a_plain_kind_is_a_target() -> None:
 
 
 @pytest.mark.parametrize("text", ["llvm -mcpu=x", "[1]", '{"mcpu": "x"}', "{"])
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_an_invalid_target_is_refused(text: str) -> None:
     """TVM's old command-line spelling and broken JSON are the caller's mistakes."""
     with pytest.raises(InvalidRequest):
         canonical_target(text)

@@ -62,7 +62,7 @@ def test_terms_are_read_once() -> None:
         ("cpu", {"bid": math.nan}, "at least zero"),
     ],
 )
-def test_what_cannot_be_granted_is_refused_at_once(selector: str, keywords: LeaseKeywords, said: str) -> None:
+def test_invalid_lease_terms_are_refused_by_the_client(selector: str, keywords: LeaseKeywords, said: str) -> None:
     """The client refuses such terms without the tracker."""
     with pytest.raises(InvalidRequest, match=said):
         make_terms(selector, **keywords)

@@ -61,7 +61,7 @@ def test_rows_that_are_left_to_the_compiler_are_scheduled() -> None:
 
 
 @pytest.mark.slow
-def test_what_follows_padded_channels_of_one_pixel_is_scheduled() -> None:
+def test_padded_channels_of_one_pixel_are_scheduled() -> None:
     """Squeeze and excitation: twenty channels fill a vector and a part of one, and there are no pixels to share."""
 
     def squeezed(x: Expr, emit: Emit) -> Expr:

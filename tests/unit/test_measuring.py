@@ -23,7 +23,7 @@ def test_sentences_of_older_records_are_disturbances() -> None:
     assert found_in(sentence) == (Disturbance(DisturbanceKind.OTHER, sentence),)
 
 
-def test_a_kind_that_nobody_knows_is_a_disturbance_all_the_same() -> None:
+def test_an_unknown_kind_counts_as_a_disturbance() -> None:
     """A newer client may have written the record."""
     assert found_in({"kind": "EARTHQUAKE", "text": "it shook"}) == (Disturbance(DisturbanceKind.OTHER, "it shook"),)
     assert found_in({"kind": 7}) == (Disturbance(DisturbanceKind.OTHER, ""),)

@@ -67,7 +67,7 @@ def test_it_scores_before_the_first_trial_and_learns_from_each(measured: tuple[A
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "is_used"), [(["llvm"], True), (["cuda"], False)])
-def test_what_a_library_has_learnt_is_shared_by_one_argument(
+def test_a_librarys_snapshot_scores_for_its_target_only(
     measured: tuple[Any, list[Any], list[Any]], tmp_path: Path, kinds: list[str], is_used: bool
 ) -> None:
     """The library's snapshot in use scores if it is for the target; one trained on GPUs does not score for a

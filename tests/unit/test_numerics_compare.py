@@ -112,7 +112,7 @@ def test_a_few_codes_may_be_off_by_one() -> None:
     assert compare([many], [exact], are_codes=True) is not None
 
 
-def test_quantized_models_may_differ_by_what_their_roundings_lose() -> None:
+def test_quantized_models_may_differ_by_their_rounding() -> None:
     """Two answers that were each rounded 16 times agree; a third of the answer is too much, and so is a swap."""
     rng = np.random.default_rng(0)
     exact = rng.standard_normal(1000).astype("float32")
@@ -170,7 +170,7 @@ def test_a_wrong_model_is_put_down_to_a_schedule_or_to_the_import() -> None:
     assert "a schedule: output 0 differs in 2 of 3 elements" in blame("output 0 differs in 2 of 3 elements")
 
 
-def test_what_is_allowed_is_told_where_the_difference_is_largest() -> None:
+def test_the_tolerance_is_reported_at_the_largest_difference() -> None:
     """A quantized model is allowed more; answers of other shapes are infinitely far apart."""
     reference = np.array([1, -1, 1, -1], "float32")
     off = reference + np.array([0, 0.05, 0, 0], "float32")

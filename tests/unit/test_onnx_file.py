@@ -34,7 +34,7 @@ def save_relu(tmp_path: Path, shape: list[int | str | None]) -> Path:
     )
 
 
-def test_inputs_are_what_the_graph_says(tmp_path: Path) -> None:
+def test_inputs_are_read_from_the_graph(tmp_path: Path) -> None:
     """Names, shapes and types of the inputs come out; weights are no inputs."""
     weight = numpy_helper.from_array(np.ones((4, 4), "float32"), "w")
     listed = [
@@ -141,7 +141,7 @@ def test_all_weights_of_a_bundled_model_become_random() -> None:
     assert not [node for node in proto.graph.node if node.op_type == "ConstantOfShape"]
 
 
-def test_what_is_no_weight_stays(tmp_path: Path) -> None:
+def test_other_initializers_are_kept(tmp_path: Path) -> None:
     """Shapes, scalars and constants of other operators are not touched."""
     shape = numpy_helper.from_array(np.array([4, 2], "int64"), "shape")
     scalar = numpy_helper.from_array(np.array([3.0], "float32"), "scalar")

@@ -76,7 +76,7 @@ def test_the_nearest_where_two_are_as_near(size: int, result: int, tmp_path: Pat
         ((1, 2, 5, 6), None, [7, 12], {"mode": "cubic", "axes": [2, 3], "keep_aspect_ratio_policy": "not_smaller"}),
     ],
 )
-def test_what_tvm_resizes_otherwise_or_not_at_all(
+def test_unsupported_resizes_become_matrices(
     shape: tuple[int, ...], scales: list[float], sizes: list[int], how: dict[str, object], tmp_path: Path
 ) -> None:
     """Cases with a single row, other axes than height and width, antialiasing, one scale for all, or explicit
@@ -115,7 +115,7 @@ def test_whole_numbers(scales: list[float], tmp_path: Path) -> None:
     assert np.abs(expected.astype(int) - actual).max() <= 1
 
 
-def test_what_tvm_resizes_right_is_left_to_it() -> None:
+def test_resizes_supported_by_tvm_are_kept() -> None:
     """Its programs are faster than a matrix."""
     for scales, sizes in (([1, 1, 2, 2], None), (None, [1, 2, 9, 9])):
         proto, _ = resize(scales, sizes, 1, 2, 5, 6, mode="linear")

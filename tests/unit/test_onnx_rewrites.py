@@ -70,7 +70,7 @@ def test_sequences_are_reversed_up_to_their_length(time_axis: int, batch_axis: i
 
 
 @pytest.mark.slow
-def test_expanding_keeps_what_is_larger(tmp_path: Path) -> None:
+def test_expand_keeps_larger_dimensions(tmp_path: Path) -> None:
     """A 1 in the wanted shape keeps the input's size; TVM alone makes it 1."""
     inputs = {"x": noise(3, 1)}
 
@@ -93,7 +93,7 @@ def test_powers_of_mixed_types(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", ["positive", "negative"])
-def test_one_infinity_is_told_from_the_other(sign: str, tmp_path: Path) -> None:
+def test_isinf_distinguishes_the_sign(sign: str, tmp_path: Path) -> None:
     """Only the requested infinity counts."""
     inputs = {"x": np.array([np.inf, -np.inf, 1, np.nan], "float32")}
     node = helper.make_node("IsInf", ["x"], ["y"], **{f"detect_{sign}": 0})
@@ -194,7 +194,7 @@ def test_arithmetic_on_shapes_is_done_before_import() -> None:
     assert [[2, -1]] == [onnx.numpy_helper.to_array(tensor).tolist() for tensor in proto.graph.initializer]
 
 
-def test_what_is_random_or_large_is_not_computed() -> None:
+def test_random_and_large_nodes_are_not_folded() -> None:
     """Random numbers are drawn at run time; a table of 64 MiB is not written into the file."""
     nodes = [
         helper.make_node("RandomNormal", [], ["r"], shape=[2, 3], dtype=TensorProto.FLOAT),
@@ -236,14 +236,14 @@ def test_a_norm_that_tells_its_mean(dtype: str, axis: int, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_mask_of_what_is_not_dropped(tmp_path: Path) -> None:
+def test_a_dropout_mask_is_all_true(tmp_path: Path) -> None:
     """No element is dropped, and the mask is boolean."""
     inputs = {"x": noise(3, 4)}
 
     assert_same(model_of([helper.make_node("Dropout", ["x"], ["y", "m"])], inputs, None, ["y", "m"]), inputs, tmp_path)
 
 
-def test_what_still_learns_is_refused() -> None:
+def test_batch_norm_in_training_mode_is_refused() -> None:
     """Its running mean would change with the input."""
     inputs = {"x": noise(2, 3, 4)}
     weights = {name: np.abs(noise(3)) for name in "sbmv"}
@@ -253,7 +253,7 @@ def test_what_still_learns_is_refused() -> None:
         prepared(model_of([node], inputs, weights, ["y", "rm", "rv"]))
 
 
-def test_what_still_drops_is_refused() -> None:
+def test_dropout_in_training_mode_is_refused() -> None:
     """A dropout in training drops random numbers; with a share of zero it behaves as outside of training."""
     inputs = {"x": noise(3, 4)}
     node = helper.make_node("Dropout", ["x", "share", "trains"], ["y"], name="drop")

@@ -54,7 +54,7 @@ def test_batch_size_of_a_fixed_model_is_refused() -> None:
         close_shapes({"x": (1, 3)}, {}, batch_size=2)
 
 
-def test_what_stays_open_is_named_with_the_way_out() -> None:
+def test_open_inputs_are_named_with_the_flag() -> None:
     """The error names only inputs that are still open, and the flag for the first of them."""
     with pytest.raises(
         ImportFailed, match=r"^inputs of unknown shape: 'table' has dimension 1 = \?\. .*--shape table=4,1"

@@ -101,7 +101,7 @@ def test_an_entry_alone_means_every_device(devices: list[OpenClDevice]) -> None:
     assert ["bench"] == [driver.device_id for driver in made(name="bench", device="*xeon*")]
 
 
-def test_settings_that_fit_nothing_name_what_is_there(devices: list[OpenClDevice]) -> None:
+def test_settings_without_a_match_list_the_choices(devices: list[OpenClDevice]) -> None:
     """A pattern or a type that is wrong is an error that shows the choice."""
     with pytest.raises(ConfigError, match=r"found are gpu 'Some GPU \[0x1234\]' of 'Some Platform'; cpu"):
         made(platform="Other*")

@@ -80,7 +80,7 @@ def test_another_type_than_float_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", ["my_kernel", "fused_conv2d_secret", "main-17", "conv2dish", ""])
-def test_what_is_not_known_keeps_its_name(name: str) -> None:
+def test_unknown_operators_keep_their_names(name: str) -> None:
     """A guess would be worse than the name that TVM gave."""
     assert describe_workload(name, specs((1, 8, 8, 8), (8, 8, 3, 3), (1, 8, 8, 8))) == name
 

@@ -51,7 +51,7 @@ def test_a_candidate_is_claimed_when_it_is_chosen() -> None:
     assert [one.digest for one in job.core.workload("w").backlog.candidates] == list("ef")
 
 
-def test_a_newer_search_replaces_what_was_ahead() -> None:
+def test_a_newer_search_replaces_the_backlog() -> None:
     """Dropped candidates were never claimed; candidates under way by then are not taken again."""
     job = Script()
     job.find(*"abcdefgh")
@@ -63,7 +63,7 @@ def test_a_newer_search_replaces_what_was_ahead() -> None:
     assert job.core.workload("w").under_way == set("abcd")
 
 
-def test_nobody_waits_for_a_search_that_goes_on_beside_the_device() -> None:
+def test_the_backlog_serves_batches_during_a_search() -> None:
     """During a search ahead, the workload's next batch comes from the previous search, although that knew less."""
     job = Script()
     job.find(*"abcdefgh")
@@ -75,7 +75,7 @@ def test_nobody_waits_for_a_search_that_goes_on_beside_the_device() -> None:
     assert chosen(job.feed(ev.RoundWanted())) == [("w", list("efgh"))]
 
 
-def test_what_is_two_batches_behind_is_thrown_away() -> None:
+def test_a_backlog_two_batches_old_is_dropped() -> None:
     """Too many results came since: the next batch waits for a search."""
     job = Script()
     job.find(*"abcdefghijklmnop")
@@ -122,7 +122,7 @@ def test_where_cores_are_shared_several_workloads_are_searched_with_all_results(
     assert job.core.searches_beside_builds
 
 
-def test_a_workload_that_nobody_waits_for_has_whole_batches() -> None:
+def test_a_workload_without_waiting_devices_gets_whole_batches() -> None:
     """A smaller one would only cost another search, and another way to the device and back."""
     counts = []
     for others in ([], [begun("b")]):
@@ -134,7 +134,7 @@ def test_a_workload_that_nobody_waits_for_has_whole_batches() -> None:
     assert counts[0] == 16 > counts[1]
 
 
-def test_only_who_knows_less_than_it_could_is_searched_ahead() -> None:
+def test_only_outdated_backlogs_are_searched_ahead() -> None:
     """Every open workload has a batch ahead, and none is searched again before it had a result."""
     job = Script(begun("a"), begun("b"))
     job.find("x", shash="a")
@@ -144,7 +144,7 @@ def test_only_who_knows_less_than_it_could_is_searched_ahead() -> None:
     assert asked(job.feed(ev.AheadWanted())) == []
 
 
-def test_what_is_expected_of_candidates_decides_whose_turn_it_is() -> None:
+def test_predictions_of_the_backlog_decide_the_next_workload() -> None:
     """The workload with the more promising backlog of two similar ones is next, with a forecast to match."""
     job = Script(begun("a"), begun("b"))
     job.run(ev.Found("a", tuple(expecting(f"a{n}", 1.9, 2.1) for n in range(8))))
@@ -172,7 +172,7 @@ def test_a_search_looks_further_ahead_with_each_batch() -> None:
     assert counts == {False: [4, 4, 8, 12], True: [4, 4, 4, 4]}
 
 
-def test_predictions_end_where_nobody_says_anything() -> None:
+def test_predictions_end_at_the_first_candidate_without_one() -> None:
     """Predictions stand in the order of the candidates, so they end at the first candidate without one."""
     backlog = Backlog(
         candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Proposal(digest="c", trace_json="c"))
@@ -186,7 +186,7 @@ def test_predictions_end_where_nobody_says_anything() -> None:
     assert Backlog(candidates=(Proposal(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
 
 
-def test_builders_are_priced_by_what_they_took() -> None:
+def test_builders_are_priced_by_their_measured_time() -> None:
     """The processor time of searches and builds is measured, not assumed."""
     job = Script(begun("a"), shares_cores=True)
     terms = conditions(shares_cores=True)

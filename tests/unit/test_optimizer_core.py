@@ -62,7 +62,7 @@ def test_a_result_counts_when_it_is_stored() -> None:
     assert (item.trials, item.under_way, len(item.records)) == (1, set(), 1)
 
 
-def test_what_is_not_built_is_a_failed_trial() -> None:
+def test_a_failed_build_is_a_failed_trial() -> None:
     """It is stored and never measured."""
     job = Script()
     job.unbuildable.add("b")
@@ -351,7 +351,7 @@ def test_broken_rules_are_found() -> None:
     assert len(broken_invariants(job.core)) == 2
 
 
-def test_what_another_job_measures_is_not_asked_for_again() -> None:
+def test_candidates_of_another_job_are_excluded_from_the_search() -> None:
     """No candidate of the batch was free, but the workload is not exhausted: the next search leaves these out."""
     script = Script()
     script.core.begin_search()
@@ -406,7 +406,7 @@ def test_no_batch_is_planned_past_the_deadline() -> None:
     ]
 
 
-def test_a_job_says_what_it_measures_and_why() -> None:
+def test_a_job_publishes_its_newest_decision() -> None:
     """The newest decision is described in words for `fleet jobs show` and the dashboard."""
     job = Script(known(untuned_sec=1.0))
     job.find(*"abcd")
@@ -432,7 +432,7 @@ def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:
     assert sorted(batch.workload for batch in job.core.progress.decisions) == ["a", "b", "c"]
 
 
-def test_what_a_suspected_device_was_not_sent_may_be_proposed_again() -> None:
+def test_unsent_candidates_of_a_suspected_device_can_be_proposed_again() -> None:
     """The batch ends with the crashed candidates; the others count as no trials and are not under way any more."""
     script = Script()
     script.run(ev.Proposed("w", proposals(*"abc")))

@@ -64,7 +64,7 @@ def test_schedules_of_earlier_jobs_are_proven_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("proof", [OPEN, IMPOSSIBLE])
-def test_what_cannot_be_proven_is_used_and_says_so(proof: Proof) -> None:
+def test_an_undecided_proof_is_reported_and_its_schedule_used(proof: Proof) -> None:
     """A busy machine, or a board without the means, refutes nothing; an undecided proof is repeated once at the end."""
     job = Script(known(untuned_sec=9.0))
     job.proofs = {"a": proof}

@@ -66,7 +66,7 @@ async def test_a_result_is_stored_while_the_next_takes_long() -> None:
         await eventually(lambda: log.transactions == [["a"]])
 
 
-async def test_what_comes_while_others_are_stored_is_stored_after_them() -> None:
+async def test_results_arriving_during_a_commit_are_stored_next() -> None:
     """All results are stored, in order."""
     log = Log()
     log.is_open.clear()
@@ -81,7 +81,7 @@ async def test_what_comes_while_others_are_stored_is_stored_after_them() -> None
     assert log.transactions == [["a"], ["b", "c"]]
 
 
-async def test_a_result_that_cannot_be_stored_is_told() -> None:
+async def test_a_failed_commit_raises_its_error() -> None:
     """The error comes before any step that relies on the result."""
     log = Log()
     log.is_full = True
@@ -95,7 +95,7 @@ async def test_a_result_that_cannot_be_stored_is_told() -> None:
         results.add(result("b"))
 
 
-async def test_what_was_measured_before_an_error_is_stored() -> None:
+async def test_results_before_an_error_are_stored() -> None:
     """Results are stored even if the measuring of the next candidate was cancelled."""
     log = Log()
 
@@ -110,7 +110,7 @@ async def test_what_was_measured_before_an_error_is_stored() -> None:
     assert log.transactions == [["a"]]
 
 
-async def test_what_is_being_stored_is_stored_although_its_batch_is_cancelled() -> None:
+async def test_a_cancelled_batch_completes_its_commit() -> None:
     """Results are stored even if a user stops the job in that moment."""
     log = Log()
     log.is_open.clear()

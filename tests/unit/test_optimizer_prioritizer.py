@@ -132,7 +132,7 @@ def test_the_plan_does_not_depend_on_the_order(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(workloads=states(), expected=predictions())
-def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadState], expected: Predictions) -> None:
+def test_finished_and_busy_workloads_are_never_proposed(workloads: list[WorkloadState], expected: Predictions) -> None:
     """Every other workload is proposed once if its kind of device is there; batches are within all bounds."""
     plan = decide(*workloads, predictions=expected, devices=BOTH[:1])
 
@@ -251,7 +251,7 @@ def test_builders_have_a_price() -> None:
     assert names(decide(dear, slow, devices=[DeviceState(builder_price=1.0)])) == ["slow", "dear"]
 
 
-def test_what_a_round_costs_makes_batches_larger() -> None:
+def test_a_costly_search_makes_batches_larger() -> None:
     """A long search before each batch is worth more candidates in it."""
     quick, long = (
         state("quick", *SPREAD_OUT, max_batch=32),
@@ -332,7 +332,7 @@ def test_no_future_is_faster_than_the_roofline() -> None:
     assert gains(futures, 1.0, 0.9).max() <= 0.1 + 1e-9
 
 
-def test_records_foretell_what_more_of_them_gain() -> None:
+def test_records_predict_the_gain_of_more_samples() -> None:
     """The expected gain of 16 more samples of one distribution is right within a third, on average."""
     rng = np.random.default_rng(1)
     expected, came = [], []

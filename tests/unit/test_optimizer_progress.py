@@ -90,7 +90,7 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
     assert pytest.approx({"begun": 33.6 / 48, "known": 0.1, "dear": 1.0}) == trial_secs
 
 
-def test_a_batch_is_judged_by_what_it_gained() -> None:
+def test_a_batch_is_judged_by_its_gain() -> None:
     """Its gain is kept beside its forecast; forecasts without a measurement, and batches without a forecast, are
     dropped.
     """
@@ -192,7 +192,7 @@ def test_a_report_says_why_answers_were_not_checked() -> None:
     assert "the untuned model was not timed: held 900 MiB" in text
 
 
-def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is() -> None:
+def test_a_report_has_the_tolerance_of_a_quantized_model() -> None:
     """The difference needs its tolerance beside it, or would look like an error; each engine has its own name."""
     model = ModelReport(
         tuned_ms=1.0, reference_ms=2.0, max_abs_error=0.06, tolerance=0.31, roundings=30, reference="ai_edge_litert"
@@ -205,7 +205,7 @@ def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is(
     assert "ONNX Runtime" not in text
 
 
-def test_a_report_says_what_running_in_the_model_changed() -> None:
+def test_a_report_has_the_effect_of_running_in_the_model() -> None:
     """The report counts workloads compared in the model, those with another schedule than the fastest alone, and slow
     ones.
     """
@@ -234,7 +234,7 @@ def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
     assert "SLOWER" not in text
 
 
-def test_a_model_whose_import_differs_is_wrong_and_no_schedule_is_blamed() -> None:
+def test_an_import_difference_blames_no_schedule() -> None:
     """The verdict equals that of `fleet serve-check`; before, the two contradicted each other."""
     from fleet.cli.tune import check_model
     from fleet.errors import FleetError
@@ -276,7 +276,7 @@ def test_a_search_with_trials_and_a_deadline_is_as_far_as_the_further_of_both() 
     assert report_progress(JobProgress(), elapsed_sec=90.0).share == 0.0
 
 
-def test_a_job_that_goes_on_counts_what_it_had() -> None:
+def test_a_continued_job_counts_earlier_trials() -> None:
     """Earlier trials count even if no trials are left."""
     report = report_progress(JobProgress(trials_total=0), elapsed_sec=1.0, done_before=64)
 
@@ -291,7 +291,7 @@ def test_a_run_with_minutes_goes_on_with_none_that_counts_trials(tmp_path: Path)
     assert replace(counted, minutes=5.0).conditions() != replace(counted, minutes=6.0).conditions()
 
 
-def test_an_interrupted_run_says_what_is_kept() -> None:
+def test_an_interrupted_run_reports_its_stored_trials() -> None:
     """The line has the number of stored trials, if any, and that the same command resumes."""
     from fleet.cli.tune_view import stopped_line
 
@@ -318,7 +318,7 @@ def test_wishes_about_heat_and_caches_reach_every_comparison() -> None:
         trial_evaluator(cool_below_c=1000)
 
 
-def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slower_results_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """Red text and JSON report a schedule or model that is slower than none, with a remedy."""
     from rich.console import Console
 

@@ -48,7 +48,7 @@ def test_a_calm_batch_is_measured_once() -> None:
     assert job.core.progress.repeats.count == 0
 
 
-def test_only_what_was_disturbed_is_measured_again() -> None:
+def test_only_disturbed_measurements_are_repeated() -> None:
     """The new time counts; the user is notified once."""
     job = script({"b": BUSY})
     job.core.use_device("devices/pi", "a Pi")

@@ -125,7 +125,7 @@ def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, s
     assert [schedule.mod["main"].params[0].name] == ["x"]
 
 
-def test_what_does_not_fit_is_left_out(neighbour: tuple[Workload, str]) -> None:
+def test_traces_that_do_not_fit_are_skipped(neighbour: tuple[Workload, str]) -> None:
     """Neither a trace of other blocks nor a broken one ends the search; both are counted."""
     workload, trace = neighbour
     broken = ["", "null", "[]", "[[], [1]]", '[[["Nothing", [], [], []]], []]']
@@ -180,7 +180,9 @@ def test_a_schedule_of_a_space_without_knobs_is_replayed_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_first_batch_begins_with_what_was_best_elsewhere(neighbour: tuple[Workload, str], tmp_path: Path) -> None:
+def test_a_first_batch_begins_with_the_best_of_similar_workloads(
+    neighbour: tuple[Workload, str], tmp_path: Path
+) -> None:
     """Seeds go from a library with records of another shape to the proposals of a workload without any."""
     workload, trace = neighbour
     wider = row_sums(96, 80)

@@ -66,7 +66,7 @@ async def test_a_waiting_measurement_is_not_overtaken_by_new_builds() -> None:
     assert log == ["+measuring", "-measuring", "+building", "-building"]
 
 
-async def test_a_cancelled_waiter_blocks_nobody() -> None:
+async def test_a_cancelled_waiter_does_not_block_others() -> None:
     """Ctrl-C while waiting for the cores leaves them usable."""
     turns = Turns(shares_cores=True)
     async with turns.building():
@@ -80,7 +80,7 @@ async def test_a_cancelled_waiter_blocks_nobody() -> None:
         pass
 
 
-async def test_nobody_waits_when_the_device_is_elsewhere() -> None:
+async def test_a_remote_device_needs_no_turn() -> None:
     """If the device is on another machine, both sides run at once, unless that machine builds for us."""
     turns = Turns(shares_cores=False)
 
@@ -127,7 +127,7 @@ async def test_builds_for_a_board_elsewhere_wait_while_a_device_here_measures() 
     assert log == ["+building", "-building"]
 
 
-async def test_who_waits_for_something_else_steps_aside() -> None:
+async def test_waiting_for_a_lease_yields_the_cores() -> None:
     """One holds a lease and wants the cores, another has the cores and wants that lease: neither waits for ever."""
     turns, lease = Turns(shares_cores=True), asyncio.Lock()
     await lease.acquire()
@@ -147,7 +147,7 @@ async def test_who_waits_for_something_else_steps_aside() -> None:
             lease.release()
 
 
-async def test_who_fails_aside_does_not_come_back() -> None:
+async def test_an_error_while_yielding_releases_the_cores_once() -> None:
     """After the error the cores are released exactly once."""
     turns = Turns(shares_cores=True)
     with pytest.raises(ValueError, match="no lease"):

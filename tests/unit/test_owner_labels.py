@@ -52,7 +52,7 @@ def test_facts_are_kept_as_json() -> None:
         ({"lables": {}}, "unknown key 'lables'"),
     ],
 )
-def test_what_cannot_be_said_of_a_device_is_refused(said: dict[str, object], message: str) -> None:
+def test_invalid_labels_are_refused_with_entry_and_key(said: dict[str, object], message: str) -> None:
     """It is refused at the start, and the message names entry and key."""
     with pytest.raises(ConfigError, match=re.escape("devices[0]: ") + ".*" + re.escape(message)):
         make_drivers(parse_config({"devices": [{"driver": "cpu", **said}]}))

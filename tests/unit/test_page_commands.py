@@ -23,7 +23,7 @@ _TEXTS = sorted(
 """Pages about the current version."""
 
 
-def test_no_test_types_what_needs_more_than_this_machine_and_nothing_else() -> None:
+def test_every_command_on_a_page_is_run_or_excused() -> None:
     """A new command in the README, a tutorial or a guide is run by test_pages.py, or NOT_RUN says why it cannot be."""
     typed = {step.name for page in walked() for step in steps((ROOT / page).read_text()) if can_run(step)}
     on_pages = {step.name for page in PAGES for step in steps(page.read_text()) if step.name}

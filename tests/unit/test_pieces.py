@@ -37,7 +37,7 @@ def test_pieces_arrive(uploads: list[list[bytes]]) -> None:
     assert [piece for artifact in uploads for piece in artifact] == arrived
 
 
-def test_what_is_like_the_piece_before_costs_little() -> None:
+def test_similar_pieces_compress_well() -> None:
     """Candidates of one workload share most of their bytes."""
     like = NOISE[:20_000] + b"changed" + NOISE[20_007:25_000]
 
@@ -48,7 +48,7 @@ def test_what_is_like_the_piece_before_costs_little() -> None:
     assert len(messages[1][0]) < 1000
 
 
-def test_what_does_not_compress_is_tried_once() -> None:
+def test_an_incompressible_artifact_is_tried_once() -> None:
     """The second piece of noise is not compressed, although it repeats the first; the next artifact is tried again."""
     noise = NOISE[:20_000]
 

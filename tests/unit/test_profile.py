@@ -69,7 +69,7 @@ def rendered(shown: ModelProfile, width: int) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
-def test_what_is_slower_in_the_model_than_alone_comes_first() -> None:
+def test_the_largest_loss_against_standalone_comes_first() -> None:
     """Its loss is the possible gain of tuning; a costlier operator that runs as fast as alone comes after it."""
     slower, costlier, unknown = join(CALLS, WORKLOADS, ALONE, ROOFLINE)
 

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("source", ["matmul-64", "matmul-64-float16", "a.json", "pack.module:name", "sub/file.py:name"])
-def test_what_is_written_like_a_program_is_one(source: str) -> None:
+def test_a_program_reference_is_recognised_by_its_form(source: str) -> None:
     """The program does not have to exist."""
     assert is_program(source)
 
@@ -86,7 +86,9 @@ def test_a_cache_that_cannot_be_written_is_said(here: Path, monkeypatch: pytest.
         ("programs_of_mine:number", InvalidRequest, "is a int, not a PrimFunc or an IRModule"),
     ],
 )
-def test_what_is_no_program_is_refused(here: Path, source: str, kind: type[FleetError], message: str) -> None:
+def test_an_invalid_program_is_refused_with_its_text(
+    here: Path, source: str, kind: type[FleetError], message: str
+) -> None:
     """The message contains the user's text."""
     with pytest.raises(kind, match=re.escape(message)):
         find_program(source)

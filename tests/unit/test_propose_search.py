@@ -99,7 +99,7 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
+def test_a_workers_cache_does_not_change_proposals(workload: Workload) -> None:
     """A new worker proposes the same, from the own space and from MetaSchedule's rules."""
     kept = SearchState(workload.mod_json, TARGET)
     own = list(itertools.islice(kept.own_space(), 24))
@@ -142,7 +142,7 @@ class Knowing(SearchState):
 
 
 @pytest.mark.slow
-def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
+def test_records_with_a_known_hash_are_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
     """A resumed job or search gets the programs' hashes from the library and makes the same proposals."""
     programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
     records = [
@@ -397,7 +397,7 @@ def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, propo
     assert [program != NO_PROGRAM for program in recalled] == [True, False, False, True]
 
 
-def test_a_search_that_knows_nothing_makes_only_what_leaves_a_choice() -> None:
+def test_a_search_without_a_model_makes_no_surplus() -> None:
     """A search without a model cannot rank programs, so more of them would waste time."""
     assert blind_population(64, 8) == 16
     assert blind_population(64, 24) == 48

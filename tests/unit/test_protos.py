@@ -88,7 +88,7 @@ def drop_rpc(descriptors: FileDescriptorSet) -> None:
         (drop_rpc, "rpc AgentService.Attach is gone or changed"),
     ],
 )
-def test_what_older_peers_would_misread_is_named(
+def test_incompatible_changes_are_reported_by_field(
     generate: ModuleType, agreed: FileDescriptorSet, change: Callable[[FileDescriptorSet], None], said: str
 ) -> None:
     """Each incompatible change is refused with the name of the broken field."""

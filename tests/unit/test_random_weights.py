@@ -82,7 +82,7 @@ def test_activations_are_ordinary_numbers(proto: onnx.ModelProto) -> None:
         steps.advance(index)
 
 
-def test_what_masks_or_tabulates_is_no_weight() -> None:
+def test_masks_and_tables_are_not_randomized() -> None:
     """A causal mask and a table of cosines survive; a bias and a factor per channel beside them do not."""
     arrays = {
         "mask": np.array([[0, -3.4e38], [0, 0]], np.float32),
@@ -111,7 +111,7 @@ def test_what_masks_or_tabulates_is_no_weight() -> None:
     assert changed == {"bias", "factor"}
 
 
-def test_a_node_that_nobody_can_run_does_not_stop_the_drawing(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_operators_do_not_stop_randomization(caplog: pytest.LogCaptureFixture) -> None:
     """Weights behind an unknown operator are drawn without its data, and the log says so."""
     nodes = [
         helper.make_node("Secret", ["x"], ["s"], domain="somebody"),

@@ -37,7 +37,7 @@ async def _opened(root: Path, **settings: object) -> RaspberryPiDriver:
         (0x20002, 0x0, ["frequency-capped"]),
     ],
 )
-def test_the_firmwares_word_names_what_is_and_what_came_since(word: int, before: int, reasons: list[str]) -> None:
+def test_the_firmware_word_gives_present_and_past_throttling(word: int, before: int, reasons: list[str]) -> None:
     """A dip between two readings is reported once; dips before the agent's start are not reported."""
     assert reasons == reasons_in(word, before)
 
@@ -57,7 +57,7 @@ def test_any_other_machine_has_none(tmp_path: Path) -> None:
     assert RaspberryPiDriver.find(put_files(tmp_path, other)) == []
 
 
-async def test_the_target_is_the_boards_with_what_was_found(tmp_path: Path) -> None:
+async def test_the_target_is_refined_by_detected_facts(tmp_path: Path) -> None:
     """Builders compile for its core and triple."""
     driver = await _opened(put_files(tmp_path, PI_4), threads=1)
 

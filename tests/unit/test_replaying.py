@@ -50,7 +50,7 @@ def test_latency_counts_jobs_alike() -> None:
     assert race.latency == pytest.approx(2.0)
 
 
-def test_one_who_knows_goes_where_the_gain_is() -> None:
+def test_the_oracle_measures_the_workload_with_the_gain() -> None:
     """The oracle measures only the workload with a last candidate that is a thousand times better."""
     alike = np.full(24, 1e-3)
     gaining = np.append(alike[1:], 1e-6)
@@ -79,7 +79,7 @@ def test_ours_believes_a_model_that_is_right() -> None:
     assert predicted(race.lanes[1], chosen).shape == (12, len(chosen))
 
 
-def test_only_what_lies_ahead_is_chosen_from() -> None:
+def test_only_candidates_ahead_are_chosen() -> None:
     """The best predicted comes first; candidates that the search has not found yet are unknown, however good
     they are.
     """

@@ -82,7 +82,7 @@ def test_a_candidate_that_is_measured_twice_is_one_trial(job: tuple[Library, str
     assert one.model_curve.by_time[-1] == pytest.approx(9e-3)
 
 
-def test_a_curve_starts_from_what_is_known_without_a_trial(job: tuple[Library, str]) -> None:
+def test_a_curve_starts_from_earlier_results(job: tuple[Library, str]) -> None:
     """A second run of the same command repeats no static schedules, and does not measure every operator."""
     library, first = job
     library.finish_job(first, JobState.FINISHED)
@@ -133,7 +133,7 @@ def test_the_report_of_a_reverted_job_names_its_targets(job: tuple[Library, str]
     assert Report.of(library, name).figures.targets == (SCOPE.target_json,)
 
 
-def test_device_seconds_are_told_by_what_they_went_to(job: tuple[Library, str]) -> None:
+def test_device_seconds_are_split_by_purpose(job: tuple[Library, str]) -> None:
     """Trials, failed trials and baselines are separate; disturbances are counted by kind."""
     library, name = job
     (one,) = figures_of(library.job(name), library.records(job_name=name, kinds=tuple(RecordKind))).by_device
@@ -154,7 +154,7 @@ def test_the_page_needs_nothing_else_and_escapes_names(job: tuple[Library, str])
     assert "1 TIMEOUT" in page
 
 
-def test_what_a_run_reported_stands_beside_what_its_records_say(job: tuple[Library, str]) -> None:
+def test_a_report_has_the_runs_results_and_its_records(job: tuple[Library, str]) -> None:
     """The report has static schedules, the model beside PyTorch, the verdict on its answers, and reasons for ends."""
     library, name = job
     workload = WorkloadReport(

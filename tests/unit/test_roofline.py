@@ -35,13 +35,13 @@ def test_the_tighter_limit_counts() -> None:
     assert DEVICE.is_memory_bound(flop=0, size_bytes=1_000_000)
 
 
-def test_memory_is_as_fast_as_the_smallest_cache_that_holds_what_is_read() -> None:
+def test_memory_rate_is_that_of_the_smallest_cache_that_fits() -> None:
     """Data too large for every measured size is read at the rate of the largest one."""
     assert DEVICE.memory_sec(1_000_001) == pytest.approx(1_000_001 / 10e9)
     assert DEVICE.memory_sec(1e9) == pytest.approx(0.1)
 
 
-def test_nothing_is_said_of_a_device_whose_limits_are_not_known() -> None:
+def test_unknown_device_limits_give_no_share() -> None:
     """No share is better than a wrong one."""
     assert Roofline(flop_per_sec=0).least_sec(1e9, 1e9) is None
     assert share_of(None, 1.0) is None

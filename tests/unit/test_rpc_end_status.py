@@ -43,7 +43,7 @@ class Call:
 
 
 @pytest.mark.slow
-async def test_what_a_server_said_is_heard_by_a_process_that_stood_still_meanwhile() -> None:
+async def test_a_server_status_is_read_after_a_stall() -> None:
     """The server's status lies in the socket, and reading it takes some turns of the event loop."""
     call, loop = Call(), asyncio.get_running_loop()
     ending = Ending(cast("grpc.aio.Call", call))

@@ -130,7 +130,9 @@ def test_a_file_that_is_not_the_exported_one_is_found(tmp_path: Path) -> None:
         (b"\x7fELF", ArtifactRefused, "is no exported model"),
     ],
 )
-def test_what_is_no_model_is_refused(content: bytes | None, error: type[Exception], words: str, tmp_path: Path) -> None:
+def test_wrong_paths_and_wrong_files_have_specific_errors(
+    content: bytes | None, error: type[Exception], words: str, tmp_path: Path
+) -> None:
     """A wrong path and a wrong file have different errors."""
     path = tmp_path / "a.fleet"
     if content is not None:

@@ -24,7 +24,7 @@ def test_nothing_that_a_terminal_obeys_is_left() -> None:
 
 
 @given(st.text())
-def test_what_is_shown_is_one_line_of_visible_characters(text: str) -> None:
+def test_sanitized_text_is_one_visible_line(text: str) -> None:
     """Sanitizing any text gives one visible line, and is idempotent."""
     found = sanitize(text)
 

@@ -46,7 +46,7 @@ def test_it_is_removed_with_all_that_is_in_it() -> None:
     assert not folder.exists()
 
 
-def test_what_a_killed_process_left_goes_with_the_next() -> None:
+def test_a_dead_process_folder_is_removed_by_the_next() -> None:
     """The owner's lock is released by its death, and protects the folder until then."""
     with subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

@@ -85,7 +85,7 @@ def test_a_space_of_ten_thousand_schedules_is_too_large_for_a_grid(product: Work
 
 
 @pytest.mark.slow
-def test_a_replay_proposes_what_was_found_in_its_order(product: Workload, state: SearchState, own: list[Made]) -> None:
+def test_replay_proposes_records_in_their_order(product: Workload, state: SearchState, own: list[Made]) -> None:
     """Traces that do not fit the workload, and measured ones, are left out."""
     foreign = '[[["GetSBlock",[],["nobody","main"],["b0"]]],[]]'
     traces = (own[5].trace_json, foreign, own[1].trace_json, own[3].trace_json)

@@ -44,7 +44,7 @@ def test_another_device_is_not(text: str) -> None:
         "a=\udce9",
     ],
 )
-def test_what_is_no_selector_is_refused(text: str) -> None:
+def test_an_invalid_selector_is_refused_with_an_example(text: str) -> None:
     """The message shows the part that cannot be read and a good selector."""
     with pytest.raises(InvalidRequest, match="write it like 'cpu'"):
         parse_selector(text)

@@ -122,7 +122,7 @@ def test_config_show_tells_where_each_value_came_from(file: Path, monkeypatch: p
     assert "environment, $FLEET_SELECTOR" in table
 
 
-def test_python_takes_what_commands_take(file: Path, tmp_path: Path) -> None:
+def test_python_calls_use_the_same_settings_as_commands(file: Path, tmp_path: Path) -> None:
     """`fleet.connect()` and `Library.open()` use the settings without arguments."""
     file.write_text(f"tracker: 127.0.0.1:1\nlibrary: {tmp_path}/of_the_file.sqlite\n")
 

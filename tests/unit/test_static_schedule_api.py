@@ -103,7 +103,7 @@ def test_a_function_on_a_gpu_has_the_default_schedule() -> None:
     assert str(fleet.design_space(as_function(), "sm_86")) == "default: one schedule"
 
 
-def test_unsuitable_input_is_refused_with_what_to_do() -> None:
+def test_unsuitable_input_is_refused_with_the_remedy() -> None:
     """Refused are several or no functions, other types, open sizes, targets without a kind, and unknown options."""
     import tvm
     from tvm import te

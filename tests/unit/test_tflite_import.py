@@ -93,7 +93,7 @@ def expected() -> Array:
     return np.maximum(np.einsum("nhwc,oijc->nhwo", X, WEIGHT) + BIAS, 0)
 
 
-def test_a_tflite_model_computes_what_its_file_says(path: Path) -> None:
+def test_a_tflite_model_computes_the_same_as_its_file(path: Path) -> None:
     """Channels last, filters first, the activation within the operator. Names become identifiers."""
     model = load_model(path)
 
@@ -118,7 +118,7 @@ def test_the_reference_is_litert(path: Path) -> None:
         (convolution_model()[:8] + b"\xff" * 64, "no TFLite model, or damaged"),
     ],
 )
-def test_what_is_no_tflite_model_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+def test_an_invalid_tflite_file_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
     """Another file or a damaged one is refused before TVM reads it."""
     (tmp_path / "bad.tflite").write_bytes(content)
 

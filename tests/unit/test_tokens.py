@@ -23,7 +23,7 @@ CLAIMS = Claims(
 TOKEN = sign_claims(CLAIMS, SIGNER).SerializeToString()
 
 
-def test_a_signed_token_says_what_was_signed() -> None:
+def test_a_signed_token_keeps_its_claims() -> None:
     """Claims survive the trip."""
     assert verify_token(TOKEN, VERIFIER) == CLAIMS == read_claims(TOKEN)
 
@@ -41,7 +41,7 @@ def test_no_changed_token_is_accepted(data: st.DataObject) -> None:
     assert found == CLAIMS  # the flipped bit belonged to the surrounding message
 
 
-def test_what_is_no_token_is_refused() -> None:
+def test_invalid_tokens_are_refused() -> None:
     """Bytes of anything else are the caller's mistake, not a crash."""
     for read in (read_claims, lambda content: verify_token(content, VERIFIER)):
         with pytest.raises(Unauthenticated, match="holds no token"):
@@ -76,7 +76,7 @@ def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
     assert [path] == list(path.parent.iterdir())
 
 
-def test_what_an_interrupted_start_left_is_no_obstacle(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_start_are_replaced(tmp_path: Path) -> None:
     """Every tracker in a container is process 1, so a half-written key with the same number may exist."""
     (tmp_path / f".key.pem.{os.getpid()}").write_text("half")
     assert load_or_make_key(tmp_path / "key.pem")

@@ -58,7 +58,7 @@ def assert_same(model: Model, inputs: list[Any]) -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_program_computes_what_pytorch_computes(tmp_path: Path) -> None:
+def test_program_computes_the_same_as_pytorch(tmp_path: Path) -> None:
     """All outputs of a model with weights are right."""
     x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype("float32")
     model = load_model(saved(Small(), (torch.from_numpy(x),), tmp_path / "small.pt2"))
@@ -148,7 +148,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operator_computes_what_pytorch_computes(name: str, tmp_path: Path) -> None:
+def test_operator_computes_the_same_as_pytorch(name: str, tmp_path: Path) -> None:
     """TVM alone misreads these operators, or lacks them."""
     function, *inputs = OPERATORS[name]
     module = function if isinstance(function, torch.nn.Module) else of(function)
@@ -165,7 +165,7 @@ def test_operator_computes_what_pytorch_computes(name: str, tmp_path: Path) -> N
         (of(lambda x: torch.conv2d(x.double(), torch.ones(1, 2, 1, 1).double())), "reads output 0 as .*float64"),
     ],
 )
-def test_what_would_be_computed_as_something_else_is_refused(module: Any, words: str, tmp_path: Path) -> None:
+def test_operators_with_other_semantics_are_refused(module: Any, words: str, tmp_path: Path) -> None:
     """An error is better than wrong numbers."""
     model = load_model(saved(module, (IMAGE,), tmp_path / "m.pt2"))
 

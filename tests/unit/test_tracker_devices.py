@@ -70,7 +70,7 @@ def test_lease_outlives_its_agent(bench: Bench) -> None:
     assert bench.state.devices["devices/a"].lease is lease
 
 
-def test_grants_count_from_above_what_the_agent_has_seen(bench: Bench) -> None:
+def test_epochs_continue_above_the_agents_highest(bench: Bench) -> None:
     """A tracker that lost its journal repeats no epoch, even if its clock was set back."""
     seen = bench.state.last_epoch + 1000
     bench.attach("a", highest_epoch=seen)
@@ -81,7 +81,7 @@ def test_grants_count_from_above_what_the_agent_has_seen(bench: Bench) -> None:
     assert lease.epoch > seen
 
 
-def test_lease_below_what_the_agent_has_seen_is_over(bench: Bench) -> None:
+def test_a_lease_below_the_agents_epoch_is_ended(bench: Bench) -> None:
     """A restored copy of the journal has only an old lease; its device goes to the waiting client, with a
     larger epoch.
     """

@@ -93,7 +93,7 @@ def hellos() -> st.SearchStrategy[list[ev.OfferedDevice]]:
 @given(
     hellos(), hellos(), st.integers(0, 3), st.lists(st.sampled_from(["cpu", "name=d1"]), max_size=5), st.integers(1, 4)
 )
-def test_a_hello_in_parts_does_what_it_does_in_one(
+def test_a_hello_in_parts_equals_a_whole_one(
     formerly: list[ev.OfferedDevice], devices: list[ev.OfferedDevice], held: int, waiting: list[str], size: int
 ) -> None:
     """A hello in parts has the same devices, leases, grants and refusals as a whole one, and each part leaves a valid
@@ -212,7 +212,7 @@ def test_a_new_process_has_the_devices_of_one_that_is_about_to_leave(bench: Benc
     assert all(device.is_attached and device.agent_id == "agent-2" for device in bench.state.devices.values())
 
 
-def test_an_agent_that_comes_back_while_it_leaves_keeps_what_it_offers(bench: Bench) -> None:
+def test_a_returning_agent_keeps_its_devices_during_departure(bench: Bench) -> None:
     """Devices that it offers no more are gone, and no portion of its former departure follows."""
     bench.attach(*map(str, range(MANY)))
     bench.apply(ev.AgentDetached("agent"))

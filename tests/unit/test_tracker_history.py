@@ -35,7 +35,7 @@ def test_an_hour_is_kept_and_older_ones_make_room() -> None:
     assert times[-1] == (SAMPLES + 99) * SAMPLE_SEC
 
 
-def test_what_is_older_than_an_hour_is_not_told() -> None:
+def test_samples_older_than_an_hour_are_omitted() -> None:
     """A device that was away shows a gap, not yesterday."""
     history = History()
     history.on_telemetry(NAME, device_pb2.Telemetry(temp_c=1), 0.0)
@@ -44,7 +44,7 @@ def test_what_is_older_than_an_hour_is_not_told() -> None:
     assert [sample.temp_c for sample in history.samples(NAME, 5000.0)] == [2]
 
 
-def test_what_was_not_told_stays_unknown() -> None:
+def test_missing_readings_stay_unknown() -> None:
     """Unknown is not zero, also for a reading that a device only begins to tell later."""
     history = History()
     history.on_telemetry(NAME, device_pb2.Telemetry(temp_c=40), 0.0)

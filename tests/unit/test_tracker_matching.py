@@ -8,7 +8,7 @@ from fleet.tracker.core.matching import Matching
 NAMES = tuple(f"devices/d{i}" for i in range(5))
 
 
-def test_selectors_that_nobody_waits_with_are_forgotten() -> None:
+def test_unused_selectors_are_forgotten() -> None:
     """Each takes memory for all devices that will do: with 10,000 devices a thousand of them took 1.3 GB."""
     matching = Matching(max_idle_groups=3, max_idle_names=5)
     for name in NAMES:

@@ -74,7 +74,7 @@ async def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path: Path) -> None:
+async def test_members_are_listed_and_revocations_survive_a_restart(tmp_path: Path) -> None:
     """Revocations survive a restart; a revoked key's device names are free, and a unique prefix identifies a key."""
     members = Members(tmp_path / "members.sqlite")
     alice, bob, carol = (
@@ -119,7 +119,7 @@ async def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> Non
     again.close()
 
 
-async def test_a_name_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
+async def test_a_name_is_reserved_while_it_is_written(tmp_path: Path) -> None:
     """Two new agents cannot both have a name, and the event loop does not wait for the disk."""
     members = Members(tmp_path / "members.sqlite")
 
@@ -134,7 +134,7 @@ async def test_a_name_is_nobody_elses_while_it_is_written(tmp_path: Path) -> Non
     again.close()
 
 
-async def test_a_name_that_cannot_be_written_is_nobodys(tmp_path: Path) -> None:
+async def test_a_name_with_a_failed_write_is_free_again(tmp_path: Path) -> None:
     """The agent gets an error, and the name is free for the next one."""
     members = Members(tmp_path / "members.sqlite")
     with closing(sqlite3.connect(tmp_path / "members.sqlite", isolation_level=None)) as other:
@@ -146,7 +146,7 @@ async def test_a_name_that_cannot_be_written_is_nobodys(tmp_path: Path) -> None:
     members.close()
 
 
-async def test_who_comes_while_his_key_is_revoked_stays_out(tmp_path: Path) -> None:
+async def test_a_join_during_revocation_does_not_undo_it(tmp_path: Path) -> None:
     """Earlier notes on the member are written later than the revocation, and do not undo it."""
     members = Members(tmp_path / "members.sqlite")
     alice = Identity(name="alice", role=Role.USER, key_id="aa" * 20)
@@ -200,7 +200,7 @@ def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
     log.close()
 
 
-def test_a_full_disk_costs_what_happens_meanwhile(tmp_path: Path) -> None:
+def test_entries_are_rewritten_after_a_full_disk(tmp_path: Path) -> None:
     """Calls do not fail, and once there is room, entries are written again, a line each.
 
     Before, every client that came after a full disk was turned away until the tracker was restarted.

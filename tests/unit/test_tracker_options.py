@@ -36,7 +36,7 @@ def test_a_child_process_gets_the_options_that_were_meant(options: TrackerOption
     assert parse_options(*to_argv(options)) == options
 
 
-def test_who_allows_the_network_is_reached_on_every_address() -> None:
+def test_allow_network_listens_on_every_address() -> None:
     """The default is every address, because a tracker on the loopback alone serves no other machine."""
     assert parse_options("--allow-network").listening_host == "0.0.0.0"
     assert parse_options("--allow-network", "--host", "10.0.0.5").listening_host == "10.0.0.5"

@@ -31,7 +31,7 @@ async def test_one_portion_in_each_turn_of_the_loop() -> None:
     assert 30 == pace.portions
 
 
-async def test_who_has_gone_holds_nobody_up() -> None:
+async def test_a_closed_stream_gives_up_its_turn() -> None:
     """A stream that ends while it waits leaves its turn to the next."""
     pace = Pace()
     tasks = [asyncio.create_task(pace.turn()) for _ in range(3)]

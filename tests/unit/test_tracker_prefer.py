@@ -65,7 +65,7 @@ def test_the_board_that_holds_the_bitstream_is_chosen(bench: Bench) -> None:
     assert bench.granted_to("r1", prefer=f"bitstream={ONE}") == "devices/b"
 
 
-def test_a_preference_that_no_free_device_meets_makes_nobody_wait(bench: Bench) -> None:
+def test_an_unmet_preference_does_not_delay_a_grant(bench: Bench) -> None:
     """If no preferred device is free, any matching one is granted at once."""
     bench.program("b", ONE)
     bench.granted_to("r1", prefer=f"bitstream={ONE}")
@@ -100,7 +100,7 @@ def test_a_bitstream_that_no_board_holds_is_refused_with_advice(bench: Bench) ->
     assert "--prefer" in effect.message
 
 
-def test_programming_a_leased_board_changes_what_it_serves_next(bench: Bench) -> None:
+def test_programming_a_leased_board_changes_its_next_grant(bench: Bench) -> None:
     """A request that waits for a bitstream is served by the board that got it, once that is free."""
     bench.program("a", ONE)
     leases = [bench.state.leases[bench.acquire(f"r{i}").lease.name] for i in range(3)]  # type: ignore[union-attr]
@@ -114,7 +114,7 @@ def test_programming_a_leased_board_changes_what_it_serves_next(bench: Bench) ->
     assert granted == ["devices/b"]
 
 
-def test_free_board_that_gets_the_bitstream_serves_who_waits_for_it(bench: Bench) -> None:
+def test_a_new_bitstream_label_grants_a_waiting_request(bench: Bench) -> None:
     """A change of the label alone is enough to be granted."""
     bench.program("a", ONE)
     bench.granted_to("r1", f"bitstream={ONE}")

@@ -109,7 +109,7 @@ def test_position_counts_only_rivals(bench: Bench) -> None:
     assert positions == {"a1": 0, "b1": 0, "any": 2, "b2": 2}
 
 
-def test_selector_that_nothing_satisfies_is_refused_with_what_there_is(bench: Bench) -> None:
+def test_an_unsatisfiable_selector_is_refused_with_the_devices(bench: Bench) -> None:
     """The refusal lists the devices that exist."""
     bench.attach("a")
     bench.connect("alice")

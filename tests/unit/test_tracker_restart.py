@@ -38,7 +38,7 @@ def test_restart_keeps_leases_queue_and_epochs(bench: Bench) -> None:
     assert grant.lease.epoch > lease.epoch
 
 
-def test_nobody_passes_who_waited_when_the_clock_is_set_back(bench: Bench) -> None:
+def test_waiting_requests_keep_their_order_if_the_clock_is_set_back(bench: Bench) -> None:
     """Requests from before the restart keep their order and precede new ones, although the clock was set back."""
     bench.attach("a")
     bench.connect("alice", "bob", "carol", "dave")
@@ -106,7 +106,7 @@ def test_failed_journal_takes_untold_grants_back(bench: Bench) -> None:
     assert granted(after) == ["r3"]
 
 
-def test_recovered_journal_serves_who_waited(bench: Bench) -> None:
+def test_recovered_journal_grants_waiting_requests(bench: Bench) -> None:
     """A device freed while nothing could be written goes to the first in line afterwards."""
     bench.attach("a")
     bench.connect("alice")

@@ -21,7 +21,7 @@ def bench() -> Iterator[Bench]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 20))), max_size=600))
-def test_timers_do_what_a_dictionary_would(steps: list[tuple[int, int | None]]) -> None:
+def test_timers_match_a_dictionary_model(steps: list[tuple[int, int | None]]) -> None:
     """After any order of setting and cancelling, exactly the valid timers are due, earliest first."""
     timers, expected = Timers(), dict[int, int]()
     due: list[int] = []
@@ -42,7 +42,7 @@ def test_timers_do_what_a_dictionary_would(steps: list[tuple[int, int | None]]) 
     assert len(timers) == len(expected) - len(due)
 
 
-def test_what_is_due_comes_in_portions() -> None:
+def test_due_timers_come_in_portions() -> None:
     """Ten thousand leases that end together do not block other events."""
     timers = Timers()
     for number in range(100):

@@ -89,7 +89,7 @@ def test_a_snapshot_is_asked_only_about_targets_that_it_has_learnt_of() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_is_judged_on_what_it_is_compared_on() -> None:
+def test_a_model_is_judged_on_shared_held_out_workloads() -> None:
     """Held-out GPU workloads do not show whether a model is better for processors than the packaged one."""
     of_processors = [one for workload in range(2, 6) for one in measured(workload, "pi", NEON, rule=1)]
     of_gpus = [one for workload in (14, 18, 24, 31) for one in measured(workload, "gpu", CUDA, rule=1)]  # all held out
@@ -116,7 +116,7 @@ def test_a_record_of_other_features_keeps_no_model_from_being_trained() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_package_knows_is_not_forgotten() -> None:
+def test_training_keeps_the_packaged_data() -> None:
     """A first library alone had taught less than the snapshot that it replaced. GPUs do not learn from processors."""
     of_pi = [sample for workload in range(2, 6) for sample in measured(workload, "pi", NEON, rule=1)]
     of_gpu = [sample for workload in range(2, 6) for sample in measured(workload, "gpu", CUDA, rule=1)]
@@ -132,7 +132,7 @@ def test_what_the_package_knows_is_not_forgotten() -> None:
 
 
 @pytest.mark.slow
-def test_who_measures_what_the_package_knows_is_learnt_from() -> None:
+def test_records_of_packaged_workloads_are_used() -> None:
     """Records of packaged workloads on another processor are used; the comparison model has not seen the
     held-out ones.
     """

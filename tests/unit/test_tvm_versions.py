@@ -22,7 +22,7 @@ def test_the_installed_pair_is_a_known_one() -> None:
         ("0.20.0", "0.1.14.post1", "none of the tested versions"),
     ],
 )
-def test_other_pairs_are_refused_with_what_to_install(tvm: str | None, ffi: str | None, text: str) -> None:
+def test_unsupported_version_pairs_are_refused_with_the_command(tvm: str | None, ffi: str | None, text: str) -> None:
     """The message holds the command."""
     with pytest.raises(ConfigError, match=text) as caught:
         check_pair(tvm, ffi)

@@ -66,7 +66,7 @@ def test_its_growth_is_covered(outputs: int) -> None:
     assert growth(outputs) < _SAFETY * TAPS
 
 
-def test_growth_is_what_rounding_shows() -> None:
+def test_growth_predicts_the_rounding_error() -> None:
     """F(4, 3) rounds several times as much as F(2, 3)."""
     errors = []
     for outputs in OUTPUTS:

@@ -90,7 +90,7 @@ def test_no_state_is_on_one_side_only() -> None:
         assert {f"{prefix}_{state}" for state in states} == set(values) - {f"{prefix}_UNSPECIFIED"}
 
 
-def test_what_a_newer_peer_invented_promises_nothing() -> None:
+def test_unknown_states_and_runtimes_get_safe_defaults() -> None:
     """A device in an unknown state is unavailable; an unknown runtime counts as TVM, the only one of older versions."""
     message = fleet_service_pb2.Snapshot()
     message.devices.add(name="devices/x", state=99, inventory=device_pb2.Inventory(runtime=99))  # type: ignore[arg-type]

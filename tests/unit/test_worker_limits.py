@@ -42,7 +42,7 @@ sys.stdin.readline()
         (CandidateFailed(ErrorKind.LOAD_FAILED, "x"), ErrorKind.LOAD_FAILED),
     ],
 )
-def test_failures_are_classed_by_what_happened(error: Exception, kind: ErrorKind) -> None:
+def test_failures_are_classed_by_class_and_errno(error: Exception, kind: ErrorKind) -> None:
     """Memory and disk are recognized by class and error number."""
     assert classify(error).kind == kind
     assert str(classify(error))
@@ -89,7 +89,7 @@ def nest(folder: Path, depth: int, name: str) -> None:
     os.close(place)
 
 
-def test_a_folder_that_nobody_can_look_into_is_more_than_a_worker_may_make(tmp_path: Path) -> None:
+def test_an_unreadable_folder_exceeds_the_limit(tmp_path: Path) -> None:
     """The check of limits had ended at a folder too deep to have a path, and no limits applied from then on."""
     limits = WorkerLimits(memory_bytes=2**40, disk_bytes=2**40)
     assert find_excess([], str(tmp_path), limits) is None
@@ -120,7 +120,7 @@ def test_whatever_a_worker_leaves_is_removed(tmp_path: Path) -> None:
     room.remove()
 
 
-def test_open_files_without_a_name_count_as_what_they_lie_on(tmp_path: Path) -> None:
+def test_deleted_open_files_count_on_their_file_system(tmp_path: Path) -> None:
     """A deleted open file still occupies its file system: blocks on the home's disk count as disk."""
     limits = WorkerLimits(memory_bytes=2**40, disk_bytes=1_000_000)
     with subprocess.Popen(

@@ -189,7 +189,7 @@ def test_foreign_schedule_for_a_workload_fails_the_build(
         pool.submit(compile_model, model, TARGET, {workloads[0].shash: foreign}, tmp_path).result()
 
 
-def test_arguments_of_a_program_mark_what_it_writes(workloads: list[Workload]) -> None:
+def test_written_arguments_of_a_program_are_marked(workloads: list[Workload]) -> None:
     """Outputs are found by the writes of the program's blocks."""
     for workload in workloads[:5]:
         assert workload.args == argument_specs(module_of(workload.mod_json))

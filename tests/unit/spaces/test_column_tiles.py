@@ -32,7 +32,7 @@ def facts_of(name: str) -> ProcessorFacts:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("row", [1, 7, 14, 56])
 @pytest.mark.parametrize("is_grouped", [False, True])
-def test_sums_leave_registers_for_what_they_are_made_of(name: str, row: int, is_grouped: bool) -> None:
+def test_tiles_leave_registers_for_operands(name: str, row: int, is_grouped: bool) -> None:
     """A tile that spills is slower than any that does not; there is always one, and each is offered once."""
     facts = facts_of(name)
     tiles = column_tiles(replace(DEPTHWISE, lanes=facts.lanes, row=row, is_grouped=is_grouped), facts)

@@ -117,7 +117,7 @@ def test_a_schedules_knobs_are_found_from_its_trace(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_no_space_made_has_no_knobs() -> None:
+def test_a_hand_written_schedule_has_no_knobs() -> None:
     """Loops that were split by hand have no knobs."""
     from tvm.s_tir import Schedule
 

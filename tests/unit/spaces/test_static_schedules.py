@@ -204,7 +204,7 @@ def test_a_kept_schedule_means_the_program_that_was_measured(
     assert "T.exp(" not in second.script()
 
 
-def test_what_schedules_have_in_common_changes_none_of_them() -> None:
+def test_shared_steps_leave_schedules_unchanged() -> None:
     """Each step of a schedule is the same, whether it is made alone or after others."""
     from tvm.s_tir import Schedule
 

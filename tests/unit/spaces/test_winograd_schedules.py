@@ -88,7 +88,7 @@ def test_every_way_to_cut_computes_the_same(outputs: int, size: tuple[int, int])
         np.testing.assert_allclose(run(schedule.mod, pack_all(arrays, packings)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_cuts_have_in_common_changes_no_schedule() -> None:
+def test_shared_cuts_leave_schedules_unchanged() -> None:
     """Each step of a schedule is the same, whether it is made alone or after others."""
     from tvm.s_tir import Schedule
 
