@@ -107,13 +107,12 @@ def _stub_code(module: str, service: ServiceDescriptorProto, modules: dict[str, 
         name = _snake(rpc.name)
         taken, returned = (f"{modules[kind]}.{kind.rpartition('.')[2]}" for kind in (rpc.input_type, rpc.output_type))
         kinds = "".join("Stream" if streams else "Unary" for streams in (rpc.client_streaming, rpc.server_streaming))
-        client.append(f"    {name}: grpc.aio.{kinds}MultiCallable[\n        {taken},\n        {returned},\n    ]")
+        client.append(f"    {name}: grpc.aio.{kinds}MultiCallable[\n        {taken}, {returned}\n    ]")
         request = f"AsyncIterator[{taken}]" if rpc.client_streaming else taken
         answer = f"AsyncIterator[{returned}]" if rpc.server_streaming else returned
         server.append(
             f"    {'' if rpc.server_streaming else 'async '}def {name}(\n"
-            f"        self,\n        request: {request},\n"
-            f"        context: rpc.CallContext,\n        /,\n    ) -> {answer}: ..."
+            f"        self, request: {request}, context: rpc.CallContext, /\n    ) -> {answer}: ..."
         )
     snake, descriptor = _snake(service.name), f'{module}.DESCRIPTOR.services_by_name["{service.name}"]'
     return "\n".join(
@@ -121,7 +120,7 @@ def _stub_code(module: str, service: ServiceDescriptorProto, modules: dict[str, 
             f'\n\nclass {service.name}Stub(Protocol):\n    """Client side of {_PACKAGE}.{service.name}."""\n',
             "\n".join(client),
             f'\n\nclass {service.name}Servicer(Protocol):\n    """Server side of {_PACKAGE}.{service.name}."""\n',
-            "\n\n".join(server),
+            "\n".join(server),
             f"\n\ndef {snake}_stub(channel: rpc.Channel) -> {service.name}Stub:",
             f'    """Return a client stub of {_PACKAGE}.{service.name} on a channel."""',
             f"    return cast({service.name}Stub, rpc.Stub(channel, {descriptor}))",

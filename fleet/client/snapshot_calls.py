@@ -19,10 +19,10 @@ from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import InvalidRequest, NotJoined, OptimizerUnavailable
 from fleet.identity.credentials import MEMBER_NAME, Proof
 from fleet.identity.store import CredentialStore
-from fleet.v1 import snapshot_service_pb2
+from fleet.v1 import cost_model_service_pb2
 from fleet.wire.model_snapshots import model_snapshot_from_proto
 from fleet.wire.rpc import from_rpc_error, make_channel
-from fleet.wire.stubs import snapshot_service_stub
+from fleet.wire.stubs import cost_model_service_stub, snapshot_service_stub
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ async def watch_snapshots(
         await asyncio.sleep(pause_sec)
     channel = make_channel(address, await _proof_for(address), MEMBER_NAME)
     try:
-        stub = snapshot_service_stub(channel)
+        stub, former = cost_model_service_stub(channel), snapshot_service_stub(channel)
         while True:
-            request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=feature_version, known_digest=known)
+            request = cost_model_service_pb2.WatchSnapshotsRequest(feature_version=feature_version, known_digest=known)
             call = stub.watch_snapshots(request)
             try:
                 async for response in call:
@@ -65,6 +65,9 @@ async def watch_snapshots(
                         known = found.digest
                         yield found
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED and stub is not former:
+                    stub = former  # an optimizer of an older release
+                    continue
                 problem = from_rpc_error(error, OptimizerUnavailable)
                 if not problem.is_retryable and error.code() is not grpc.StatusCode.CANCELLED:
                     raise problem from error
@@ -105,7 +108,7 @@ async def _proof_for(address: str) -> Proof:
     return proof
 
 
-def _accepted(response: snapshot_service_pb2.WatchSnapshotsResponse, address: str) -> ModelSnapshot | None:
+def _accepted(response: cost_model_service_pb2.WatchSnapshotsResponse, address: str) -> ModelSnapshot | None:
     try:
         return model_snapshot_from_proto(response.snapshot)
     except InvalidRequest as error:

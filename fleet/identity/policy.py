@@ -66,6 +66,7 @@ RULES: Mapping[str, Rule] = {
     "SessionService.MakeUploadTicket": Rule(roles=_USERS),
     "SessionService.CloseSession": Rule(roles=_USERS),
     # At an optimizer.
+    "CostModelService.WatchSnapshots": Rule(roles=_USERS),
     "SnapshotService.WatchSnapshots": Rule(roles=_USERS),
 }
 _DEEDS: Mapping[str, str] = {

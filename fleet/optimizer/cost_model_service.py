@@ -17,9 +17,9 @@ from fleet.errors import InvalidRequest
 from fleet.identity.credentials import Credentials
 from fleet.library import Memory
 from fleet.optimizer.trainer import follow
-from fleet.v1 import snapshot_service_pb2
-from fleet.wire import rpc, stubs
-from fleet.wire.model_snapshots import model_snapshot_to_proto
+from fleet.v1 import cost_model_service_pb2
+from fleet.wire import rpc
+from fleet.wire.model_snapshots import model_snapshot_to_proto, serve_cost_model
 from fleet.wire.peers import Guard, caller_of, server_security
 from fleet.wire.stream_limits import StreamLimits
 
@@ -39,7 +39,7 @@ class ServingAddress:
 
 
 class CostModelServicer:
-    """fleet.v1.SnapshotService."""
+    """fleet.v1.CostModelService."""
 
     def __init__(self, *, most_readers: int = _MOST_READERS, most_of_one: int = _MOST_OF_ONE) -> None:
         self._newest: ModelSnapshot | None = None
@@ -53,8 +53,8 @@ class CostModelServicer:
         changed.set()
 
     async def watch_snapshots(
-        self, request: snapshot_service_pb2.WatchSnapshotsRequest, context: rpc.CallContext
-    ) -> AsyncIterator[snapshot_service_pb2.WatchSnapshotsResponse]:
+        self, request: cost_model_service_pb2.WatchSnapshotsRequest, context: rpc.CallContext
+    ) -> AsyncIterator[cost_model_service_pb2.WatchSnapshotsResponse]:
         if request.feature_version != FEATURE_VERSION:
             raise InvalidRequest(
                 f"the snapshots here are for features {FEATURE_VERSION!r}, not {request.feature_version[:40]!r}; "
@@ -66,7 +66,7 @@ class CostModelServicer:
                 changed = self._changed
                 if self._newest is not None and self._newest.digest != known:
                     known = self._newest.digest
-                    yield snapshot_service_pb2.WatchSnapshotsResponse(snapshot=model_snapshot_to_proto(self._newest))
+                    yield cost_model_service_pb2.WatchSnapshotsResponse(snapshot=model_snapshot_to_proto(self._newest))
                 await changed.wait()
 
 
@@ -84,7 +84,7 @@ async def serving_snapshots(
         ConfigError: the port is in use.
     """
     servicer, server = CostModelServicer(), rpc.make_server(rpc.MAX_REQUEST_BYTES)
-    stubs.add_snapshot_service(server, servicer, guard)
+    serve_cost_model(server, servicer, guard)
     port = rpc.bind(server, where.host, where.port, server_security(credentials), what="the optimizer")
     watching = guard.connections.watch(port)
     await server.start()

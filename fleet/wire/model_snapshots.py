@@ -1,15 +1,19 @@
-"""Snapshots of the cost model: domain to messages and back."""
+"""Snapshots of the cost model: domain to messages and back, and the service that sends them."""
 
 from __future__ import annotations
 
+import grpc.aio
+
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.v1 import snapshot_service_pb2
+from fleet.v1 import cost_model_service_pb2
+from fleet.wire import stubs
+from fleet.wire.peers import Guard
 from fleet.wire.times import timestamp, timestamp_sec
 
 
-def model_snapshot_to_proto(snapshot: ModelSnapshot) -> snapshot_service_pb2.ModelSnapshot:
+def model_snapshot_to_proto(snapshot: ModelSnapshot) -> cost_model_service_pb2.ModelSnapshot:
     """Convert a snapshot."""
-    return snapshot_service_pb2.ModelSnapshot(
+    return cost_model_service_pb2.ModelSnapshot(
         digest=snapshot.digest,
         content=snapshot.content,
         feature_version=snapshot.feature_version,
@@ -19,7 +23,7 @@ def model_snapshot_to_proto(snapshot: ModelSnapshot) -> snapshot_service_pb2.Mod
     )
 
 
-def model_snapshot_from_proto(message: snapshot_service_pb2.ModelSnapshot) -> ModelSnapshot:
+def model_snapshot_from_proto(message: cost_model_service_pb2.ModelSnapshot) -> ModelSnapshot:
     """Convert a snapshot, and check its content against its digest.
 
     Raises:
@@ -35,3 +39,11 @@ def model_snapshot_from_proto(message: snapshot_service_pb2.ModelSnapshot) -> Mo
     )
     snapshot.check()
     return snapshot
+
+
+def serve_cost_model(
+    server: grpc.aio.Server, servicer: stubs.CostModelServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of CostModelService, also under its former name, which older clients call."""
+    stubs.add_cost_model_service(server, servicer, guard)
+    stubs.add_snapshot_service(server, servicer, guard)

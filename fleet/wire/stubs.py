@@ -12,12 +12,12 @@ import grpc.aio
 
 from fleet.v1 import (
     agent_service_pb2,
+    cost_model_service_pb2,
     fleet_service_pb2,
     identity_service_pb2,
     lease_service_pb2,
     measurement_pb2,
     session_service_pb2,
-    snapshot_service_pb2,
 )
 from fleet.wire import rpc
 from fleet.wire.peers import Guard
@@ -27,8 +27,7 @@ class AgentServiceStub(Protocol):
     """Client side of fleet.v1.AgentService."""
 
     attach: grpc.aio.StreamStreamMultiCallable[
-        agent_service_pb2.AttachRequest,
-        agent_service_pb2.AttachResponse,
+        agent_service_pb2.AttachRequest, agent_service_pb2.AttachResponse
     ]
 
 
@@ -36,10 +35,7 @@ class AgentServiceServicer(Protocol):
     """Server side of fleet.v1.AgentService."""
 
     def attach(
-        self,
-        request: AsyncIterator[agent_service_pb2.AttachRequest],
-        context: rpc.CallContext,
-        /,
+        self, request: AsyncIterator[agent_service_pb2.AttachRequest], context: rpc.CallContext, /
     ) -> AsyncIterator[agent_service_pb2.AttachResponse]: ...
 
 
@@ -55,24 +51,76 @@ def add_agent_service(
     rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], servicer, guard)
 
 
+class CostModelServiceStub(Protocol):
+    """Client side of fleet.v1.CostModelService."""
+
+    watch_snapshots: grpc.aio.UnaryStreamMultiCallable[
+        cost_model_service_pb2.WatchSnapshotsRequest, cost_model_service_pb2.WatchSnapshotsResponse
+    ]
+
+
+class CostModelServiceServicer(Protocol):
+    """Server side of fleet.v1.CostModelService."""
+
+    def watch_snapshots(
+        self, request: cost_model_service_pb2.WatchSnapshotsRequest, context: rpc.CallContext, /
+    ) -> AsyncIterator[cost_model_service_pb2.WatchSnapshotsResponse]: ...
+
+
+def cost_model_service_stub(channel: rpc.Channel) -> CostModelServiceStub:
+    """Return a client stub of fleet.v1.CostModelService on a channel."""
+    return cast(CostModelServiceStub, rpc.Stub(channel, cost_model_service_pb2.DESCRIPTOR.services_by_name["CostModelService"]))
+
+
+def add_cost_model_service(
+    server: grpc.aio.Server, servicer: CostModelServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.CostModelService."""
+    rpc.add_service(server, cost_model_service_pb2.DESCRIPTOR.services_by_name["CostModelService"], servicer, guard)
+
+
+class SnapshotServiceStub(Protocol):
+    """Client side of fleet.v1.SnapshotService."""
+
+    watch_snapshots: grpc.aio.UnaryStreamMultiCallable[
+        cost_model_service_pb2.WatchSnapshotsRequest, cost_model_service_pb2.WatchSnapshotsResponse
+    ]
+
+
+class SnapshotServiceServicer(Protocol):
+    """Server side of fleet.v1.SnapshotService."""
+
+    def watch_snapshots(
+        self, request: cost_model_service_pb2.WatchSnapshotsRequest, context: rpc.CallContext, /
+    ) -> AsyncIterator[cost_model_service_pb2.WatchSnapshotsResponse]: ...
+
+
+def snapshot_service_stub(channel: rpc.Channel) -> SnapshotServiceStub:
+    """Return a client stub of fleet.v1.SnapshotService on a channel."""
+    return cast(SnapshotServiceStub, rpc.Stub(channel, cost_model_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"]))
+
+
+def add_snapshot_service(
+    server: grpc.aio.Server, servicer: SnapshotServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.SnapshotService."""
+    rpc.add_service(server, cost_model_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"], servicer, guard)
+
+
 class FleetServiceStub(Protocol):
     """Client side of fleet.v1.FleetService."""
 
     get_fleet: grpc.aio.UnaryUnaryMultiCallable[
-        fleet_service_pb2.GetFleetRequest,
-        fleet_service_pb2.GetFleetResponse,
+        fleet_service_pb2.GetFleetRequest, fleet_service_pb2.GetFleetResponse
     ]
     watch_fleet: grpc.aio.UnaryStreamMultiCallable[
-        fleet_service_pb2.WatchFleetRequest,
-        fleet_service_pb2.WatchFleetResponse,
+        fleet_service_pb2.WatchFleetRequest, fleet_service_pb2.WatchFleetResponse
     ]
     check_selector: grpc.aio.UnaryUnaryMultiCallable[
-        fleet_service_pb2.CheckSelectorRequest,
-        fleet_service_pb2.CheckSelectorResponse,
+        fleet_service_pb2.CheckSelectorRequest, fleet_service_pb2.CheckSelectorResponse
     ]
     get_history: grpc.aio.UnaryUnaryMultiCallable[
-        fleet_service_pb2.GetHistoryRequest,
-        fleet_service_pb2.GetHistoryResponse,
+        fleet_service_pb2.GetHistoryRequest, fleet_service_pb2.GetHistoryResponse
     ]
 
 
@@ -80,31 +128,16 @@ class FleetServiceServicer(Protocol):
     """Server side of fleet.v1.FleetService."""
 
     async def get_fleet(
-        self,
-        request: fleet_service_pb2.GetFleetRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: fleet_service_pb2.GetFleetRequest, context: rpc.CallContext, /
     ) -> fleet_service_pb2.GetFleetResponse: ...
-
     def watch_fleet(
-        self,
-        request: fleet_service_pb2.WatchFleetRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: fleet_service_pb2.WatchFleetRequest, context: rpc.CallContext, /
     ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]: ...
-
     async def check_selector(
-        self,
-        request: fleet_service_pb2.CheckSelectorRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: fleet_service_pb2.CheckSelectorRequest, context: rpc.CallContext, /
     ) -> fleet_service_pb2.CheckSelectorResponse: ...
-
     async def get_history(
-        self,
-        request: fleet_service_pb2.GetHistoryRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: fleet_service_pb2.GetHistoryRequest, context: rpc.CallContext, /
     ) -> fleet_service_pb2.GetHistoryResponse: ...
 
 
@@ -124,44 +157,34 @@ class IdentityServiceStub(Protocol):
     """Client side of fleet.v1.IdentityService."""
 
     join: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.JoinRequest,
-        identity_service_pb2.JoinResponse,
+        identity_service_pb2.JoinRequest, identity_service_pb2.JoinResponse
     ]
     renew_certificate: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.RenewCertificateRequest,
-        identity_service_pb2.RenewCertificateResponse,
+        identity_service_pb2.RenewCertificateRequest, identity_service_pb2.RenewCertificateResponse
     ]
     create_join_token: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.CreateJoinTokenRequest,
-        identity_service_pb2.CreateJoinTokenResponse,
+        identity_service_pb2.CreateJoinTokenRequest, identity_service_pb2.CreateJoinTokenResponse
     ]
     list_join_tokens: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListJoinTokensRequest,
-        identity_service_pb2.ListJoinTokensResponse,
+        identity_service_pb2.ListJoinTokensRequest, identity_service_pb2.ListJoinTokensResponse
     ]
     revoke_join_token: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.RevokeJoinTokenRequest,
-        identity_service_pb2.RevokeJoinTokenResponse,
+        identity_service_pb2.RevokeJoinTokenRequest, identity_service_pb2.RevokeJoinTokenResponse
     ]
     unbind_device: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.UnbindDeviceRequest,
-        identity_service_pb2.UnbindDeviceResponse,
+        identity_service_pb2.UnbindDeviceRequest, identity_service_pb2.UnbindDeviceResponse
     ]
     list_members: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListMembersRequest,
-        identity_service_pb2.ListMembersResponse,
+        identity_service_pb2.ListMembersRequest, identity_service_pb2.ListMembersResponse
     ]
     revoke_member: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.RevokeMemberRequest,
-        identity_service_pb2.RevokeMemberResponse,
+        identity_service_pb2.RevokeMemberRequest, identity_service_pb2.RevokeMemberResponse
     ]
     list_revoked_keys: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListRevokedKeysRequest,
-        identity_service_pb2.ListRevokedKeysResponse,
+        identity_service_pb2.ListRevokedKeysRequest, identity_service_pb2.ListRevokedKeysResponse
     ]
     list_audit_entries: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListAuditEntriesRequest,
-        identity_service_pb2.ListAuditEntriesResponse,
+        identity_service_pb2.ListAuditEntriesRequest, identity_service_pb2.ListAuditEntriesResponse
     ]
 
 
@@ -169,73 +192,34 @@ class IdentityServiceServicer(Protocol):
     """Server side of fleet.v1.IdentityService."""
 
     async def join(
-        self,
-        request: identity_service_pb2.JoinRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.JoinRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.JoinResponse: ...
-
     async def renew_certificate(
-        self,
-        request: identity_service_pb2.RenewCertificateRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.RenewCertificateRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.RenewCertificateResponse: ...
-
     async def create_join_token(
-        self,
-        request: identity_service_pb2.CreateJoinTokenRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.CreateJoinTokenRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.CreateJoinTokenResponse: ...
-
     async def list_join_tokens(
-        self,
-        request: identity_service_pb2.ListJoinTokensRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.ListJoinTokensRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.ListJoinTokensResponse: ...
-
     async def revoke_join_token(
-        self,
-        request: identity_service_pb2.RevokeJoinTokenRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.RevokeJoinTokenRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.RevokeJoinTokenResponse: ...
-
     async def unbind_device(
-        self,
-        request: identity_service_pb2.UnbindDeviceRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.UnbindDeviceRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.UnbindDeviceResponse: ...
-
     async def list_members(
-        self,
-        request: identity_service_pb2.ListMembersRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.ListMembersRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.ListMembersResponse: ...
-
     async def revoke_member(
-        self,
-        request: identity_service_pb2.RevokeMemberRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.RevokeMemberRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.RevokeMemberResponse: ...
-
     async def list_revoked_keys(
-        self,
-        request: identity_service_pb2.ListRevokedKeysRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.ListRevokedKeysRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.ListRevokedKeysResponse: ...
-
     async def list_audit_entries(
-        self,
-        request: identity_service_pb2.ListAuditEntriesRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: identity_service_pb2.ListAuditEntriesRequest, context: rpc.CallContext, /
     ) -> identity_service_pb2.ListAuditEntriesResponse: ...
 
 
@@ -255,20 +239,16 @@ class LeaseServiceStub(Protocol):
     """Client side of fleet.v1.LeaseService."""
 
     open_leases: grpc.aio.StreamStreamMultiCallable[
-        lease_service_pb2.OpenLeasesRequest,
-        lease_service_pb2.OpenLeasesResponse,
+        lease_service_pb2.OpenLeasesRequest, lease_service_pb2.OpenLeasesResponse
     ]
     revoke_lease: grpc.aio.UnaryUnaryMultiCallable[
-        lease_service_pb2.RevokeLeaseRequest,
-        lease_service_pb2.RevokeLeaseResponse,
+        lease_service_pb2.RevokeLeaseRequest, lease_service_pb2.RevokeLeaseResponse
     ]
     cancel_request: grpc.aio.UnaryUnaryMultiCallable[
-        lease_service_pb2.CancelRequestRequest,
-        lease_service_pb2.CancelRequestResponse,
+        lease_service_pb2.CancelRequestRequest, lease_service_pb2.CancelRequestResponse
     ]
     reset_epochs: grpc.aio.UnaryUnaryMultiCallable[
-        lease_service_pb2.ResetEpochsRequest,
-        lease_service_pb2.ResetEpochsResponse,
+        lease_service_pb2.ResetEpochsRequest, lease_service_pb2.ResetEpochsResponse
     ]
 
 
@@ -276,31 +256,16 @@ class LeaseServiceServicer(Protocol):
     """Server side of fleet.v1.LeaseService."""
 
     def open_leases(
-        self,
-        request: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
-        context: rpc.CallContext,
-        /,
+        self, request: AsyncIterator[lease_service_pb2.OpenLeasesRequest], context: rpc.CallContext, /
     ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]: ...
-
     async def revoke_lease(
-        self,
-        request: lease_service_pb2.RevokeLeaseRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: lease_service_pb2.RevokeLeaseRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.RevokeLeaseResponse: ...
-
     async def cancel_request(
-        self,
-        request: lease_service_pb2.CancelRequestRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: lease_service_pb2.CancelRequestRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.CancelRequestResponse: ...
-
     async def reset_epochs(
-        self,
-        request: lease_service_pb2.ResetEpochsRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: lease_service_pb2.ResetEpochsRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.ResetEpochsResponse: ...
 
 
@@ -320,52 +285,40 @@ class SessionServiceStub(Protocol):
     """Client side of fleet.v1.SessionService."""
 
     open_session: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.OpenSessionRequest,
-        session_service_pb2.OpenSessionResponse,
+        session_service_pb2.OpenSessionRequest, session_service_pb2.OpenSessionResponse
     ]
     find_missing: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.FindMissingRequest,
-        session_service_pb2.FindMissingResponse,
+        session_service_pb2.FindMissingRequest, session_service_pb2.FindMissingResponse
     ]
     put_artifact: grpc.aio.StreamUnaryMultiCallable[
-        session_service_pb2.PutArtifactRequest,
-        session_service_pb2.PutArtifactResponse,
+        session_service_pb2.PutArtifactRequest, session_service_pb2.PutArtifactResponse
     ]
     make_upload_ticket: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.MakeUploadTicketRequest,
-        session_service_pb2.MakeUploadTicketResponse,
+        session_service_pb2.MakeUploadTicketRequest, session_service_pb2.MakeUploadTicketResponse
     ]
     measure: grpc.aio.StreamStreamMultiCallable[
-        measurement_pb2.MeasureRequest,
-        measurement_pb2.MeasureResponse,
+        measurement_pb2.MeasureRequest, measurement_pb2.MeasureResponse
     ]
     call: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.CallRequest,
-        session_service_pb2.CallResponse,
+        session_service_pb2.CallRequest, session_service_pb2.CallResponse
     ]
     call_in_pieces: grpc.aio.StreamStreamMultiCallable[
-        session_service_pb2.CallInPiecesRequest,
-        session_service_pb2.CallInPiecesResponse,
+        session_service_pb2.CallInPiecesRequest, session_service_pb2.CallInPiecesResponse
     ]
     prove: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.ProveRequest,
-        session_service_pb2.ProveResponse,
+        session_service_pb2.ProveRequest, session_service_pb2.ProveResponse
     ]
     prove_in_pieces: grpc.aio.StreamStreamMultiCallable[
-        session_service_pb2.ProveInPiecesRequest,
-        session_service_pb2.ProveInPiecesResponse,
+        session_service_pb2.ProveInPiecesRequest, session_service_pb2.ProveInPiecesResponse
     ]
     program: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.ProgramRequest,
-        session_service_pb2.ProgramResponse,
+        session_service_pb2.ProgramRequest, session_service_pb2.ProgramResponse
     ]
     watch_logs: grpc.aio.UnaryStreamMultiCallable[
-        session_service_pb2.WatchLogsRequest,
-        session_service_pb2.WatchLogsResponse,
+        session_service_pb2.WatchLogsRequest, session_service_pb2.WatchLogsResponse
     ]
     close_session: grpc.aio.UnaryUnaryMultiCallable[
-        session_service_pb2.CloseSessionRequest,
-        session_service_pb2.CloseSessionResponse,
+        session_service_pb2.CloseSessionRequest, session_service_pb2.CloseSessionResponse
     ]
 
 
@@ -373,87 +326,40 @@ class SessionServiceServicer(Protocol):
     """Server side of fleet.v1.SessionService."""
 
     async def open_session(
-        self,
-        request: session_service_pb2.OpenSessionRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.OpenSessionRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.OpenSessionResponse: ...
-
     async def find_missing(
-        self,
-        request: session_service_pb2.FindMissingRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.FindMissingRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.FindMissingResponse: ...
-
     async def put_artifact(
-        self,
-        request: AsyncIterator[session_service_pb2.PutArtifactRequest],
-        context: rpc.CallContext,
-        /,
+        self, request: AsyncIterator[session_service_pb2.PutArtifactRequest], context: rpc.CallContext, /
     ) -> session_service_pb2.PutArtifactResponse: ...
-
     async def make_upload_ticket(
-        self,
-        request: session_service_pb2.MakeUploadTicketRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.MakeUploadTicketRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.MakeUploadTicketResponse: ...
-
     def measure(
-        self,
-        request: AsyncIterator[measurement_pb2.MeasureRequest],
-        context: rpc.CallContext,
-        /,
+        self, request: AsyncIterator[measurement_pb2.MeasureRequest], context: rpc.CallContext, /
     ) -> AsyncIterator[measurement_pb2.MeasureResponse]: ...
-
     async def call(
-        self,
-        request: session_service_pb2.CallRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.CallRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.CallResponse: ...
-
     def call_in_pieces(
-        self,
-        request: AsyncIterator[session_service_pb2.CallInPiecesRequest],
-        context: rpc.CallContext,
-        /,
+        self, request: AsyncIterator[session_service_pb2.CallInPiecesRequest], context: rpc.CallContext, /
     ) -> AsyncIterator[session_service_pb2.CallInPiecesResponse]: ...
-
     async def prove(
-        self,
-        request: session_service_pb2.ProveRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.ProveRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.ProveResponse: ...
-
     def prove_in_pieces(
-        self,
-        request: AsyncIterator[session_service_pb2.ProveInPiecesRequest],
-        context: rpc.CallContext,
-        /,
+        self, request: AsyncIterator[session_service_pb2.ProveInPiecesRequest], context: rpc.CallContext, /
     ) -> AsyncIterator[session_service_pb2.ProveInPiecesResponse]: ...
-
     async def program(
-        self,
-        request: session_service_pb2.ProgramRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.ProgramRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.ProgramResponse: ...
-
     def watch_logs(
-        self,
-        request: session_service_pb2.WatchLogsRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.WatchLogsRequest, context: rpc.CallContext, /
     ) -> AsyncIterator[session_service_pb2.WatchLogsResponse]: ...
-
     async def close_session(
-        self,
-        request: session_service_pb2.CloseSessionRequest,
-        context: rpc.CallContext,
-        /,
+        self, request: session_service_pb2.CloseSessionRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.CloseSessionResponse: ...
 
 
@@ -467,35 +373,3 @@ def add_session_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.SessionService."""
     rpc.add_service(server, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"], servicer, guard)
-
-
-class SnapshotServiceStub(Protocol):
-    """Client side of fleet.v1.SnapshotService."""
-
-    watch_snapshots: grpc.aio.UnaryStreamMultiCallable[
-        snapshot_service_pb2.WatchSnapshotsRequest,
-        snapshot_service_pb2.WatchSnapshotsResponse,
-    ]
-
-
-class SnapshotServiceServicer(Protocol):
-    """Server side of fleet.v1.SnapshotService."""
-
-    def watch_snapshots(
-        self,
-        request: snapshot_service_pb2.WatchSnapshotsRequest,
-        context: rpc.CallContext,
-        /,
-    ) -> AsyncIterator[snapshot_service_pb2.WatchSnapshotsResponse]: ...
-
-
-def snapshot_service_stub(channel: rpc.Channel) -> SnapshotServiceStub:
-    """Return a client stub of fleet.v1.SnapshotService on a channel."""
-    return cast(SnapshotServiceStub, rpc.Stub(channel, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"]))
-
-
-def add_snapshot_service(
-    server: grpc.aio.Server, servicer: SnapshotServiceServicer, guard: Guard | None = None
-) -> None:
-    """Have a server answer the calls of fleet.v1.SnapshotService."""
-    rpc.add_service(server, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"], servicer, guard)

@@ -6,8 +6,11 @@ They run with today's dependencies: only the protocol between them is compared.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -20,12 +23,29 @@ from typing import Any
 
 import pytest
 
+from fleet.cost_model.feature_codec import FEATURE_VERSION
+from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.identity.roles import Role
+from fleet.identity.store import CredentialStore
+from fleet.optimizer.cost_model_service import CostModelServicer
 from fleet.testing import eventually_sync
+from fleet.testing.identity import know_tracker, security
 from fleet.tracker.journal.migrations import SCHEMA_VERSION
+from fleet.wire import rpc
+from fleet.wire.model_snapshots import serve_cost_model
 from tests.programs import environment
 from tests.system.fleet_processes import Fleet, Server, connect
 
 pytestmark = pytest.mark.slow
+
+_SNAPSHOT = ModelSnapshot(
+    digest=f"sha256:{hashlib.sha256(b'good').hexdigest()}",
+    content=b"good",
+    feature_version=FEATURE_VERSION,
+    target_kinds=("llvm",),
+    record_count=1,
+    made_at_sec=1.0,
+)
 
 RELEASES = sorted((Path(__file__).parent.parent / "golden/releases").glob("*.tar.xz"))
 
@@ -63,6 +83,19 @@ async def main(address, selector, path):
     }))
 
 asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+"""
+
+_READER = """
+import asyncio, sys
+from contextlib import aclosing
+import fleet
+from fleet.client.snapshot_calls import watch_snapshots
+
+async def main(address, feature_version):
+    async with aclosing(watch_snapshots(address, feature_version)) as snapshots:
+        print(fleet.__file__, (await anext(snapshots)).digest)
+
+asyncio.run(main(sys.argv[1], sys.argv[2]))
 """
 
 
@@ -106,10 +139,7 @@ class Bench:
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     release, tracker = request.param
     folder = tmp_path_factory.mktemp("release")
-    code = folder / "code"
-    with tarfile.open(release) as archive:
-        archive.extractall(code)  # noqa: S202 ours; Debian 12 has a Python without `filter`
-    (code / "sitecustomize.py").write_text(_FIRST_ON_THE_PATH.format(folder=str(code)))
+    code = _unpacked(release, folder)
     (folder / "artifact").write_bytes(b"latency_us:120")
     servers = [_server(folder, "fleet.tracker", tracker, "--no-discovery")]
     try:
@@ -127,6 +157,15 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         for server in reversed(servers):
             if hasattr(server, "process"):
                 server.stop()
+
+
+def _unpacked(release: Path, folder: Path) -> Path:
+    """Return the folder with a release's code."""
+    code = folder / "code"
+    with tarfile.open(release) as archive:
+        archive.extractall(code)  # noqa: S202 ours; Debian 12 has a Python without `filter`
+    (code / "sitecustomize.py").write_text(_FIRST_ON_THE_PATH.format(folder=str(code)))
+    return code
 
 
 def _server(folder: Path, module: str, age: str, *words: str) -> Server:
@@ -173,7 +212,7 @@ def test_agents_come_back_after_their_trackers_death(bench: Bench) -> None:
 def test_an_upgraded_tracker_keeps_leases_and_the_queue(bench: Bench) -> None:
     """The tracker is killed and today's is started on its state: a lease lives on, and the request behind it is served.
 
-    Last in this module: the tracker is today's from here on.
+    The last test with `bench`: the tracker is today's from here on.
     """
     tracker = bench.fleet.tracker
     with connect(tracker.address) as holder, connect(tracker.address) as waiter, ThreadPoolExecutor(1) as thread:
@@ -194,3 +233,28 @@ def test_an_upgraded_tracker_keeps_leases_and_the_queue(bench: Bench) -> None:
     assert served.lease.epoch > device.lease.epoch
     with contextlib.closing(sqlite3.connect(Path(state_dir) / "journal.sqlite")) as journal:
         assert journal.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
+async def test_an_older_client_reads_the_cost_model(release: Path, tmp_path: Path) -> None:
+    """It calls today's optimizer by the former name of the service."""
+    servicer, server, code = CostModelServicer(), rpc.make_server(), _unpacked(release, tmp_path)
+    servicer.publish(_SNAPSHOT)
+    serve_cost_model(server, servicer)
+    address = f"127.0.0.1:{rpc.bind(server, '127.0.0.1', 0, security(Role.USER), what='the test')}"
+    know_tracker(address)
+    await server.start()
+    try:
+        reader = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _READER, address, FEATURE_VERSION),
+            stdout=subprocess.PIPE,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(code)},
+        )
+        found, _ = await asyncio.wait_for(reader.communicate(), 60.0)
+    finally:
+        CredentialStore().forget(address)
+        await server.stop(None)
+    path, digest = found.decode().split()
+    assert path.startswith(str(code))
+    assert digest == _SNAPSHOT.digest

@@ -12,13 +12,13 @@ from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest
 from fleet.v1 import (
+    cost_model_service_pb2,
     device_pb2,
     fleet_service_pb2,
     identity_service_pb2,
     lease_pb2,
     lease_service_pb2,
     measurement_pb2,
-    snapshot_service_pb2,
 )
 from fleet.wire.devices import device_from_proto, device_to_proto
 from fleet.wire.leases import lease_from_proto, lease_to_proto, request_from_proto
@@ -35,7 +35,7 @@ _READERS: list[tuple[type[Message], Callable[[Any], object]]] = [
     (lease_pb2.Lease, lease_from_proto),
     (lease_pb2.PendingRequest, request_from_proto),
     (measurement_pb2.Measurement, measurement_from_proto),
-    (snapshot_service_pb2.ModelSnapshot, model_snapshot_from_proto),
+    (cost_model_service_pb2.ModelSnapshot, model_snapshot_from_proto),
     (fleet_service_pb2.GetFleetResponse, message_json),
     (fleet_service_pb2.GetHistoryResponse, message_json),
     (identity_service_pb2.ListAuditEntriesResponse, message_json),
@@ -77,7 +77,7 @@ def _answer(content: bytes) -> None:
     try:
         read(message)
     except InvalidRequest:
-        assert kind is snapshot_service_pb2.ModelSnapshot
+        assert kind is cost_model_service_pb2.ModelSnapshot
 
 
 def _measurement() -> measurement_pb2.Measurement:
@@ -96,7 +96,7 @@ def _answers() -> list[bytes]:
         b"\2" + lease_to_proto(_LEASE).SerializeToString(),
         b"\3" + lease_pb2.PendingRequest(request_id="r", selector="cpu").SerializeToString(),
         b"\4" + _measurement().SerializeToString(),
-        b"\5" + snapshot_service_pb2.ModelSnapshot(digest="sha256:0", content=b"a").SerializeToString(),
+        b"\5" + cost_model_service_pb2.ModelSnapshot(digest="sha256:0", content=b"a").SerializeToString(),
         b"\6" + fleet_service_pb2.GetFleetResponse(snapshot=fleet).SerializeToString(),
     ]
 

@@ -16,8 +16,8 @@ from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.identity.roles import Role
 from fleet.optimizer.cost_model_service import CostModelServicer
 from fleet.testing.identity import credentials
-from fleet.v1 import snapshot_service_pb2
-from fleet.wire import stubs
+from fleet.v1 import cost_model_service_pb2
+from fleet.wire.model_snapshots import serve_cost_model
 from fleet.wire.peers import Guard
 from tests.fuzz.calls import BETWEEN, Caller, Server
 from tests.fuzz.loops import ServerLoop
@@ -30,7 +30,7 @@ async def open_optimizer(stack: AsyncExitStack, server: grpc.aio.Server, guard: 
     """Have a server answer with a snapshot."""
     servicer = CostModelServicer()
     servicer.publish(_SNAPSHOT)
-    stubs.add_snapshot_service(server, servicer, guard)
+    serve_cost_model(server, servicer, guard)
 
 
 class _Optimizer:
@@ -46,7 +46,7 @@ class _Optimizer:
             self._loop = ServerLoop()
             self._loop.run(open_optimizer(self._stack, self._server))  # type: ignore[arg-type]
         caller = Caller(proof=credentials(Role.USER))
-        rpc = "fleet.v1.SnapshotService/WatchSnapshots"
+        rpc = "fleet.v1.CostModelService/WatchSnapshots"
         return self._loop.run(self._ask(self._server.call(rpc, content.split(BETWEEN), caller, most_answers=1)))
 
     async def _ask(self, call: Coroutine[Any, Any, None]) -> None:
@@ -72,7 +72,7 @@ _SNAPSHOT = ModelSnapshot(
 
 
 def _calls() -> list[bytes]:
-    return [snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION).SerializeToString()]
+    return [cost_model_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION).SerializeToString()]
 
 
 _called = _Optimizer()

@@ -18,7 +18,7 @@ import grpc.aio
 
 from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.identity.credentials import PlainSecret
-from fleet.v1 import fleet_service_pb2, lease_service_pb2, session_service_pb2, snapshot_service_pb2
+from fleet.v1 import cost_model_service_pb2, fleet_service_pb2, lease_service_pb2, session_service_pb2
 from fleet.wire import rpc, stubs
 from fleet.wire.peers import SECRET_HEADER, Guard
 from fleet.wire.tokens import TOKEN_HEADER
@@ -126,8 +126,8 @@ async def _ask_agent(channel: rpc.Channel) -> object:
 
 
 async def _ask_optimizer(channel: rpc.Channel) -> object:
-    request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
-    return await stubs.snapshot_service_stub(channel).watch_snapshots(request).read()
+    request = cost_model_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
+    return await stubs.cost_model_service_stub(channel).watch_snapshots(request).read()
 
 
 def _connections(calls: Sequence[tuple[str, bytes]], *metadata: tuple[str, bytes]) -> list[bytes]:
@@ -183,8 +183,8 @@ def _agent_connections() -> list[bytes]:
 
 
 def _optimizer_connections() -> list[bytes]:
-    request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
-    return _connections([("SnapshotService/WatchSnapshots", request.SerializeToString())])
+    request = cost_model_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
+    return _connections([("CostModelService/WatchSnapshots", request.SerializeToString())])
 
 
 def _target(name: str, port: _Port, seeds: Callable[[], Sequence[bytes]]) -> Target:

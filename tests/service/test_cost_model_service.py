@@ -37,15 +37,15 @@ from fleet.optimizer.revoked_keys import guarded_by
 from fleet.optimizer.trainer import follow_service
 from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import credentials, know_tracker, security
-from fleet.v1 import snapshot_service_pb2
+from fleet.v1 import cost_model_service_pb2
 from fleet.wire import rpc, stubs
-from fleet.wire.model_snapshots import model_snapshot_from_proto, model_snapshot_to_proto
+from fleet.wire.model_snapshots import model_snapshot_from_proto, model_snapshot_to_proto, serve_cost_model
 from fleet.wire.peers import Guard
 from tests.service.test_optimizer_loop import bench
 
-Watching: TypeAlias = (
-    "grpc.aio.UnaryStreamCall[snapshot_service_pb2.WatchSnapshotsRequest, snapshot_service_pb2.WatchSnapshotsResponse]"
-)
+Request: TypeAlias = cost_model_service_pb2.WatchSnapshotsRequest
+Response: TypeAlias = cost_model_service_pb2.WatchSnapshotsResponse
+Watching: TypeAlias = grpc.aio.UnaryStreamCall[Request, Response]
 
 GOOD = ModelSnapshot(
     digest=f"sha256:{hashlib.sha256(b'good').hexdigest()}",
@@ -74,7 +74,7 @@ _USER = credentials(Role.USER)
 
 async def content_of(call: Watching) -> bytes:
     answer = await call.read()
-    assert isinstance(answer, snapshot_service_pb2.WatchSnapshotsResponse)
+    assert isinstance(answer, Response)
     return answer.snapshot.content
 
 
@@ -101,10 +101,14 @@ def publish(library: Library, content: bytes) -> None:
 
 
 @asynccontextmanager
-async def served(servicer: CostModelServicer, port: int = 0) -> AsyncIterator[str]:
+async def served(
+    servicer: CostModelServicer,
+    port: int = 0,
+    register: Callable[[grpc.aio.Server, CostModelServicer], None] = serve_cost_model,
+) -> AsyncIterator[str]:
     """Serve without a library."""
     server = rpc.make_server()
-    stubs.add_snapshot_service(server, servicer)
+    register(server, servicer)
     address = f"127.0.0.1:{rpc.bind(server, '127.0.0.1', port, security(Role.USER), what='the test')}"
     await server.start()
     try:
@@ -116,9 +120,9 @@ async def served(servicer: CostModelServicer, port: int = 0) -> AsyncIterator[st
 @asynccontextmanager
 async def watching(address: str, proof: Credentials) -> AsyncIterator[Watching]:
     """Watch snapshots with these credentials."""
-    request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
+    request = Request(feature_version=FEATURE_VERSION)
     async with rpc.make_channel(address, proof, MEMBER_NAME) as channel:
-        call = stubs.snapshot_service_stub(channel).watch_snapshots(request)
+        call = stubs.cost_model_service_stub(channel).watch_snapshots(request)
         yield call
         call.cancel()
 
@@ -204,6 +208,32 @@ async def test_a_snapshot_with_a_wrong_digest_is_not_used(caplog: pytest.LogCapt
             await eventually(lambda: "snapshot refused" in caplog.text)
             servicer.publish(GOOD)
             await eventually(lambda: found == [b"good"])
+
+
+async def test_a_reader_falls_back_on_the_former_name_of_the_service() -> None:
+    """An optimizer of an older release has no CostModelService."""
+    servicer = CostModelServicer()
+    servicer.publish(GOOD)
+    async with served(servicer, register=stubs.add_snapshot_service) as address, reading(address) as found:
+        await eventually(lambda: found == [b"good"])
+
+
+async def test_the_former_name_of_the_service_is_served() -> None:
+    """Clients of older releases call it."""
+    servicer = CostModelServicer()
+    servicer.publish(GOOD)
+    request = Request(feature_version=FEATURE_VERSION)
+    async with served(servicer) as address, rpc.make_channel(address, user(), MEMBER_NAME) as channel:
+        call = stubs.snapshot_service_stub(channel).watch_snapshots(request)
+        assert await content_of(call) == b"good"
+        call.cancel()
+
+
+async def test_a_server_without_the_service_is_an_error() -> None:
+    """A reader of some other server does not wait for a snapshot that never comes."""
+    async with served(CostModelServicer(), register=lambda *_: None) as address:
+        with pytest.raises(FleetError, match="UNIMPLEMENTED"):
+            await anext(watch_snapshots(address, FEATURE_VERSION))
 
 
 async def test_features_of_another_version_are_refused() -> None:
