@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fleet.artifacts.artifact import Artifact
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.checking.index_inputs import inputs_of
 from fleet.checking.numerics import InputStyle, compare
 from fleet.checking.weakness import Weakness, find_weakness
@@ -32,7 +33,7 @@ from fleet.optimizer.core.events import (
     ReferenceMade,
     Verdict,
 )
-from fleet.optimizer.prover import Claim, Prover, impossible
+from fleet.optimizer.prover import Prover, impossible
 from fleet.optimizer.searcher import Searcher
 from fleet.spaces.packing import pack_all
 
@@ -97,45 +98,42 @@ class Checker:
         self, effect: CheckOutputs
     ) -> AsyncGenerator[BaselineBuilt | ReferenceMade | ReferenceFailed | Checked, None]:
         """Compare a candidate's output with the reference, then prove its claimed time."""
-        workload = self._workload_of(effect.workload)
-        if effect.workload not in self._baselines:
-            yield await self.build_baseline(effect.workload)
+        shash, digest, build = effect.candidate.workload, effect.candidate.digest, effect.candidate.built
+        workload = self._workload_of(shash)
+        if shash not in self._baselines:
+            yield await self.build_baseline(shash)
         async for event in self._expect(workload):
             yield event
-        expected = self._expected[effect.workload]
+        expected = self._expected[shash]
         if expected.fault:
-            yield Checked(effect.workload, effect.digest, Verdict.NOT_CHECKED)
+            yield Checked(shash, digest, Verdict.NOT_CHECKED)
             return
         try:
-            fault = await self._find_fault(workload, effect, expected)
+            fault = await self._find_fault(workload, build, expected)
         except MeasurementError as error:  # the device was lost: no verdict, and do not risk another one
-            yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
+            yield Checked(shash, digest, Verdict.LOST, str(error))
             return
         if fault or not effect.claimed_sec:
-            yield Checked(effect.workload, effect.digest, Verdict.WRONG if fault else Verdict.RIGHT, fault)
+            yield Checked(shash, digest, Verdict.WRONG if fault else Verdict.RIGHT, fault)
             return
-        claim = Claim(artifact=effect.build.artifact, packings=effect.build.packings, claimed_sec=effect.claimed_sec)
         try:
-            proof = await self._prove(workload, claim, expected)
+            proof = await self._prove(workload, build, effect.claimed_sec, expected)
         except MeasurementError as error:
-            yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
+            yield Checked(shash, digest, Verdict.LOST, str(error))
             return
         verdict = Verdict.NOT_PROVEN if proof.verdict is ProofVerdict.REFUTED else Verdict.RIGHT
-        yield Checked(effect.workload, effect.digest, verdict, proof.message, proof)
+        yield Checked(shash, digest, verdict, proof.message, proof)
 
-    async def prepare_proof(self, effect: Prove) -> Claim | None:
+    async def prepare_proof(self, effect: Prove) -> BuiltCandidate | None:
         """Build a schedule of the library and its reference; return None if the schedule does not build."""
-        build = effect.build
+        build = effect.build or await self._searcher.build_again(effect.workload, effect.trace_json)
         if build is None:
-            built = await self._searcher.build_again(effect.workload, effect.trace_json)
-            if built is None:
-                return None
-            build = built.build
+            return None
         await self.build_baseline(effect.workload)
-        return Claim(artifact=build.artifact, packings=build.packings, claimed_sec=effect.claimed_sec)
+        return build
 
     async def prove(
-        self, effect: Prove, claim: Claim
+        self, effect: Prove, build: BuiltCandidate
     ) -> AsyncGenerator[ReferenceMade | ReferenceFailed | Proven, None]:
         """Prove the time of a schedule, if its workload has a reference."""
         workload = self._workload_of(effect.workload)
@@ -145,7 +143,8 @@ class Checker:
         if expected.fault:
             return
         with contextlib.suppress(MeasurementError):  # the device is lost: no verdict on the time
-            yield Proven(effect.workload, effect.trace_json, await self._prove(workload, claim, expected))
+            proof = await self._prove(workload, build, effect.claimed_sec, expected)
+            yield Proven(effect.workload, effect.trace_json, proof)
 
     async def _expect(self, workload: Workload) -> AsyncGenerator[ReferenceMade | ReferenceFailed, None]:
         """Compute the reference outputs of a workload with its unscheduled program, unless they are known."""
@@ -159,7 +158,7 @@ class Checker:
             expected.fault = str(error)
             yield ReferenceFailed(shash, expected.fault)
 
-    async def _prove(self, workload: Workload, claim: Claim, expected: Expected) -> Proof:
+    async def _prove(self, workload: Workload, build: BuiltCandidate, claimed_sec: float, expected: Expected) -> Proof:
         if (await self._device.device()).inventory.is_pretended:
             return impossible("the device only pretends to run programs")
         prover = Prover(
@@ -169,7 +168,7 @@ class Checker:
             style=expected.style,
             answers=1 if expected.run_sec > _SLOW_REFERENCE_SEC else 2,
         )
-        return await prover.prove(claim)
+        return await prover.prove(build, claimed_sec)
 
     async def _run_reference(self, workload: Workload, expected: Expected) -> Weakness | None:
         """Find inputs for which the unscheduled program's output is a real test; return why there are none."""
@@ -191,10 +190,10 @@ class Checker:
         call = partial(self._device.call, artifact, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC)
         return await _once_more_if_it_crashed(call)
 
-    async def _find_fault(self, workload: Workload, effect: CheckOutputs, expected: Expected) -> str:
-        inputs = pack_all(expected.inputs, effect.build.packings)
+    async def _find_fault(self, workload: Workload, build: BuiltCandidate, expected: Expected) -> str:
+        inputs = pack_all(expected.inputs, build.packings)
         try:
-            call = partial(self._device.call, effect.build.artifact, inputs, is_trusted=False)
+            call = partial(self._device.call, build.artifact, inputs, is_trusted=False)
             outputs = await _once_more_if_it_crashed(call)
         except MeasurementError as error:
             if error.kind is ErrorKind.DEVICE_FAULTED:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.artifacts.artifact import Artifact
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.checking.index_inputs import inputs_of
 from fleet.checking.numerics import InputStyle, compare
 from fleet.client.arrays import array_of
@@ -47,15 +48,6 @@ _PLAIN_LIE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Claimed time of an artifact."""
-
-    artifact: Artifact
-    packings: tuple[Packing, ...] = ()
-    claimed_sec: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prover:
     """Prover of the times of one workload's candidates."""
 
@@ -69,31 +61,31 @@ class Prover:
 
     answers: int
 
-    async def prove(self, claim: Claim) -> Proof:
-        """Prove a time, with retries.
+    async def prove(self, build: BuiltCandidate, claimed_sec: float) -> Proof:
+        """Prove a candidate's time, with retries.
 
         Raises:
             MeasurementError: the device is lost, or the reference failed.
         """
-        proof = await self._try(claim)
+        proof = await self._try(build, claimed_sec)
         for tries, pause_sec in enumerate(_PAUSES_SEC, 1):
-            is_plain = tries > 1 and proof.least_sec > _PLAIN_LIE * claim.claimed_sec
+            is_plain = tries > 1 and proof.least_sec > _PLAIN_LIE * claimed_sec
             if proof.verdict is not ProofVerdict.REFUTED or is_plain:
                 break
             await asyncio.sleep(pause_sec)
-            proof = await self._try(claim)
+            proof = await self._try(build, claimed_sec)
         return proof
 
-    async def _try(self, claim: Claim) -> Proof:
-        drawn = self._draw(secrets.randbits(63), claim.packings)
+    async def _try(self, build: BuiltCandidate, claimed_sec: float) -> Proof:
+        drawn = self._draw(secrets.randbits(63), build.packings)
         args = [arg for arg, _ in drawn]
         if not any(map(is_varying, args)):
             return impossible("it has no input that could differ from call to call")
         try:
-            proof = await self.device.prove(claim.artifact, args, claim.claimed_sec, answers=self.answers)
+            proof = await self.device.prove(build.artifact, args, claimed_sec, answers=self.answers)
         except InvalidRequest as error:
             return impossible(str(error))
-        order = ProofOrder(artifact_digest=claim.artifact.digest, args=tuple(args), claimed_sec=claim.claimed_sec)
+        order = ProofOrder(artifact_digest=build.artifact.digest, args=tuple(args), claimed_sec=claimed_sec)
         for answer in proof.answers:
             fault = await self._fault(order, answer, [original for _, original in drawn])
             if fault:

@@ -13,8 +13,8 @@ from fleet.cost_model.feature_codec import pack_program
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Proposed, Store, Stored
-from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.patience import patiently
 
 logger = logging.getLogger(__name__)
@@ -61,34 +61,35 @@ class Recorder:
             yield event
 
     def _record(self, effect: Store) -> NewRecord:
-        conditions, measurement = self._conditions, effect.measurement
+        conditions, measurement, candidate = self._conditions, effect.measurement, effect.candidate
+        build = candidate.build if candidate is not None else None
         return NewRecord(
             workload=effect.workload,
             scope=conditions.scope,
-            trace_json=effect.trace_json,
+            trace_json=candidate.trace_json if candidate is not None else "",
             run_secs=measurement.run_secs,
             error=measurement.error,
             error_message=measurement.error_message,
             job_name=conditions.job_name,
             device_name=effect.device_name,
             device_fingerprint=conditions.device_fingerprint,
-            artifact_digest=effect.build.artifact.digest if effect.build is not None else "",
+            artifact_digest=build.artifact.digest if build is not None else "",
             kind=_kind(effect),
             provenance=_provenance(effect),
             checked=effect.is_checked,
             uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is stored once
-            program=_program(effect),
+            program=_program(candidate) if candidate is not None else None,
         )
 
 
-def _program(effect: Store) -> RecordProgram | None:
+def _program(candidate: Candidate) -> RecordProgram | None:
     """Return the features for later training, or None on failure: the record is worth storing without them."""
-    if (features := effect.features) is None:
+    if candidate.features is None:
         return None
     try:
-        return pack_program(effect.build.program if effect.build is not None else None, features)
+        return pack_program(candidate.build.program if candidate.build is not None else None, candidate.features)
     except InvalidRequest as error:
-        logger.warning("features not stored", extra={"workload": effect.workload, "error": str(error)})
+        logger.warning("features not stored", extra={"workload": candidate.workload, "error": str(error)})
         return None
 
 
@@ -96,7 +97,8 @@ def _provenance(effect: Store) -> dict[str, object]:
     """Return the state of the device, the device time of the candidate, its origin, and why its timing stopped
     early.
     """
-    measurement, origin = effect.measurement, effect.proposal.origin if effect.proposal is not None else None
+    measurement, candidate = effect.measurement, effect.candidate
+    origin = candidate.proposal.origin if candidate is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {
         **measurement.provenance,
@@ -107,6 +109,6 @@ def _provenance(effect: Store) -> dict[str, object]:
 
 
 def _kind(effect: Store) -> RecordKind:
-    if effect.digest == BASELINE:
+    if effect.candidate is None:
         return RecordKind.BASELINE
-    return RecordKind.STATIC if effect.is_static else RecordKind.CANDIDATE
+    return RecordKind.STATIC if effect.candidate.is_static else RecordKind.CANDIDATE

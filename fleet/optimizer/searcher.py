@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from cross.compile.cache import BuildCache
 from cross.targets.target import parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.metered import metered
 from fleet.building.pool import Pool, run_within
 from fleet.cost_model.job_trees import learn
@@ -120,10 +121,10 @@ class Searcher:
         built = await run_within(self._pool, _BASELINE_TIMEOUT_SEC, build_candidate, task)
         return BaselineBuilt(shash, built.artifact)
 
-    async def build_again(self, shash: str, trace_json: str) -> Built | None:
+    async def build_again(self, shash: str, trace_json: str) -> BuiltCandidate | None:
         """Build a schedule of the library; return None if the build fails."""
         built = await self._build(shash, "", trace_json, wants_features=False)
-        return built if isinstance(built, Built) else None
+        return built.build if isinstance(built, Built) else None
 
     async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
         task = self._task(shash, trace_json, wants_features=wants_features)

@@ -202,7 +202,7 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
     while effects:
         effect = effects.pop(0)
         if isinstance(effect, ev.CheckOutputs):
-            effects += core.apply(ev.Checked("w", effect.digest, ev.Verdict.RIGHT))
+            effects += core.apply(ev.Checked("w", effect.candidate.digest, ev.Verdict.RIGHT))
         if isinstance(effect, ev.Notice):
             core.progress.notice(narrate(effect.news))
         if not isinstance(effect, ev.Measure):

@@ -39,7 +39,7 @@ class Remembered(Script):
                 record = NewRecord(
                     workload=effect.workload,
                     scope=SCOPE,
-                    trace_json=effect.trace_json,
+                    trace_json=effect.candidate.trace_json if effect.candidate is not None else "",
                     run_secs=measurement.run_secs,
                     error=measurement.error,
                     kind=RecordKind.BASELINE if effect.digest == BASELINE else RecordKind.CANDIDATE,

@@ -153,11 +153,12 @@ class Script:
                 self._records += 1
                 self.store(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
             case ev.CheckOutputs():
-                verdict = self.verdicts.get(effect.digest, ev.Verdict.RIGHT)
-                proof = self.proofs.get(effect.digest) if effect.claimed_sec else None
+                shash, digest = effect.candidate.workload, effect.candidate.digest
+                verdict = self.verdicts.get(digest, ev.Verdict.RIGHT)
+                proof = self.proofs.get(digest) if effect.claimed_sec else None
                 if proof is not None and proof.verdict is ProofVerdict.REFUTED:
                     verdict = ev.Verdict.NOT_PROVEN
-                self.run(ev.Checked(effect.workload, effect.digest, verdict, "off by 3", proof))
+                self.run(ev.Checked(shash, digest, verdict, "off by 3", proof))
             case ev.Prove():
                 self.run(ev.Proven(effect.workload, effect.trace_json, self.proofs[effect.trace_json]))
             case ev.Notice():

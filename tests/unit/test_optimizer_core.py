@@ -35,10 +35,10 @@ def test_a_candidate_goes_through_its_stages() -> None:
     result = Measurement(candidate_id="a", run_secs=(2.0,))
     (store,) = job.feed(ev.Measured(measure.batch, "devices/pi", result))
     assert isinstance(store, ev.Store)
-    assert (store.trace_json, store.measurement) == ("trace", result)
+    assert (store.candidate, store.measurement) == (job.core.candidates["w", "a"], result)
     job.store(ev.Stored("w", "a", 7, 1.5))
     assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [
-        ev.CheckOutputs("w", "a", build("a"), claimed_sec=2.0)
+        ev.CheckOutputs(job.core.candidates["w", "a"], claimed_sec=2.0)
     ]
     assert job.feed(ev.Checked("w", "a", ev.Verdict.RIGHT)) == [ev.MarkChecked(7)]
 
@@ -134,7 +134,8 @@ def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
     job.run(ev.BatchWanted("w", ["s"]))
     job.propose("a")
 
-    assert [(store.digest, store.is_static) for store in job.happened(ev.Store)] == [("s", True), ("a", False)]  # type: ignore[union-attr]
+    stored = [store.candidate for store in job.happened(ev.Store) if isinstance(store, ev.Store)]
+    assert [(one.digest, one.is_static) for one in stored if one is not None] == [("s", True), ("a", False)]
     item = job.core.workload("w")
     assert (item.trials, item.static_sec) == (1, 1.0)
     assert [record.trace_json for record in item.records] == ["s", "a"]
@@ -206,7 +207,8 @@ def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
     job.propose("a", "b", "c")
 
     item = job.core.workload("w")
-    assert [check.digest for check in job.happened(ev.CheckOutputs) if isinstance(check, ev.CheckOutputs)] == ["a", "b"]
+    checks = [check for check in job.happened(ev.CheckOutputs) if isinstance(check, ev.CheckOutputs)]
+    assert [check.candidate.digest for check in checks] == ["a", "b"]
     assert job.happened(ev.MarkWrong) == [ev.MarkWrong(1, "off by 3")]
     assert (item.best_trace, item.errors[ErrorKind.WRONG_OUTPUT]) == ("b", 1)
     assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]

@@ -45,7 +45,7 @@ def test_a_time_below_all_that_the_device_can_is_refused_at_once() -> None:
 
     job.propose("a", "b")
 
-    assert [check.digest for check in find(job.log, ev.CheckOutputs)] == ["b"]
+    assert [check.candidate.digest for check in find(job.log, ev.CheckOutputs)] == ["b"]
     assert [kept.trace_json for kept in find(job.log, ev.KeepProof)] == ["a"]
     assert job.core.workload("w").best_trace == "b"
 

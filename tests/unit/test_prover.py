@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fleet.artifacts.artifact import Artifact
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.checking.numerics import InputStyle
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.proving import Proof, ProofVerdict
@@ -56,6 +57,6 @@ async def test_a_refusal_is_tried_again_unless_it_is_plain(
         device=cast("Any", device), workload=workload, reference=artifact, style=InputStyle.NORMAL, answers=1
     )
 
-    proof = await found.prove(prover.Claim(artifact=artifact, claimed_sec=CLAIMED_SEC))
+    proof = await found.prove(BuiltCandidate(artifact=artifact, features=None), CLAIMED_SEC)
 
     assert (proof.verdict, len(proofs) - len(device.left)) == (verdict, tries)

@@ -129,8 +129,9 @@ class Candidate:
 
     @property
     def features(self) -> Features | None:
-        """Features from the build, else from the search."""
-        return features_of(self.proposal, self.build)
+        """Features from the build, else from the search; None if neither has any."""
+        found = self.build.features if self.build is not None else None
+        return self.proposal.features if found is None else found
 
     @property
     def built(self) -> BuiltCandidate:
@@ -142,9 +143,3 @@ class Candidate:
         if self.build is None:
             raise InvalidRequest(f"candidate {self.digest} is not built")
         return self.build
-
-
-def features_of(proposal: Proposal | None, build: BuiltCandidate | None) -> Features | None:
-    """Return the features from a build, else from the search; None if neither has any."""
-    found = build.features if build is not None else None
-    return proposal.features if found is None and proposal is not None else found

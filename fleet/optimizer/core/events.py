@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
-from fleet.optimizer.core.candidates import features_of
 
 if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact
     from fleet.building.built_candidate import BuiltCandidate
     from fleet.checking.weakness import Weakness
-    from fleet.cost_model.observation import Features, Observation
+    from fleet.cost_model.observation import Observation
     from fleet.domain.proving import Proof
-    from fleet.optimizer.core.candidates import Proposal
+    from fleet.optimizer.core.candidates import Candidate, Proposal
     from fleet.optimizer.core.news import News
     from fleet.optimizer.search_terms import Seed
 
@@ -342,32 +341,17 @@ class Store:
     digest: str
     device_name: str
     measurement: Measurement
-    proposal: Proposal | None = None
+    candidate: Candidate | None = None
     """None: it is of an unscheduled program."""
 
-    build: BuiltCandidate | None = None
     is_checked: bool | None = None
-    is_static: bool = False
-    """It is of a static schedule, and no trial."""
-
-    @property
-    def trace_json(self) -> str:
-        """Its schedule; empty for an unscheduled program."""
-        return self.proposal.trace_json if self.proposal is not None else ""
-
-    @property
-    def features(self) -> Features | None:
-        """Features from the build, else from the search."""
-        return features_of(self.proposal, self.build)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutputs:
     """To a device: compare a candidate's numbers with the unscheduled program's. Answered with Checked."""
 
-    workload: str
-    digest: str
-    build: BuiltCandidate
+    candidate: Candidate
     claimed_sec: float = 0.0
     """Time to prove once the output is right [s]; 0 for no proof."""
 

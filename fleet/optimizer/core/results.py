@@ -55,10 +55,8 @@ class Results:
                 digest=digest,
                 device_name=on or self._job.progress.device_name,
                 measurement=measurement,
-                proposal=candidate.proposal if candidate else None,
-                build=candidate.build if candidate else None,
+                candidate=candidate,
                 is_checked=True if purpose is Purpose.RUN_OFF and candidate else None,
-                is_static=candidate is not None and candidate.is_static,
             )
         )
 

@@ -159,7 +159,7 @@ class Verdicts:
                 continue
             if candidate.stage is not CandidateStage.CHECKED:
                 claimed_sec = 0.0 if candidate.is_static else candidate.median_sec
-                self._job.emit(ev.CheckOutputs(workload, candidate.digest, candidate.built, claimed_sec))
+                self._job.emit(ev.CheckOutputs(candidate, claimed_sec))
                 return
             checking.right.append(checking.waiting.popleft())
         del self._checking[workload]
