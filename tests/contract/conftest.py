@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -11,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract.library_postgres import empty_database, find_binaries, serve_postgres
+from tests.needs import is_promised
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +18,8 @@ def postgres() -> Iterator[sa.URL]:
     """A server of the test run's own."""
     binaries = find_binaries()
     if binaries is None:
-        if os.environ.get("CI"):
-            pytest.fail("no PostgreSQL server installed; .ci/run has to install one")
+        if is_promised("postgres"):
+            pytest.fail("no PostgreSQL server installed")
         pytest.skip("no PostgreSQL server installed")
     with serve_postgres(binaries) as url:
         yield url

@@ -98,7 +98,6 @@ def winograd() -> Any:
 
 
 def recurrence() -> Any:
-    pytest.importorskip("onnxruntime")
     from tvm.tirx import PrimFunc
 
     from fleet.graph.pipeline import lower

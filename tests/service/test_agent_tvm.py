@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from fleet.errors import ArtifactRefused
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from tests.needs import is_absent
 from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
 from tests.service.tensors import array_of, spec, tensor
 
@@ -274,9 +273,7 @@ def compile_harm(body: str, folder: Path) -> Path:
     return library
 
 
-@pytest.mark.skipif(
-    shutil.which("gcc") is None and not os.environ.get("CI"), reason="harmful kernels are compiled with gcc"
-)
+@pytest.mark.skipif(is_absent("gcc"), reason="harmful kernels are compiled with gcc")
 @pytest.mark.parametrize("name", _HARM)
 async def test_harmful_native_code_ends_only_its_worker(tmp_path: Path, models: Path, name: str) -> None:
     """Compiled kernels that do harm get their kind of error; the next candidate runs, and no process is left."""

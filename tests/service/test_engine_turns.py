@@ -18,7 +18,6 @@ from fleet.errors import BuildError
 from fleet.models.model import Model, load_model
 from fleet.optimizer.comparing.engine import engine_ready
 
-pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
 
 

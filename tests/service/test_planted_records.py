@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tvm
 
 from cross.targets.target import host_target
 from fleet.domain.scope import RecordScope
@@ -19,7 +20,6 @@ from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, import_json
 from fleet.workloads import programs
 
-tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 PLANTED = "PLANTED_BY_A_RECORD"

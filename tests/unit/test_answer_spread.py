@@ -18,7 +18,6 @@ from fleet.models.reference import reference_outputs
 from fleet.runtime.agreement import agree, relative_errors
 from tests.levit_like import write_levit_like
 
-pytest.importorskip("onnxruntime")
 _TERMS = 2_000
 
 

@@ -24,8 +24,6 @@ from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import module_of
 from tests.unit.onnx_cases import Array, loaded, model_of, theirs
 
-pytest.importorskip("onnxruntime")
-
 HOST = host_target()
 CORTEX_A72 = parse_target('{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}')
 CUDA = parse_target('{"kind": "cuda", "arch": "sm_86"}')

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 from fleet.base.machine import architecture
 from fleet.errors import ArtifactRefused, ConfigError
@@ -30,8 +31,6 @@ from fleet.runtime.manifest import (
 from fleet.runtime.memory import check_types, staged
 from fleet.runtime.model import stored_arrays
 from fleet.runtime.package import open_package, read_file, read_manifest, verify, write_archive
-
-tvm_ffi = pytest.importorskip("tvm_ffi")
 
 CONTENT = {"library.so": b"machine code", "check/input0.npy": b"in", "check/output0.npy": b"out"}
 MANIFEST = Manifest(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tvm
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import parse_target
@@ -109,9 +110,6 @@ def test_a_mapping_of_indices_holds_arithmetic_only() -> None:
     step[1] = ["b0", '{"root_index']
     with pytest.raises(InvalidRequest, match="not JSON"):
         check_trace(trace(step))
-
-
-tvm = pytest.importorskip("tvm")
 
 
 def program(compute: Callable[[Any, Any], Any], dtype: str = "float32", size: int = 64) -> IRModule:
