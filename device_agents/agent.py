@@ -157,7 +157,7 @@ class Agent:
         self._lock()
         try:
             await self._open_parts()
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await self.close()
             raise
 

@@ -71,7 +71,7 @@ def build(
             library = tvm.compile(mod, target=tvm_target, tir_pipeline=lowering).mod
     except FleetError:
         raise
-    except Exception as error:
+    except Exception as error:  # TVM's passes raise many classes
         raise BuildError(f"{function} does not compile for {target.json}: {last_lines(error)}") from error
     facts = ArtifactFacts(function=function, args=args, module_kind=ModuleKind.FUNCTIONS)
     return _finish(library, target, out_dir, facts, linker)

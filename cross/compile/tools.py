@@ -52,7 +52,7 @@ def run_tool(command: Sequence[str], timeout_sec: float, *, complaint: str = "")
             name = Path(command[0]).name
             problem = f"{name} did not end within {timeout_sec:.0f} s and was stopped: {shlex.join(command)}"
             raise BuildError(problem, ErrorKind.BUILD_TIMEOUT) from error
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             _kill_all(process)
             raise
     if process.returncode != 0:

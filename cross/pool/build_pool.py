@@ -236,7 +236,7 @@ class _Worker:
                 return self.connection.recv() if is_trusted else read_answer(self.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise self._crashed(what) from error
-        except Exception as error:
+        except Exception as error:  # pickle follows damaged content anywhere
             raise BuildError(f"{what}: its answer cannot be read: {error}") from error
         raise BuildError(f"{what} took longer than {timeout_sec:g} s and was killed", ErrorKind.BUILD_TIMEOUT)
 
@@ -291,7 +291,7 @@ class _Slot:
             task.future.set_exception(error)
             self._try_to_warm(log_path)
             return
-        except Exception as error:
+        except Exception as error:  # outermost edge of a task: its caller gets the error
             self._drop_worker()
             logger.exception("build worker cannot be started")
             task.future.set_exception(error)
@@ -316,9 +316,11 @@ class _Slot:
             self._try_to_warm(log_path)
 
     def _try_to_warm(self, log_path: Path) -> None:
-        """Start a worker for the next task. Failures are reported with that task."""
-        with contextlib.suppress(Exception):
+        """Start a worker for the next task. That task retries after a failure, and reports its own."""
+        try:
             self._warm_worker(log_path)
+        except Exception as error:  # noqa: BLE001 - must not end the thread that serves the tasks
+            logger.info("no build worker in advance", extra={"error": str(error)})
 
     def _warm_worker(self, log_path: Path) -> _Worker:
         if self._is_killed:

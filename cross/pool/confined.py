@@ -55,7 +55,7 @@ def read_answer(content: bytes) -> Any:
         return _Reader(io.BytesIO(content)).load()
     except BuildError:
         raise
-    except Exception as error:
+    except Exception as error:  # pickle follows damaged content anywhere
         raise BuildError(f"the answer of a confined worker cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -85,7 +85,7 @@ def _run_module(name: str) -> None:
     sys.modules[name] = module
     try:
         exec(code, module.__dict__)  # noqa: S102  the module's own code, as its loader would
-    except BaseException:
+    except BaseException:  # also if cancelled or interrupted; raised again
         del sys.modules[name]
         raise
     setattr(sys.modules[_PACKAGE], name.rpartition(".")[2], module)

@@ -6,8 +6,8 @@ clocks rise. device_agents.measuring.reference interprets their times.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import sys
 import time
 from collections.abc import Callable
 
@@ -79,8 +79,10 @@ class CopyReferenceKernel:
         for size_bytes in _LARGER_COPIES_BYTES:
             if self._settled_sec() >= _LEAST_COPY_SEC:
                 break
-            with contextlib.suppress(Exception):  # out of memory: use the previous size
+            try:
                 self._copy = copier(size_bytes)
+            except (MemoryError, RuntimeError) as error:
+                sys.stderr.write(f"the reference kernel copies less than {size_bytes} bytes: {error}\n")
         self._count = max(1, min(_MOST_COPIES, round(_COPY_PIECE_SEC / self._settled_sec())))
 
     def __call__(self) -> list[float]:

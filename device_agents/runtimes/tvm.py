@@ -137,7 +137,7 @@ class TvmRuntime:
         try:
             timing = self._time(module, arguments, trial)
             operators = self._profile(module, trial) if trial.operator_runs else None
-        except Exception as error:
+        except Exception as error:  # compiled code raises any class
             raise run_failure(error) from error
         ended = time.perf_counter()
         return Measurement(
@@ -155,7 +155,7 @@ class TvmRuntime:
         arguments = self._arguments(call.args)
         try:
             returned = module.get_function(call.function)(*arguments)
-        except Exception as error:
+        except Exception as error:  # compiled code raises any class
             raise run_failure(error) from error
         is_vm = call.module_kind is ModuleKind.RELAX_VM
         return self._fetch(self._flatten(returned) if is_vm else wanted_back(call.args, arguments))
@@ -326,7 +326,7 @@ class TvmRuntime:
             machine.get_function("vm_initialization")(
                 *(part for d in devices for part in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR))
             )
-        except Exception as error:
+        except Exception as error:  # TVM's loaders raise many classes
             raise CandidateFailed(ErrorKind.LOAD_FAILED, f"cannot load: {error}") from error
         return machine
 
@@ -361,7 +361,7 @@ class TvmRuntime:
             raise bad_argument(index, problem) from error
         try:
             tensor = self._alloc(self._ffi.Shape(spec.shape), dtype, self._device, None)
-        except Exception as error:
+        except Exception as error:  # TVM's allocators raise many classes
             raise run_failure(error) from error
         return tensor, _size_bytes(spec.shape, dtype)
 

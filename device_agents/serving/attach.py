@@ -180,7 +180,7 @@ class TrackerLink:
             # Not wait_for: up to Python 3.11 it loses a cancellation that arrives together with the answer.
             async with asyncio.timeout(_SILENCE_SEC):
                 response = await call.read()
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await stream.close()
             raise
         if isinstance(response, pb.AttachResponse):

@@ -147,7 +147,7 @@ class Session:
         self._under_way.add(task)
         try:
             result = await work
-        except BaseException as error:
+        except BaseException as error:  # the session's end replaces any error that it caused
             if not self._ended.done():
                 raise
             if task.uncancel() > 0 and isinstance(error, asyncio.CancelledError):

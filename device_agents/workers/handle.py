@@ -157,7 +157,7 @@ class WorkerHandle:
             if response.is_last:
                 await self.kill()
             return response
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             answer.cancel()
             await asyncio.shield(self.kill())
             raise

@@ -218,7 +218,7 @@ class WorkerPool:
             for end_of_pipe in (theirs, their_reports):
                 end_of_pipe.close()
             is_born = await self._await_birth(family)
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await self._drop(family, room, ours, log_reader)
             raise
         finally:

@@ -46,7 +46,7 @@ def write_private(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         fresh.rename(path)
-    except BaseException:
+    except BaseException:  # also if cancelled or interrupted; raised again
         fresh.unlink(missing_ok=True)
         raise
 

@@ -135,7 +135,7 @@ def explain_file(model: Path, target: Target, shapes: Shapes, batch_size: int | 
     mod = import_model(loaded, unrolls=needs_schedule(target))
     try:
         return explain_module(mod, target, lambda lowered: _scheduled(lowered, target))
-    except Exception as error:
+    except Exception as error:  # TVM's passes raise many classes
         raise ImportFailed(f"{model.name}: TVM cannot lower the model: {complaint(error)}") from error
 
 

@@ -285,7 +285,7 @@ class Fleet:
                 raise self._stream.fatal
             if self._stream.fatal is not None:
                 raise TrackerUnavailable(f"what answers at {self.address} is no tracker of ours: {self._stream.fatal}")
-        except BaseException as error:
+        except BaseException as error:  # also if cancelled or interrupted; raised again
             await self._abandon()
             if isinstance(error, TimeoutError):
                 await self._explain()

@@ -60,7 +60,7 @@ class EventThread:
             while not finished.wait(_LOOK_SEC):
                 if self._loop.is_closed():
                     raise FleetError(_CLOSED)
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(cancel)
                 finished.wait(_CANCEL_TIMEOUT_SEC)

@@ -140,7 +140,7 @@ class SessionCalls:
                 raise
             except asyncio.InvalidStateError:
                 pass  # the agent ended the call early; its error is read below
-            except BaseException:
+            except BaseException:  # also if cancelled or interrupted; raised again
                 call.cancel()
                 raise
             await call

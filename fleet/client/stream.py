@@ -205,7 +205,7 @@ class TrackerStream:
         """Return an event's message, or None if it cannot be encoded, which loses only that event."""
         try:
             return _message(event)
-        except Exception as error:
+        except Exception as error:  # must not end the stream, which carries other requests
             logger.exception("an event cannot be sent")
             if isinstance(event, Acquire):
                 self.table.refused(event.request_id, InvalidRequest(f"the request cannot be sent: {error}"))

@@ -41,7 +41,7 @@ def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, ho
     thread = EventThread()
     try:
         thread.run(_awaited(client))
-    except BaseException:
+    except BaseException:  # also if cancelled or interrupted; raised again
         thread.stop()
         raise
     return Fleet(client, thread)

@@ -198,7 +198,7 @@ def _arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
             return {name: file[name] for name in file.files}
     except InvalidRequest:
         raise
-    except Exception as error:
+    except Exception as error:  # zipfile and numpy follow damaged files anywhere
         raise InvalidRequest(f"this is no snapshot of a cost model: {error}") from error
 
 

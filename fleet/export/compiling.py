@@ -121,6 +121,6 @@ def compile(  # noqa: A001 - the name that users look for
         )
         with ThreadPoolExecutor(1) as executor:
             return CompiledModel(executor.submit(asyncio.run, export(options)).result(), stack)
-    except BaseException:
+    except BaseException:  # also if cancelled or interrupted; raised again
         stack.close()
         raise

@@ -116,7 +116,7 @@ class _Locked:
                     locks = sa.case((may_write, sa.func.pg_try_advisory_lock(_TRAINER_LOCK)), else_=False)
                     if connection.scalar(sa.select(locks)):  # otherwise readers could keep writers out
                         return cls(engine, connection)
-            except BaseException:
+            except BaseException:  # also if cancelled or interrupted; raised again
                 connection.close()
                 raise
             connection.close()

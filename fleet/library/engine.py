@@ -101,7 +101,7 @@ def open_engine(url: sa.URL, *, is_default: bool = False, makes_file: bool = Tru
     try:
         with translated_errors(engine):
             _prepare(engine)
-    except BaseException:
+    except BaseException:  # also if cancelled or interrupted; raised again
         engine.dispose()
         raise
     if url.get_backend_name() == "sqlite" and not is_stand_in:

@@ -93,7 +93,7 @@ class Child:
             raise FleetError(
                 f"the {self.spec.name} was not ready within {self.spec.ready_timeout_sec:g} s{self.tail()}"
             ) from None
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await self.stop()
             raise
         if ready is None:

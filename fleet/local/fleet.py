@@ -96,7 +96,7 @@ class LocalFleet:
             await together({"start tracker": self._start_tracker(address), "start agent": self._start_agent(address)})
             if self._has_devices:
                 await self._await_devices()
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await self.stop()
             raise
         if self._restarts:

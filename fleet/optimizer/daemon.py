@@ -191,7 +191,7 @@ class OptimizerDaemon:
             return _End(JobState.QUEUED, "its optimizer was stopped; it waits for another")
         except FleetError as error:
             return _End(JobState.FAILED, str(error))
-        except Exception as error:
+        except Exception as error:  # outermost edge of a job, which must not end the others
             logger.exception("job broke down", extra={"job": job.name})
             return _End(JobState.FAILED, f"{type(error).__name__}: {error}; the log of its optimizer says where")
 

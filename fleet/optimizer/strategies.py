@@ -120,7 +120,7 @@ def strategy_of(name: str) -> Strategy:
         raise InvalidRequest(f"there is no strategy {name!r}{did_you_mean(name, [*BUILT_IN, *installed])}")
     try:
         strategy = installed[name].load()
-    except Exception as error:
+    except Exception as error:  # another package's code
         raise _failed(name, error) from error
     if not isinstance(strategy, Strategy):
         raise InvalidRequest(
@@ -137,7 +137,7 @@ def _named(name: str, strategy: Strategy) -> Callable[[ProposeTask, SearchRound]
 
         try:
             found = strategy.propose(task, state)[: task.count + task.ahead]
-        except Exception as error:
+        except Exception as error:  # another package's code
             raise _failed(name, error) from error
         for proposal in found:
             check_trace(proposal.trace_json)

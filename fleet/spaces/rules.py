@@ -72,7 +72,7 @@ class _Installed:
     def space(self, mod: IRModule, facts: Facts) -> Space | None:
         try:
             space = self.rule.space(mod, facts)
-        except Exception as error:
+        except Exception as error:  # another package's code
             raise _failed(self.name, error) from error
         if space is None:
             return None
@@ -81,14 +81,14 @@ class _Installed:
     def _schedules_at(self, space: Space, places: Sequence[int]) -> Iterator[Schedule]:
         try:
             yield from space.schedules_at(places)
-        except Exception as error:
+        except Exception as error:  # another package's code
             raise _failed(self.name, error) from error
 
 
 def _load(entry: EntryPoint) -> SpaceRule:
     try:
         rule: SpaceRule = entry.load()()
-    except Exception as error:
+    except Exception as error:  # another package's code
         raise _failed(entry.name, error) from error
     return rule
 

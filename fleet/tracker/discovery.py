@@ -72,7 +72,7 @@ class Advertisement:
             await (await self._zeroconf.async_register_service(service, allow_name_change=True))
         except OSError as error:  # no multicast here, as in many containers
             logger.warning("tracker is not advertised, clients need its address", extra={"cause": str(error)})
-        except Exception:
+        except Exception:  # zeroconf's errors share no base class; a tracker works without it
             logger.warning("tracker is not advertised, clients need its address", exc_info=True)
 
 

@@ -63,5 +63,5 @@ class Observers(Observer):
 def _call(call: Callable[[*Values], None], *values: *Values) -> None:
     try:
         call(*values)
-    except Exception:
+    except Exception:  # outermost edge of an observer, which must not cost the others
         logger.exception("observer failed", extra={"call": getattr(call, "__qualname__", repr(call))})

@@ -93,7 +93,7 @@ class Tracker:
             self._lock = lock_directory(self.options.directory)
             self._open_state()
             await self._listen()
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await self.close()
             raise
 

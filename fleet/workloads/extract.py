@@ -82,7 +82,7 @@ def compile_model(
             executable = tvm.compile(mod, target=tvm_target, tir_pipeline=tir_pipeline(target))
     except FleetError:
         raise
-    except Exception as error:
+    except Exception as error:  # TVM's passes raise many classes
         raise BuildError(f"{model.title} does not compile for {target.json}: {last_lines(error)}") from error
     artifact = build_executable(executable, target, Path(out_dir), args=model.inputs)
     return replace(artifact, loop_nests=tuple(sorted({name for one in applied.values() for name in one.loop_nests})))
@@ -93,7 +93,7 @@ def _fused(model: Model, target: Target) -> IRModule:
     mod = import_model(model, unrolls=needs_schedule(target))
     try:
         return lower(mod, target)
-    except Exception as error:
+    except Exception as error:  # TVM's passes raise many classes
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {complaint(error)}") from error
 
 

@@ -100,7 +100,7 @@ def program_file(source: str) -> Path:
 def _workload(mod: IRModule, name: str, source: str) -> Workload:
     try:
         return workload_of(mod, name=name)
-    except Exception as error:
+    except Exception as error:  # TVM's analysis raises many classes
         raise InvalidRequest(f"{source} is not a TIR program: {str(error).strip()[-200:]}") from error
 
 
@@ -112,7 +112,7 @@ def _in_python(module_name: str, name: str) -> IRModule:
     if callable(found) and not _is_tir(found):
         try:
             found = found()
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # the user's code
             raise InvalidRequest(f"{module_name}:{name}() failed: {type(error).__name__}: {error}") from error
     if not _is_tir(found):
         raise InvalidRequest(f"{module_name}:{name} is a {type(found).__name__}, not a PrimFunc or an IRModule")
@@ -148,7 +148,7 @@ def _load(module_name: str) -> ModuleType:
         raise ConfigError(f"cannot import {module_name}: {error}") from error
     except SystemExit as error:
         raise InvalidRequest(f"{module_name} ends the process (sys.exit) while it is imported; guard that") from error
-    except Exception as error:
+    except Exception as error:  # the user's code
         raise InvalidRequest(f"{module_name} failed: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(here)

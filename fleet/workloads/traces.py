@@ -36,7 +36,7 @@ def replay(mod: IRModule, trace: str) -> Schedule:
     schedule = Schedule(mod)
     try:
         Trace.apply_json_to_schedule(_with_names_of(mod, json.loads(trace)), schedule)
-    except Exception as error:
+    except Exception as error:  # TVM's schedule steps raise many classes
         raise InvalidRequest(f"the trace does not fit its workload: {str(error).strip()[-300:]}") from error
     return schedule
 

@@ -172,7 +172,7 @@ class PhoneServer:
         except TimeoutError:
             await self.stop()
             raise DeviceUnreachable(f"{PROGRAM} did not start within {_START_SEC:g} s{self._said()}") from None
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             await self.stop()
             raise
 

@@ -35,7 +35,7 @@ class PackedArguments:
         try:
             for index, argument in enumerate(args):
                 self._pack(index, argument)
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             self.close()
             raise
 

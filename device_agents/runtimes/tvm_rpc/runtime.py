@@ -122,7 +122,7 @@ class RpcRuntime(TvmRuntime):
             machine.get_function("set_input")(call.function, *arguments)
             machine.get_function("invoke_stateful")(call.function)
             tensors = self._results(machine, call.function)
-        except Exception as error:
+        except Exception as error:  # the server's errors arrive as many classes
             raise run_failure(error) from error
         return self._fetch(tensors)
 
@@ -164,7 +164,7 @@ class RpcRuntime(TvmRuntime):
         self._server.get_function("tvm.rpc.server.upload")(name, content)
         try:
             module = self._ffi.get_global_func("rpc.LoadRemoteModule")(self._server, name)
-        except Exception as error:
+        except Exception as error:  # the server's errors arrive as many classes
             if _TRUNCATED in str(error) and len(content) >= _SMALLEST_LIBRARY_BYTES:
                 raise CandidateFailed(
                     ErrorKind.OUT_OF_DISK,
@@ -182,7 +182,7 @@ class RpcRuntime(TvmRuntime):
             if self._session is None or time.monotonic() + timeout_sec > self._ends_at:
                 self._connect(timeout_sec)
             yield
-        except Exception as error:
+        except Exception as error:  # the server's errors arrive as many classes
             if not _is_broken(error):
                 raise
             raise self._end(error) from error
@@ -199,7 +199,7 @@ class RpcRuntime(TvmRuntime):
             with _time_limit(_CONNECT_SEC):
                 self._session = self._ffi.get_global_func("rpc.Connect")(self._host, self._port, name, False)
                 self._device = self._open_device(*self._wanted)
-        except Exception as error:
+        except Exception as error:  # the server's errors arrive as many classes
             raise DeviceLost(f"no session with the TVM RPC server at {self._address}: {error}") from error
         self._fill = self._fill_there
 

@@ -86,7 +86,7 @@ class DaskPool:
         self._thread.start()
         try:
             self._wait_for(self._connect())
-        except BaseException:
+        except BaseException:  # also if cancelled or interrupted; raised again
             self.shutdown(wait=False)
             raise
 
@@ -208,7 +208,7 @@ class DaskPool:
                 await client
                 reason = "no builder has joined it; start one: fleet builder serve"
                 await self._first_builder(client)
-        except BaseException as error:
+        except BaseException as error:  # also if cancelled or interrupted; raised again
             await client.close(timeout=_CLOSE_SEC)
             if isinstance(error, OSError | TimeoutError):
                 raise BuildersUnavailable(f"{address}: {str(error) or reason}") from error

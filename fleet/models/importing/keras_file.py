@@ -34,7 +34,7 @@ def read_keras(
         raise ImportFailed(f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch before it is imported")
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True).eval()
-    except Exception as error:
+    except Exception as error:  # Keras follows damaged files anywhere
         raise ImportFailed(f"{path} is no Keras 3 model: {last_lines(error)}") from error
     found: dict[str, OpenShape] = {
         str(given.name): tuple(
@@ -58,7 +58,7 @@ def _export(model: Module, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[s
     try:
         with torch.no_grad():
             return torch.export.export(model, (examples[0] if len(examples) == 1 else examples,))
-    except Exception as error:
+    except Exception as error:  # torch.export raises many classes, also from the model's code
         raise ImportFailed(f"torch.export cannot export {path}: {last_lines(error)}") from error
 
 

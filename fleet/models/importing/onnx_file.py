@@ -105,7 +105,7 @@ def import_onnx(model: Model, *, unrolls: bool = False) -> IRModule:
         except KeyError as error:  # an undefined name; the checker's error has the details
             said = " ".join(str(doubts[0].message).split()) if doubts else str(error)
             raise ImportFailed(f"TVM cannot import the model: {said}") from error
-        except Exception as error:
+        except Exception as error:  # TVM's frontends raise many classes
             raise ImportFailed(_explain(proto, error)) from error
 
 

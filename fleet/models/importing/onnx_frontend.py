@@ -31,7 +31,7 @@ def to_relax(proto: ModelProto) -> IRModule:
     importer = _importer()(None, "float32", keep_params_in_input=False, sanitize=True)
     try:
         return importer.from_onnx(proto.graph, opset_of(proto))
-    except Exception:
+    except Exception:  # cleanup only; raised again
         importer.end_blocks()
         raise
 
@@ -64,7 +64,7 @@ def _importer() -> type[Any]:
 
         def end_blocks(self) -> None:
             """Close blocks that a failed import left open, which TVM would warn about."""
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(RuntimeError):  # raised if no block is open
                 while True:
                     self.bb._end_block()  # noqa: SLF001 - TVM's frontend has no other way
 
@@ -80,7 +80,7 @@ def _importer() -> type[Any]:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
             except NodeRefused:  # in a subgraph
                 raise
-            except Exception as error:
+            except Exception as error:  # TVM's frontends raise many classes
                 raise NodeRefused(_described(self._node, inputs)) from error
 
     return Importer

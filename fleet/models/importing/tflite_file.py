@@ -64,7 +64,7 @@ def import_tflite(model: Model, *, unrolls: bool = False) -> IRModule:
 
     try:
         mod = from_tflite(tflite.Model.GetRootAs(model.content, 0))
-    except Exception as error:
+    except Exception as error:  # TVM's frontends raise many classes
         raise ImportFailed(f"TVM cannot import the model: {complaint(error)}") from error
     return _with_names(mod, model.input_names)
 

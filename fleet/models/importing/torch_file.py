@@ -87,7 +87,7 @@ def import_torch(model: Model, *, unrolls: bool = False) -> IRModule:
         mod = from_exported_program(
             program, unwrap_unit_return_tuple=True, run_ep_decomposition=False, custom_convert_map=converters()
         )
-    except Exception as error:
+    except Exception as error:  # TVM's frontends raise many classes
         raise ImportFailed(f"TVM cannot import the model: {complaint(error)}") from error
     mod = _with_shapes(mod, model.inputs)
     _check_outputs(mod, program)
@@ -142,7 +142,7 @@ def _load(content: bytes, name: str) -> ExportedProgram:
 
     try:
         return torch.export.load(io.BytesIO(content))
-    except Exception as error:
+    except Exception as error:  # torch.export follows damaged files anywhere
         said = last_lines(error)
         raise ImportFailed(f"{name} is no program as torch.export.save writes it: {said}") from error
 

@@ -45,7 +45,7 @@ def read_transformers(
         model = _from_folder(Path(source)) if Path(source).is_dir() else _from_class(source)
     except ImportFailed:
         raise
-    except Exception as error:
+    except Exception as error:  # transformers raises many classes, also from the model's code
         raise ImportFailed(f"{path}: transformers cannot make the model: {last_lines(error)}") from error
     name = str(model.main_input_name)
     title, found = _title(path), {name: _open_shape(name, model.config)}
@@ -145,7 +145,7 @@ def _export(model: PreTrainedModel, name: str, shape: tuple[int, ...]) -> Export
     try:
         with torch.no_grad():
             return torch.export.export(Answers(), (torch.ones(shape, dtype=dtype),))
-    except Exception as error:
+    except Exception as error:  # torch.export raises many classes, also from the model's code
         raise ImportFailed(f"torch.export cannot export {type(model).__name__}: {last_lines(error)}") from error
 
 

@@ -255,7 +255,7 @@ def _types(proto: ModelProto) -> dict[str, ValueType]:
 
     try:
         inferred = onnx.shape_inference.infer_shapes(_skeleton(proto), data_prop=True)
-    except Exception as error:
+    except Exception as error:  # ONNX's C++ raises many classes
         raise ImportFailed(f"the shapes of the model do not fit together: {str(error).strip()[-300:]}") from error
     found = {}
     for value in (*inferred.graph.input, *inferred.graph.output, *inferred.graph.value_info):

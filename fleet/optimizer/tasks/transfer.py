@@ -148,7 +148,7 @@ def _fitted(mod: IRModule, target: Target, recorded: Trace) -> Schedule:
         context = ms.TuneContext(mod, target=make_target(target), space_generator="post-order-apply", num_threads=1)
         schedule.enter_postproc()
         is_valid = all(step.apply(schedule) for step in context.space_generator.postprocs)
-    except Exception as error:
+    except Exception as error:  # TVM's schedule steps raise many classes
         raise InvalidRequest(f"the schedule does not fit: {str(error).strip()[-300:]}") from error
     if not is_valid:
         raise InvalidRequest("the schedule does not fit: the target's post-processing refuses it")
