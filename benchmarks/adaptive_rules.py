@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from device_agents.runtimes.evaluating import run_schedule
 from fleet.domain.measuring import Evaluator, Stop
-from fleet.optimizer.options import TRIAL_EVALUATOR
+from fleet.jobs.options import TRIAL_EVALUATOR
 
 BATCH = 8
 """As a job has them."""

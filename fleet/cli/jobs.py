@@ -21,11 +21,11 @@ from fleet.cli.tune_view import print_reports
 from fleet.cli.watching import watch as watch_job
 from fleet.errors import InvalidRequest
 from fleet.identity.account_key import account_key_id, known_account_key_id
+from fleet.jobs.fleets import fleet_for
+from fleet.jobs.options import TuneOptions
 from fleet.library import Job, Library
 from fleet.library.ownership import Caller
-from fleet.optimizer.fleets import fleet_for
-from fleet.optimizer.job_spec import submit as submit_job
-from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.submit import submit as submit_job
 
 app = typer.Typer(cls=ShowingGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

@@ -71,9 +71,9 @@ def serve(
     from fleet.base import logs
     from fleet.base.network import listening_host, refuse_network
     from fleet.building.cluster.address import ClusterAddress
-    from fleet.optimizer.cost_model_service import ServingAddress
-    from fleet.optimizer.daemon import OptimizerOptions
-    from fleet.optimizer.daemon import serve as run
+    from fleet.optimizer.serving.cost_model_service import ServingAddress
+    from fleet.optimizer.serving.daemon import OptimizerOptions
+    from fleet.optimizer.serving.daemon import serve as run
 
     logs.setup(options.settings(ctx).log_level or "info")
     serving_host = listening_host(host, is_network_allowed=allow_network)

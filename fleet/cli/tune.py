@@ -19,12 +19,12 @@ from fleet.cli.tune_view import next_lines, print_reports, stopped_line
 from fleet.cli.watching import submit_and_watch
 from fleet.dashboard.formatting import engine_name
 from fleet.errors import FleetError, InvalidRequest
+from fleet.jobs.fleets import fleet_behind, serving
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.report import TuneReport
+from fleet.jobs.spec import is_data
 from fleet.library import Library, OptimizerRecord
 from fleet.optimizer.core.progress import JobProgress
-from fleet.optimizer.fleets import fleet_behind, serving
-from fleet.optimizer.job_spec import is_data
-from fleet.optimizer.options import TuneOptions
-from fleet.optimizer.report import TuneReport
 from fleet.optimizer.tune import tune as run_tune
 
 

@@ -16,7 +16,7 @@ from fleet.cli.progress_lines import ProgressLines
 from fleet.cli.tune_view import render_progress, state_text
 from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.narrator import narrate
-from fleet.optimizer.report import report_progress
+from fleet.optimizer.reporting import report_progress
 
 logger = logging.getLogger(__name__)
 

@@ -33,13 +33,12 @@ from fleet.cli.options import (
 from fleet.cli.options import build_cache as cache_of
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import WideOption
-from fleet.domain.jobs import parse_priority
+from fleet.domain.jobs import DEFAULT_STRATEGY, parse_priority
 from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
+from fleet.jobs.options import TuneOptions, trial_evaluator
 from fleet.models.model import check_exists
-from fleet.optimizer.job_spec import check_options
-from fleet.optimizer.options import TuneOptions, trial_evaluator
-from fleet.optimizer.search_terms import DEFAULT_STRATEGY
+from fleet.optimizer.submit import check_options
 
 _HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
 """Options about where this process searches and builds: a job that an optimizer runs does not take them along."""

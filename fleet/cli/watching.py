@@ -19,11 +19,11 @@ from fleet.cli.tune_view import render_progress
 from fleet.domain.jobs import trials_text
 from fleet.errors import FleetError
 from fleet.identity.account_key import account_key_id
+from fleet.jobs.fleets import fleet_for
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.report import ProgressReport, TuneReport
 from fleet.library import Job, JobState, Library
-from fleet.optimizer.fleets import fleet_for
-from fleet.optimizer.job_spec import submit
-from fleet.optimizer.options import TuneOptions
-from fleet.optimizer.report import ProgressReport, TuneReport
+from fleet.optimizer.submit import submit
 
 _LOOK_SEC = 0.5
 _LINE_SEC = 5.0

@@ -10,6 +10,9 @@ from fleet.domain.devices import holder_text
 from fleet.domain.leases import MOST_PRIORITY
 from fleet.errors import InvalidRequest
 
+DEFAULT_STRATEGY = "evolutionary"
+"""Search strategy of a job that names none."""
+
 
 class JobState(enum.StrEnum):
     """The state of a tuning run. The names are those of fleet.v1.JobState without their prefix."""

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fleet.domain.jobs import DEFAULT_STRATEGY
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
-from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

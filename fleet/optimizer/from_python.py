@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
 from fleet.base.scratch import scratch_dir
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.report import TuneReport
 from fleet.models.from_python import model_file
 from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress
-from fleet.optimizer.options import TuneOptions
-from fleet.optimizer.report import TuneReport
 from fleet.optimizer.tune import tune as run_job
 from fleet.reports.plot import Svg
 from fleet.reports.report import Report, report

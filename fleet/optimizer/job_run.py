@@ -31,6 +31,10 @@ from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope, measured_model
 from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import CacheFull, FleetError, InvalidRequest
+from fleet.jobs.entry import Beginning, Begun, JobEntry
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.patience import patiently
+from fleet.jobs.report import ModelReport, TuneReport
 from fleet.library import Job, JobState, Library, ModelRun
 from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
@@ -39,16 +43,13 @@ from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
 from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline, note_facts
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.narrator import narrate
-from fleet.optimizer.options import TuneOptions
-from fleet.optimizer.patience import patiently
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
-from fleet.optimizer.report import ModelReport, TuneReport, report_decisions, report_progress, report_workloads
+from fleet.optimizer.reporting import report_decisions, report_progress, report_workloads
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing

@@ -23,6 +23,7 @@ from fleet.checking.weakness import Weakness, find_weakness
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import BuildError, MeasurementError
+from fleet.jobs.report import ModelReport, RatioReport
 from fleet.models.confined import having
 from fleet.models.model import Model
 from fleet.models.reference import ReferenceRun, engine_of, reference_outputs
@@ -33,7 +34,7 @@ from fleet.optimizer.comparing.turns import ENGINE, ModelTurns, Untuned
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
-from fleet.optimizer.report import ModelReport, RatioReport, report_placed
+from fleet.optimizer.reporting import report_placed
 from fleet.optimizer.whole_model_tuning.placing import Placement, Placing
 from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.workloads.extract import compile_model

@@ -6,8 +6,9 @@ import math
 
 from fleet.base.quantities import count_text, time_text
 from fleet.domain.proving import Proof
+from fleet.jobs.report import Motive, Reason
 from fleet.optimizer.core.news import News, Topic
-from fleet.optimizer.prioritizer.values import Done, Finish, Motive, Reason
+from fleet.optimizer.prioritizer.values import Done, Finish
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 

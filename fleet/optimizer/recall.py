@@ -1,10 +1,10 @@
-"""Reads records of a job's workloads from the library, and finds the interrupted job that a new one continues."""
+"""Reads records of a job's workloads from the library."""
 
 from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,10 +18,10 @@ from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
-from fleet.library import Job, JobState, Library, Record, StoredWorkload
+from fleet.jobs.patience import patiently
+from fleet.library import Library, Record, StoredWorkload
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
-from fleet.optimizer.patience import patiently
 from fleet.optimizer.seeds import seeds_for
 
 _RECALLED_FEATURES = 256
@@ -90,16 +90,6 @@ def traces_of(library: Library, workload: Workload) -> list[str]:
     """Return the traces of a workload's candidates on any device, fastest first, without any that was found wrong."""
     found = library.best(workload.shash, k=_REPLAYED)
     return list(dict.fromkeys(record.trace_json for record in found))
-
-
-def interrupted_job(library: Library, model_digest: str, conditions: Mapping[str, object]) -> Job | None:
-    """Return the newest job with these conditions if it was interrupted."""
-    for job in library.jobs(limit=1000, model_digest=model_digest):
-        own = {key: value for key, value in job.conditions.items() if key != "resumes"}
-        if own != dict(conditions):
-            continue
-        return job if job.state is JobState.INTERRUPTED else None
-    return None
 
 
 def choose_workloads(workloads: Sequence[Workload], patterns: Sequence[str], title: str) -> list[Workload]:

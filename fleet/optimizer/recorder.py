@@ -11,11 +11,11 @@ from functools import partial
 
 from fleet.cost_model.feature_codec import pack_program
 from fleet.errors import InvalidRequest
+from fleet.jobs.patience import patiently
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Proposed, Store, Stored
-from fleet.optimizer.patience import patiently
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,10 @@
-"""Settings of a search: its default strategy, and the schedules that it begins with."""
+"""Schedules of other workloads or devices that a search begins with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from fleet.domain.origin import Origin
-
-DEFAULT_STRATEGY = "evolutionary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from fleet.base.config import did_you_mean
+from fleet.domain.jobs import DEFAULT_STRATEGY
 from fleet.errors import InvalidRequest
-from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
     from fleet.optimizer.core.candidates import Proposal

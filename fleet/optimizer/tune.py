@@ -33,18 +33,18 @@ from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.domain.workload import Workload
 from fleet.errors import FleetError
+from fleet.jobs.entry import JobEntry, OwnEntry
+from fleet.jobs.fleets import asked_again
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.report import TuneReport
 from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.confined import having, reading
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.fleets import asked_again
-from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
-from fleet.optimizer.options import TuneOptions
-from fleet.optimizer.report import TuneReport
 from fleet.optimizer.target_check import check_device
 from fleet.workloads.extract import extract
 

@@ -1,6 +1,6 @@
 """The summary that a run stores in the library at its end: the whole model, in addition to its records.
 
-The fields are those of `fleet.optimizer.report.TuneReport`, as far as a page shows them. A field that a run of another
+The fields are those of `fleet.jobs.report.TuneReport`, as far as a page shows them. A field that a run of another
 version did not write has its default.
 """
 

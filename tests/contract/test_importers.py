@@ -15,13 +15,13 @@ import pytest
 from cross.pool.confined import Confined
 from fleet.base.extras import advice_for
 from fleet.errors import ImportFailed
+from fleet.jobs.spec import is_data
 from fleet.models.confined import having, reading
 from fleet.models.importers import IMPORTERS, KNOWN_TYPES, importer_of
 from fleet.models.importing.importer import Importer
 from fleet.models.importing.program_file import PROGRAM
 from fleet.models.importing.value import Model
 from fleet.models.reference import reference_outputs
-from fleet.optimizer.job_spec import is_data
 from tests.needs import needs
 from tests.programs import REPOSITORY
 

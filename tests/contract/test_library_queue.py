@@ -449,6 +449,6 @@ def test_a_killed_upload_is_completed_by_the_next_upload(library: Library, url: 
 
 def test_a_claim_outlives_the_pause_between_two_renewals() -> None:
     """Many times over, so that a busy machine loses no job."""
-    from fleet.optimizer.claim import RENEW_SEC
+    from fleet.jobs.claim import RENEW_SEC
 
     assert CLAIM_SEC >= 20 * RENEW_SEC

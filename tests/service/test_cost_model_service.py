@@ -32,8 +32,8 @@ from fleet.identity.credentials import MEMBER_NAME, Credentials
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
-from fleet.optimizer.cost_model_service import CostModelServicer, ServingAddress, serving_snapshots
-from fleet.optimizer.revoked_keys import guarded_by
+from fleet.optimizer.serving.cost_model_service import CostModelServicer, ServingAddress, serving_snapshots
+from fleet.optimizer.serving.revoked_keys import guarded_by
 from fleet.optimizer.trainer import follow_service
 from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import credentials, know_tracker, security

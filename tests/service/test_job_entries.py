@@ -16,10 +16,10 @@ import sqlalchemy as sa
 
 from fleet.domain.scope import RecordScope
 from fleet.errors import LibraryError
+from fleet.jobs.entry import Beginning, OwnEntry, QueuedEntry
+from fleet.jobs.patience import patiently
+from fleet.jobs.report import TuneReport
 from fleet.library import Job, JobState, Library, ModelRun, StoredWorkload
-from fleet.optimizer.job_entry import Beginning, OwnEntry, QueuedEntry
-from fleet.optimizer.patience import patiently
-from fleet.optimizer.report import TuneReport
 
 
 class Forgetful(Library):

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from fleet.base.plain import to_plain
 from fleet.building.cluster.certs import make_certs
 from fleet.cli.main import app
+from fleet.jobs.report import ProgressReport
+from fleet.jobs.spec import order_of, restore_model
 from fleet.library import JobState, Library
-from fleet.optimizer.job_spec import order_of, restore_model
-from fleet.optimizer.report import ProgressReport
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import fleet.aio
 from cross.pool.build_pool import BuildPool
 from fleet.building.machine_turns import Side
 from fleet.building.turns import Cores
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.spec import JobOrder
 from fleet.library import JobState, Library
-from fleet.optimizer.daemon import OptimizerDaemon
-from fleet.optimizer.job_spec import JobOrder
-from fleet.optimizer.options import TuneOptions
+from fleet.optimizer.serving.daemon import OptimizerDaemon
 from fleet.optimizer.tune import Workshop
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.workloads.programs import matmul

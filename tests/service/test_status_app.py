@@ -21,10 +21,9 @@ from fleet.errors import Cancelled, NotAllowed
 from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
+from fleet.jobs.report import DecisionReport, Motive, ProgressReport, Reason
 from fleet.library import JobState, Library
 from fleet.optimizer.narrator import reason_text
-from fleet.optimizer.prioritizer.values import Motive, Reason
-from fleet.optimizer.report import DecisionReport, ProgressReport
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import credentials
 from fleet.tracker.core.records import TrackerLimits

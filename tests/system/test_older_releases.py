@@ -27,7 +27,7 @@ from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
-from fleet.optimizer.cost_model_service import CostModelServicer
+from fleet.optimizer.serving.cost_model_service import CostModelServicer
 from fleet.testing import eventually_sync
 from fleet.testing.identity import know_tracker, security
 from fleet.tracker.journal.migrations import SCHEMA_VERSION

@@ -15,7 +15,7 @@ from fleet.client.connection import account_credentials
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.packaged_model import PATH
 from fleet.library import Job, JobState, Library, NewSnapshot, Record, RecordKind, StoredSnapshot
-from fleet.optimizer.cost_model_service import ServingAddress, serving_snapshots
+from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_snapshots
 from fleet.testing import eventually, eventually_sync
 from fleet.wire.peers import Guard
 from tests.system.fleet_processes import Fleet, run_fleet, running_fleet, start_fleet

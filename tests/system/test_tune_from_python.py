@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import fleet
+from fleet.jobs.report import TuneReport
 from fleet.library import Library
-from fleet.optimizer.report import TuneReport
 
 if TYPE_CHECKING:
     from fleet import TunedJob

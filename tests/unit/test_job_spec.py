@@ -16,12 +16,13 @@ from fleet.checking.weakness import Weakness
 from fleet.domain.jobs import parse_priority
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import ImportFailed, InvalidRequest
+from fleet.jobs.options import TuneOptions, trial_evaluator
+from fleet.jobs.report import ModelReport, ProgressReport, TuneReport, WorkloadReport
+from fleet.jobs.spec import JobOrder, order_of
 from fleet.library import Job, Library
-from fleet.optimizer.daemon import for_each_kind
-from fleet.optimizer.job_spec import JobOrder, check_options, order_of, submit
-from fleet.optimizer.options import TuneOptions, trial_evaluator
-from fleet.optimizer.report import ModelReport, ProgressReport, TuneReport, WorkloadReport
+from fleet.optimizer.serving.daemon import for_each_kind
 from fleet.optimizer.strategies import BUILT_IN, strategy_of
+from fleet.optimizer.submit import check_options, submit
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 OPTIONS = TuneOptions(

@@ -8,8 +8,8 @@ import pytest
 
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope, measured_model
+from fleet.jobs.options import trial_evaluator
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.optimizer.options import trial_evaluator
 
 HOST = "AMD EPYC x2"
 

@@ -15,7 +15,7 @@ from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import BatchOutcome
-from fleet.optimizer.report import report_decisions
+from fleet.optimizer.reporting import report_decisions
 from tests.unit.optimizer_core import Script, build, find, known, proposals, secs, why_closed, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.jobs.report import Motive
 from fleet.optimizer.narrator import finish_text, reason_text
 from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
 from fleet.optimizer.prioritizer.prioritize import EXPLORATION_PERIOD, prioritize
@@ -21,7 +22,6 @@ from fleet.optimizer.prioritizer.values import (
     Done,
     Finish,
     JobTerms,
-    Motive,
     Plan,
     Predictions,
     WorkloadState,

@@ -18,21 +18,14 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
+from fleet.jobs.options import TRIAL_EVALUATOR, TuneOptions, trial_evaluator
+from fleet.jobs.report import ModelReport, OptionReport, PlacedReport, RatioReport, TuneReport
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
-from fleet.optimizer.options import TRIAL_EVALUATOR, TuneOptions, trial_evaluator
 from fleet.optimizer.prioritizer.values import BatchOutcome
 from fleet.optimizer.recall import choose_workloads
-from fleet.optimizer.report import (
-    ModelReport,
-    OptionReport,
-    PlacedReport,
-    RatioReport,
-    TuneReport,
-    report_progress,
-    report_workload,
-)
+from fleet.optimizer.reporting import report_progress, report_workload
 from tests.unit.optimizer_core import conditions
 
 CONVOLUTION = (

@@ -20,9 +20,9 @@ from fleet.cli.main import app
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import NotFound
+from fleet.jobs.entry import kept_reports
+from fleet.jobs.report import ModelReport, TuneReport, WorkloadReport
 from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, StoredWorkload
-from fleet.optimizer.job_entry import kept_reports
-from fleet.optimizer.report import ModelReport, TuneReport, WorkloadReport
 from fleet.reports.document import Code, Heading, Paragraph, Table, to_html, to_markdown
 from fleet.reports.figures import figures_of
 from fleet.reports.report import Report

@@ -10,7 +10,7 @@ from fleet.domain.measuring import OperatorCall
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Record, RecordKind
-from fleet.optimizer.report import report_placed
+from fleet.optimizer.reporting import report_placed
 from fleet.optimizer.whole_model_tuning.contest import (
     Contest,
     affordable,

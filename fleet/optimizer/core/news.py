@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fleet.domain.measuring import ErrorKind
     from fleet.domain.proving import Proof
-    from fleet.optimizer.prioritizer.values import Finish, Reason
+    from fleet.jobs.report import Reason
+    from fleet.optimizer.prioritizer.values import Finish
 
 
 class Topic(enum.Enum):

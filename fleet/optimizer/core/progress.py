@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from fleet.jobs.report import RepeatCount
 from fleet.optimizer.core.candidates import Backlog
 
 if TYPE_CHECKING:
@@ -188,21 +189,6 @@ class RoundCount:
 
     count: int = 0
     idle_sec: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
-class RepeatCount:
-    """Measurements repeated because something disturbed the first, and their budget."""
-
-    count: int = 0
-    device_sec: float = 0.0
-    """Device time that they took [s]."""
-
-    budget_sec: float = 0.0
-    """Device time that they may take in this job, as far as it can be foreseen [s]."""
-
-    is_spent: bool = False
-    """A disturbed time was kept because the budget was spent."""
 
 
 class Phase(enum.StrEnum):

@@ -14,18 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from fleet.jobs.report import Motive, Reason
 from fleet.optimizer.prioritizer.finishing import finish_before, finish_without_gain
 from fleet.optimizer.prioritizer.futures import USUAL_SPREAD, tail_spread
-from fleet.optimizer.prioritizer.values import (
-    DeviceState,
-    Finish,
-    Motive,
-    Plan,
-    Predictions,
-    ProposedBatch,
-    Reason,
-    WorkloadState,
-)
+from fleet.optimizer.prioritizer.values import DeviceState, Finish, Plan, Predictions, ProposedBatch, WorkloadState
 from fleet.optimizer.prioritizer.worth import Estimate, estimate, price_of, trust
 
 MATTERS = 0.01

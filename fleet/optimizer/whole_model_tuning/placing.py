@@ -20,9 +20,9 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec, Trial
 from fleet.domain.workload import Workload
+from fleet.jobs.patience import patiently
 from fleet.library import Library, NewRecord, RecordKind
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.patience import patiently
 from fleet.optimizer.whole_model_tuning.contest import (
     MOST_OPTIONS,
     Contest,

@@ -14,7 +14,7 @@ import grpc.aio
 from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.identity.roles import Role
-from fleet.optimizer.cost_model_service import CostModelServicer
+from fleet.optimizer.serving.cost_model_service import CostModelServicer
 from fleet.testing.identity import credentials
 from fleet.v1 import cost_model_service_pb2
 from fleet.wire.model_snapshots import serve_cost_model

@@ -6,8 +6,8 @@ import platform
 from datetime import UTC, datetime
 
 import fleet.aio
+from fleet.jobs.fleets import fleet_behind, serving
 from fleet.library import OptimizerRecord
-from fleet.optimizer.fleets import fleet_behind, serving
 from fleet.testing import serve_tracker
 
 NOBODY = "127.0.0.1:1"

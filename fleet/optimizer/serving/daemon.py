@@ -33,18 +33,18 @@ from fleet.building.turns import Cores, Turns
 from fleet.client.connection import account_credentials
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
+from fleet.jobs.claim import JobClaim
+from fleet.jobs.entry import QueuedEntry, kept_reports
+from fleet.jobs.options import TuneOptions
+from fleet.jobs.patience import patiently
+from fleet.jobs.report import TuneReport
+from fleet.jobs.spec import order_of, restore_model
 from fleet.library import Job, JobState, Library, Standing
-from fleet.optimizer.claim import JobClaim
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.cost_model_service import ServingAddress, serving_snapshots
-from fleet.optimizer.job_entry import QueuedEntry, kept_reports
-from fleet.optimizer.job_spec import order_of, restore_model
 from fleet.optimizer.learning import learning
-from fleet.optimizer.options import TuneOptions
-from fleet.optimizer.patience import patiently
-from fleet.optimizer.report import TuneReport
-from fleet.optimizer.revoked_keys import guarded_by
+from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_snapshots
+from fleet.optimizer.serving.revoked_keys import guarded_by
 from fleet.optimizer.tune import OpenJob, Workshop, open_builders
 
 logger = logging.getLogger(__name__)

@@ -1,18 +1,13 @@
-"""Options and report of a tuning run."""
+"""Reports of a tuning run: its progress while it runs, and its final report."""
 
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import asdict, dataclass, field
 
 from fleet.base.quantities import count_text
 from fleet.checking.weakness import Weakness
 from fleet.domain.jobs import share_done
-from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
-from fleet.optimizer.narrator import narrate, reason_text
-from fleet.optimizer.prioritizer.values import Reason
-from fleet.optimizer.whole_model_tuning.contest import Placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +173,21 @@ class ModelReport:
     """Time of that [s]."""
 
 
+@dataclass(slots=True, kw_only=True)
+class RepeatCount:
+    """Measurements repeated because something disturbed the first, and their budget."""
+
+    count: int = 0
+    device_sec: float = 0.0
+    """Device time that they took [s]."""
+
+    budget_sec: float = 0.0
+    """Device time that they may take in this job, as far as it can be foreseen [s]."""
+
+    is_spent: bool = False
+    """A disturbed time was kept because the budget was spent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneReport:
     """Final report of `fleet tune`."""
@@ -210,6 +220,44 @@ class TuneReport:
     def to_json(self) -> dict[str, object]:
         """Return plain values, with the keys that scripts rely on."""
         return {**asdict(self, dict_factory=_plain), "repeated": self.repeats.count}
+
+
+class Motive(enum.Enum):
+    """Why a batch has its place in the order."""
+
+    FIRST = "first"
+    """The workload has had no trial yet, and it matters."""
+
+    GAIN = "gain"
+    EXPLORATION = "exploration"
+    """It has had the fewest batches, and estimates may be wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a batch is proposed."""
+
+    motive: Motive
+    gain_sec: float
+    """Expected reduction of the workload's time over the horizon; infinite: no time is known yet."""
+
+    spread_sec: float
+    """Standard deviation of that."""
+
+    horizon: int
+    """Batches after which that is expected: those for which the gain per batch is largest."""
+
+    device_sec: float
+    """Device time of one batch."""
+
+    builder_sec: float
+    weight: float
+    priority: float
+    trust: float
+    """Realised share of the estimated gains so far; `gain_sec` has it in."""
+
+    worth: float
+    """Share of the job's latency gained per device second, times priority: the bid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,87 +313,6 @@ class ProgressReport:
     def share(self) -> float:
         """Progress of the search, from 0 to 1: the larger of the shares of trials and time."""
         return share_done(self.trials_done, self.trials_total, elapsed_sec=self.elapsed_sec, search_sec=self.search_sec)
-
-
-def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
-    """Summarise a running job."""
-    return ProgressReport(
-        activity=narrate(progress.activity),
-        device=progress.device_name,
-        snapshot=progress.snapshot,
-        trials_done=done_before + progress.trials_done,
-        trials_total=0 if progress.is_bound_by_time else done_before + progress.trials_total,
-        trials_failed=progress.trials_failed,
-        repeats=progress.repeats,
-        elapsed_sec=elapsed_sec,
-        search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
-        workloads=report_workloads(progress),
-        decisions=report_decisions(progress),
-    )
-
-
-def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
-    """Return the newest decisions with their reasons in words, oldest first."""
-    operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
-    return tuple(
-        DecisionReport(
-            operator=operators[batch.workload],
-            count=batch.count,
-            reason=batch.reason,
-            sentence=reason_text(batch.reason),
-        )
-        for batch in progress.decisions
-        if batch.workload in operators
-    )
-
-
-def report_workload(item: WorkloadProgress) -> WorkloadReport:
-    """Summarise one workload."""
-    found = item.best_sec if math.isfinite(item.best_sec) else None
-    return WorkloadReport(
-        name=item.workload.name,
-        operator=item.workload.operator,
-        weight=item.workload.weight,
-        trials=item.trials,
-        trials_before=item.trials_before,
-        untuned_us=item.untuned_sec * 1e6 if math.isfinite(item.untuned_sec) else None,
-        static_us=item.static_sec * 1e6 if math.isfinite(item.static_sec) else None,
-        best_us=found * 1e6 if found else None,
-        gflops=item.workload.flop / found / 1e9 if found and item.workload.flop else None,
-        speedup=item.speedup if found and math.isfinite(item.untuned_sec) else None,
-        uses_schedule=item.uses_schedule,
-        weakness=item.weakness,
-        errors={kind.value: count for kind, count in sorted(item.errors.items())},
-        note=narrate(item.closing),
-        is_untuned_above=item.is_untuned_above,
-    )
-
-
-def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
-    """Summarise one comparison in the model. Unless it was confirmed, the model has the schedule that is fastest
-    alone.
-    """
-    chosen = item.chosen if is_confirmed else item.contest.options[0]
-    secs = [(option, item.median_sec(option)) for option in item.contest.options]
-    return PlacedReport(
-        name=item.contest.workload.name,
-        operator=item.contest.workload.operator,
-        is_slower_in_place=item.is_slower_in_place,
-        options=tuple(
-            OptionReport(
-                alone_us=option.alone_sec * 1e6,
-                in_place_us=sec * 1e6 if math.isfinite(sec) else None,
-                is_static=option.is_static,
-                is_chosen=option is chosen,
-            )
-            for option, sec in secs
-        ),
-    )
-
-
-def report_workloads(progress: JobProgress) -> tuple[WorkloadReport, ...]:
-    """Summarise all workloads, costliest first."""
-    return tuple(map(report_workload, progress.workloads))
 
 
 def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:

@@ -19,11 +19,10 @@ from fleet.base.plain import to_plain
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError, InvalidRequest
 from fleet.identity.account_key import account_key_id
+from fleet.jobs.claim import JobClaim
+from fleet.jobs.patience import patiently
+from fleet.jobs.report import ProgressReport, TuneReport
 from fleet.library import Job, JobState, Library, RecordKind, new_job_name
-from fleet.optimizer.claim import JobClaim
-from fleet.optimizer.patience import patiently
-from fleet.optimizer.recall import interrupted_job
-from fleet.optimizer.report import ProgressReport, TuneReport
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class OwnEntry:
 
     async def begin(self, beginning: Beginning) -> Begun:
         conditions = {**beginning.conditions, **_plain_scope(beginning.scope)}
-        older = await patiently(partial(interrupted_job, self._library, beginning.model_digest, conditions))
+        older = await patiently(partial(_interrupted_job, self._library, beginning.model_digest, conditions))
         total, notice = beginning.trials, ""
         if older is not None:
             total = max(0, older.trials_total - older.trials_done)
@@ -182,6 +181,16 @@ class QueuedEntry:
 def kept_reports(reports: Sequence[TuneReport]) -> dict[str, object]:
     """Return the stored form of a job's reports, one for each kind of board."""
     return {"reports": to_plain(reports)}
+
+
+def _interrupted_job(library: Library, model_digest: str, conditions: Mapping[str, object]) -> Job | None:
+    """Return the newest job with these conditions if it was interrupted."""
+    for job in library.jobs(limit=1000, model_digest=model_digest):
+        own = {key: value for key, value in job.conditions.items() if key != "resumes"}
+        if own != dict(conditions):
+            continue
+        return job if job.state is JobState.INTERRUPTED else None
+    return None
 
 
 def _plain_scope(scope: RecordScope) -> dict[str, object]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from cross.compile.cache import BuildCache
 from cross.targets.target import Target, parse_target
 from fleet.building.cluster.address import ClusterAddress
+from fleet.domain.jobs import DEFAULT_STRATEGY
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importers import importer_of
 from fleet.models.importing.shapes import Shapes
-from fleet.optimizer.search_terms import DEFAULT_STRATEGY
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5, max_repeat=6, spread_target=0.05, look_runs=3)
 """A slower candidate stops after one run, four, or a repeat (decision 27); a close one repeats until times agree."""

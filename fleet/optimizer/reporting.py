@@ -1,0 +1,91 @@
+"""Summarises a tuning run as the values of `fleet.jobs.report`."""
+
+from __future__ import annotations
+
+import math
+
+from fleet.jobs.report import DecisionReport, OptionReport, PlacedReport, ProgressReport, WorkloadReport
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.narrator import narrate, reason_text
+from fleet.optimizer.whole_model_tuning.contest import Placed
+
+
+def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
+    """Summarise a running job."""
+    return ProgressReport(
+        activity=narrate(progress.activity),
+        device=progress.device_name,
+        snapshot=progress.snapshot,
+        trials_done=done_before + progress.trials_done,
+        trials_total=0 if progress.is_bound_by_time else done_before + progress.trials_total,
+        trials_failed=progress.trials_failed,
+        repeats=progress.repeats,
+        elapsed_sec=elapsed_sec,
+        search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
+        workloads=report_workloads(progress),
+        decisions=report_decisions(progress),
+    )
+
+
+def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
+    """Return the newest decisions with their reasons in words, oldest first."""
+    operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
+    return tuple(
+        DecisionReport(
+            operator=operators[batch.workload],
+            count=batch.count,
+            reason=batch.reason,
+            sentence=reason_text(batch.reason),
+        )
+        for batch in progress.decisions
+        if batch.workload in operators
+    )
+
+
+def report_workload(item: WorkloadProgress) -> WorkloadReport:
+    """Summarise one workload."""
+    found = item.best_sec if math.isfinite(item.best_sec) else None
+    return WorkloadReport(
+        name=item.workload.name,
+        operator=item.workload.operator,
+        weight=item.workload.weight,
+        trials=item.trials,
+        trials_before=item.trials_before,
+        untuned_us=item.untuned_sec * 1e6 if math.isfinite(item.untuned_sec) else None,
+        static_us=item.static_sec * 1e6 if math.isfinite(item.static_sec) else None,
+        best_us=found * 1e6 if found else None,
+        gflops=item.workload.flop / found / 1e9 if found and item.workload.flop else None,
+        speedup=item.speedup if found and math.isfinite(item.untuned_sec) else None,
+        uses_schedule=item.uses_schedule,
+        weakness=item.weakness,
+        errors={kind.value: count for kind, count in sorted(item.errors.items())},
+        note=narrate(item.closing),
+        is_untuned_above=item.is_untuned_above,
+    )
+
+
+def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
+    """Summarise one comparison in the model. Unless it was confirmed, the model has the schedule that is fastest
+    alone.
+    """
+    chosen = item.chosen if is_confirmed else item.contest.options[0]
+    secs = [(option, item.median_sec(option)) for option in item.contest.options]
+    return PlacedReport(
+        name=item.contest.workload.name,
+        operator=item.contest.workload.operator,
+        is_slower_in_place=item.is_slower_in_place,
+        options=tuple(
+            OptionReport(
+                alone_us=option.alone_sec * 1e6,
+                in_place_us=sec * 1e6 if math.isfinite(sec) else None,
+                is_static=option.is_static,
+                is_chosen=option is chosen,
+            )
+            for option, sec in secs
+        ),
+    )
+
+
+def report_workloads(progress: JobProgress) -> tuple[WorkloadReport, ...]:
+    """Summarise all workloads, costliest first."""
+    return tuple(map(report_workload, progress.workloads))
