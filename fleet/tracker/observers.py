@@ -2,19 +2,28 @@
 
 The engine calls them in order, on its event loop, between two messages. An observer that raises is logged and costs
 neither the engine nor the others their turn.
+
+A package brings observers of its own by entry points of the group "fleet.observers", each the name of a class:
+
+    [project.entry-points."fleet.observers"]
+    grant_counter = "grant_counter:GrantCounter"
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, TypeVarTuple
 
+from fleet.errors import ConfigError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import Changes
 from fleet.v1 import device_pb2
 
 logger = logging.getLogger(__name__)
+
+GROUP = "fleet.observers"
 
 Values = TypeVarTuple("Values")
 
@@ -58,6 +67,26 @@ class Observers(Observer):
         """Pass on readings."""
         for member in self.members:
             _call(member.on_telemetry, device_name, telemetry, at_sec)
+
+
+def installed_observers() -> tuple[Observer, ...]:
+    """Return a new observer of each installed class, by name.
+
+    Raises:
+        ConfigError: one cannot be loaded.
+    """
+    return tuple(_load(entry) for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name))
+
+
+def _load(entry: EntryPoint) -> Observer:
+    try:
+        observer: Observer = entry.load()()
+    except Exception as error:
+        raise ConfigError(
+            f"the observer {entry.name!r} of the entry points {GROUP!r} cannot be loaded: "
+            f"{type(error).__name__}: {error}; correct it, or uninstall its package"
+        ) from error
+    return observer
 
 
 def _call(call: Callable[[*Values], None], *values: *Values) -> None:

@@ -13,6 +13,7 @@ from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready
 from fleet.base.signals import stop_on_signals
 from fleet.tracker.core.records import TrackerLimits
+from fleet.tracker.observers import installed_observers
 from fleet.tracker.options import TrackerOptions
 from fleet.tracker.server import Tracker
 
@@ -38,7 +39,7 @@ def run_tracker(options: TrackerOptions) -> int:
 async def _serve(options: TrackerOptions) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, most_sec=_STOP_SEC)
-    async with Tracker(options, limits=_limits(options)) as tracker:
+    async with Tracker(options, limits=_limits(options), observers=installed_observers()) as tracker:
         gc.freeze()  # objects from before the first caller: they stay, and are never scanned again
         if options.is_json:
             write_ready(Ready(address=tracker.address))

@@ -5,6 +5,8 @@ The observers are a running tracker's own, and the example of docs/how-to/observ
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import QueueFull
+from fleet.errors import ConfigError, QueueFull
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import Changes, LeaseEnd
-from fleet.tracker.observers import Observer, Observers
+from fleet.tracker.observers import Observer, Observers, installed_observers
 from fleet.v1 import device_pb2
+from tests.contract.installed import install
+from tests.system.fleet_processes import Server
 
 MEMBERS = ["LeaseAudit", "FleetView", "History", "AgentServicer", "LeaseServicer", "GrantCounter"]
 EXAMPLE = Path(__file__).parents[2] / "examples/observer"
@@ -90,18 +94,17 @@ async def use(served: ServedTracker) -> list[str]:
     return last.log[: len(LOG)]
 
 
-@pytest.fixture(autouse=True)
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The example as an installed package; the folder of its metadata."""
+    install(EXAMPLE, tmp_path / "site", monkeypatch)
+    yield tmp_path / "site"
     sys.modules.pop("grant_counter", None)
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[ServedTracker]:
-    from grant_counter import GrantCounter  # type: ignore[import-not-found]
-
-    async with serve_tracker(observers=(GrantCounter(),)) as served:
+async def served(installed: Path) -> AsyncIterator[ServedTracker]:
+    async with serve_tracker(observers=installed_observers()) as served:
         yield served
 
 
@@ -191,3 +194,29 @@ async def test_the_example_counts_grants_and_forgets_devices(served: ServedTrack
         assert counter.grants == {DEVICE: 1}
         async with SimulatedAgent(served.address, ["devices/b"]):
             assert counter.grants == {}
+
+
+@pytest.mark.slow
+async def test_a_served_tracker_calls_installed_observers(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fleet tracker serve` finds the example by its entry point."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(EXAMPLE)]))
+    command = ["-m", "fleet", "tracker", "serve", "--no-discovery", "--state-dir", str(tmp_path / "tracker")]
+    server = Server(command, "tracker", tmp_path / "log").start()
+    try:
+        async with SimulatedAgent(server.address, [DEVICE]), LeaseStream(server.address, "c") as client:
+            await client.grant("r", "simulated")
+            await eventually(lambda: re.search(r"grant counted.*devices/a", server.log.read_text()))
+    finally:
+        server.stop()
+
+
+def test_an_observer_that_cannot_be_loaded_is_named(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker does not start without an observer that its owner expects."""
+    import grant_counter  # type: ignore[import-not-found]
+
+    monkeypatch.delattr(grant_counter, "GrantCounter")
+
+    with pytest.raises(ConfigError, match=r"the observer 'grant_counter' .* cannot be loaded: AttributeError: .*"):
+        installed_observers()

@@ -20,6 +20,7 @@ _ROOT = Path(__file__).parents[2]
 _NO_MODULES = (
     "cross.yaml",
     "fleet.drivers",
+    "fleet.observers",
     "fleet.strategies",
     "fleet.opencl.use_events",
     "fleet.attention",
