@@ -208,27 +208,13 @@ class NewRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One verdict, as stored. Fields as in NewRecord; its program is in the library's memory."""
+class Record(NewRecord):
+    """One verdict, as stored. Its program is in the library's memory."""
 
     id: int
-    uid: str
-    workload: str
-    scope: RecordScope
-    trace_json: str
     trace_digest: str
     """`fleet.domain.keys.trace_digest` of the trace."""
 
-    run_secs: tuple[float, ...]
-    error: ErrorKind | None
-    error_message: str
-    job_name: str
-    device_name: str
-    device_fingerprint: str
-    artifact_digest: str
-    kind: RecordKind
-    provenance: Mapping[str, object]
-    checked: bool | None
     created_at: datetime
     is_proven: bool | None = None
     """True if its time is proven (see `fleet.domain.proving`), False if it is refuted, None without a valid proof."""
@@ -238,9 +224,14 @@ class Record:
         return f"<Record {self.id}: {verdict}, {self.kind} of {self.workload} on {sanitize(model)}>"
 
     @property
+    def is_static(self) -> bool:
+        """True if it is of the schedule that the workload's space chooses by itself."""
+        return self.kind is RecordKind.STATIC
+
+    @property
     def needs_proof(self) -> bool:
         """True if the schedule was chosen by its time, and that time is not proven."""
-        return self.kind is not RecordKind.STATIC and not self.is_proven
+        return not self.is_static and not self.is_proven
 
     @property
     def median_sec(self) -> float:

@@ -76,7 +76,7 @@ def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
         is_slower_in_place=item.is_slower_in_place,
         options=tuple(
             OptionReport(
-                alone_us=option.alone_sec * 1e6,
+                alone_us=option.median_sec * 1e6,
                 in_place_us=sec * 1e6 if math.isfinite(sec) else None,
                 is_static=option.is_static,
                 is_chosen=option is chosen,

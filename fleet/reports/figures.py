@@ -192,7 +192,7 @@ def _together(weights: Mapping[str, float], secs: Mapping[str, float]) -> float:
 
 def _static_sec(records: Sequence[Record]) -> dict[str, float]:
     """Return the newest undisturbed time of each static schedule, or the newest one if all were disturbed."""
-    found = [record for record in records if record.kind is RecordKind.STATIC and record.error is None]
+    found = [record for record in records if record.is_static and record.error is None]
     found.sort(key=lambda record: not disturbances_in(record.provenance))  # stable: the newest of each kind stays last
     return {record.workload: record.median_sec for record in found}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fleet.domain.measuring import OperatorCall
 from fleet.domain.workload import Workload
-from fleet.library import Record, RecordKind
+from fleet.library import Record
 from fleet.optimizer.profiling.profile import CALL_SEC, SLOWER_IN_PLACE
 from fleet.workloads.slices import program_of
 
@@ -38,23 +38,12 @@ _CLEARLY = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One schedule of a workload that was checked."""
-
-    trace_json: str
-    trace_digest: str
-    alone_sec: float
-    """Time alone, with warm caches [s]."""
-
-    is_static: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
     """A workload with its schedules; the first is the one that the model has without a contest."""
 
     workload: Workload
-    options: tuple[Option, ...]
+    options: tuple[Record, ...]
+    """Checked ones. Their times are those alone, with warm caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +54,9 @@ class Placed:
     in_place_secs: Mapping[str, tuple[float, ...]]
     """Mean time of its calls in one run [s], once per round, by trace; of those that ran."""
 
-    chosen: Option
+    chosen: Record
 
-    def median_sec(self, option: Option) -> float:
+    def median_sec(self, option: Record) -> float:
         """Return the time of a schedule in place [s]; infinite if it did not run there."""
         return statistics.median(self.in_place_secs.get(option.trace_json, (math.inf,)))
 
@@ -77,9 +66,9 @@ class Placed:
         return math.inf > self.median_sec(self.chosen) and is_slower(self.median_sec(self.chosen), self.chosen)
 
 
-def is_slower(in_place_sec: float, option: Option) -> bool:
+def is_slower(in_place_sec: float, option: Record) -> bool:
     """Tell whether a schedule takes clearly longer in the model than alone."""
-    return in_place_sec > max(SLOWER_IN_PLACE * option.alone_sec, option.alone_sec + CALL_SEC)
+    return in_place_sec > max(SLOWER_IN_PLACE * option.median_sec, option.median_sec + CALL_SEC)
 
 
 def narrowed(contest: Contest, in_place_sec: float) -> Contest:
@@ -93,8 +82,8 @@ def narrowed(contest: Contest, in_place_sec: float) -> Contest:
     """
     if is_slower(in_place_sec, contest.options[0]):
         return contest
-    reach_sec = _USUAL_REACH * min(option.alone_sec for option in contest.options)
-    others = [option for option in contest.options[1:] if not option.is_static and option.alone_sec <= reach_sec]
+    reach_sec = _USUAL_REACH * min(option.median_sec for option in contest.options)
+    others = [option for option in contest.options[1:] if not option.is_static and option.median_sec <= reach_sec]
     static = [option for option in contest.options[1:] if option.is_static]
     kept = (contest.options[0], *others[: _USUAL_OPTIONS - 1], *static)
     return Contest(workload=contest.workload, options=kept)
@@ -128,10 +117,10 @@ def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> C
         return None
     reach_sec = _REACH * min(record.median_sec for record in records)
     others = [record for record in records if record is not first]
-    close = [record for record in others if record.median_sec <= reach_sec and record.kind is not RecordKind.STATIC]
-    static = [record for record in others if record.kind is RecordKind.STATIC]
+    close = [record for record in others if record.median_sec <= reach_sec and not record.is_static]
+    static = [record for record in others if record.is_static]
     chosen = [first, *close[: MOST_OPTIONS - 1], *static[:1]]
-    return Contest(workload=workload, options=tuple(map(_option, chosen))) if len(chosen) > 1 else None
+    return Contest(workload=workload, options=tuple(chosen)) if len(chosen) > 1 else None
 
 
 def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, float]) -> list[Contest]:
@@ -197,12 +186,3 @@ def place(contest: Contest, rounds: Sequence[tuple[Lineup, Mapping[str, float]]]
     is_clear = placed.median_sec(fastest) <= _CLEARLY * placed.median_sec(first)
     is_known = first.trace_json in in_place
     return Placed(contest=contest, in_place_secs=in_place, chosen=fastest if is_clear and is_known else first)
-
-
-def _option(record: Record) -> Option:
-    return Option(
-        trace_json=record.trace_json,
-        trace_digest=record.trace_digest,
-        alone_sec=record.median_sec,
-        is_static=record.kind is RecordKind.STATIC,
-    )

@@ -162,7 +162,7 @@ class Placing:
         for workload in self.workloads:
             trace = decided.get(workload.shash, NO_TRACE)
             candidates = self.library.candidates(workload.shash, self.conditions.scope) if trace != NO_TRACE else []
-            static = next((one for one in candidates if one.kind is RecordKind.STATIC and one.checked), None)
+            static = next((one for one in candidates if one.is_static and one.checked), None)
             if static is not None and static.trace_json != trace:
                 compared = [trace_digest(trace), static.trace_digest]
                 records.append(self._winner(workload, static.trace_json, static.run_secs, compared))
@@ -179,7 +179,7 @@ class Placing:
             known = {record.trace_digest for record in records}
             # the decided one may not be among the fastest alone
             others = self.library.candidates(workload.shash, scope)
-            more = [one for one in others if one.kind is RecordKind.STATIC or one.trace_json == trace]
+            more = [one for one in others if one.is_static or one.trace_json == trace]
             records += [one for one in more if one.checked and one.trace_digest not in known]
             found.append(contest_of(workload, trace, records))
         return [contest for contest in found if contest is not None]
