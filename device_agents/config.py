@@ -54,7 +54,7 @@ class AgentConfig:
     tracker: Annotated[str | None, "Where to attach, host:port; default: 127.0.0.1:9290."] = None
     advertise_address: Annotated[
         str | None,
-        "Where clients reach the data path, host:port; default: what the agent listens on.",
+        "Where clients reach the data path, host:port; default: the address that the agent listens on.",
     ] = None
     cache_max_bytes: Annotated[
         int | None,
@@ -94,7 +94,9 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
     if config.advertise_address is not None:
         check_address(config.advertise_address, f"{where}: advertise_address:")
     if config.devices is not None and not config.devices:
-        raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve what is found here")
+        raise ConfigError(
+            f"{where}: devices: name at least one, or leave the key out to serve the devices found on this machine"
+        )
     return config
 
 

@@ -32,9 +32,9 @@ _MOST_BYTES = 4096
 class OwnerLabels:
     """Keys that are valid in an entry of any driver."""
 
-    labels: Annotated[dict[str, object], "What selectors match beside what is found: {rack: 3, cooling: fan}."] = field(
-        default_factory=dict
-    )
+    labels: Annotated[
+        dict[str, object], "Labels that selectors match, beside the detected ones: {rack: 3, cooling: fan}."
+    ] = field(default_factory=dict)
     facts: Annotated[dict[str, object], "Whatever records should keep of the device, at most 4 KiB as JSON."] = field(
         default_factory=dict
     )

@@ -67,7 +67,7 @@ class TvmRpcConfig:
         str | dict[str, object], "A board of `fleet targets`, or a TVM target: {kind: llvm, mtriple: ...}."
     ]
     key: Annotated[str, "What the server was started with; default: none."] = ""
-    device_type: Annotated[str, "cpu, opencl, cuda, vulkan, ...: what the server's runtime has."] = "cpu"
+    device_type: Annotated[str, "cpu, opencl, cuda, vulkan, ...: a device of the server's runtime."] = "cpu"
     device_index: Annotated[int, "Which of several devices of that type."] = 0
     name: Annotated[str | None, "Id of the device; default: the address with dashes."] = None
     memory_mb: Annotated[int | None, "Memory of the board [MiB]; default: the known board's, else 1024."] = None

@@ -166,7 +166,9 @@ def _check_step(step: Step, description: Description, parameters: Mapping[str, P
             if register.access == "wo":
                 raise ConfigError(f"{where}: {step.wait} cannot be read")
             if step.equals & ~step.mask or step.mask <= 0 or step.timeout_ms <= 0:
-                raise ConfigError(f"{where}: waits for what cannot be: mask {step.mask:#x}, equals {step.equals:#x}")
+                raise ConfigError(
+                    f"{where}: waits for an impossible value: mask {step.mask:#x}, equals {step.equals:#x}"
+                )
         case CopyIn():
             _check_copy(step.copy_in, step.buffer, description, parameters, where)
         case CopyOut():

@@ -117,7 +117,7 @@ class FabricCalls:
         if self._program is None:
             return _NOTHING
         offered = ", ".join(PREFIX + name for name in self.names)
-        return f"The description of what the fabric holds offers {offered}."
+        return f"The description of the fabric offers {offered}."
 
 
 def _without_pointless_knobs(evaluator: Evaluator) -> Evaluator:

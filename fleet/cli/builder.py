@@ -131,7 +131,7 @@ def list_(
         return
     table = make_table("builder", "address", "processes", "has", left=frozenset({"builder", "address", "has"}))
     for each in found:
-        note = "" if each.is_usable else ", which is not what is installed here"
+        note = "" if each.is_usable else " (not the version installed here)"
         table.add_row(f"{each.host}:{each.pid}", each.address, str(each.slots), each.versions + note)
     make_console(is_wide=False).print(table)
 

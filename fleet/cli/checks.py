@@ -182,7 +182,7 @@ def load() -> list[Finding]:
     one_minute, cores = os.getloadavg()[0], os.cpu_count() or 1
     seen = f"load {one_minute:.1f} on {cores} cores"
     if one_minute > cores / 2:
-        advice = "times measured on a busy machine are noisy; stop what else runs"
+        advice = "times measured on a busy machine are noisy; stop other programs"
         return [Finding(name="load", state=State.WARNING, seen=seen, advice=advice)]
     return [Finding(name="load", state=State.OK, seen=seen)]
 

@@ -38,7 +38,7 @@ def deploy(
     ] = None,
     directory: Annotated[str, typer.Option("--dir", help="Where it lives, below the home directory.")] = "fleet-agent",
     config: Annotated[
-        Path | None, typer.Option(help="An agent.yaml to bring along. Default: what is found there.")
+        Path | None, typer.Option(help="An agent.yaml to install. Default: the devices found on the board.")
     ] = None,
     systemd: Annotated[
         bool | None,

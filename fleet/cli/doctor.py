@@ -22,7 +22,7 @@ def doctor(
     ctx: typer.Context,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes more than a moment.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the slow checks.")] = False,
 ) -> None:
     """Check this machine: versions, libraries, linkers, devices, ports, disk. Exit code 1 when there is a problem.
 

@@ -26,7 +26,7 @@ _WHY_COPIED = {
     CopyReason.RETURNED: "an operand is a result of the model, or is not only read by programs",
     CopyReason.UNKNOWN_SIZE: "the size of an operand is known only when the model runs",
     CopyReason.OPAQUE: "an operand is not only reached by indices",
-    CopyReason.FUSED: "in one program with what follows",
+    CopyReason.FUSED: "in one program with the next operator",
     CopyReason.GPU: "programs of GPUs write tensors of their own",
 }
 

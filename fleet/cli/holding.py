@@ -37,7 +37,7 @@ def check_command(command: Sequence[str]) -> None:
         ConfigError: its name is empty, as that of an unset variable.
     """
     if command and not command[0]:
-        raise ConfigError("the command after -- has an empty name; write what is to run")
+        raise ConfigError("the command after -- has an empty name; write the command to run")
 
 
 async def run_holding(device: Device, tracker_address: str, command: Sequence[str], *, has_stdout: bool = True) -> int:

@@ -65,4 +65,4 @@ class LibraryJobs:
         except NotFound:
             raise NotFound(elsewhere) from None
         except ImportError:
-            raise ConfigError("what a job did is in its library; read it with: pip install 'tvm-fleet[tune]'") from None
+            raise ConfigError("a job's results are in its library; to read it: pip install 'tvm-fleet[tune]'") from None

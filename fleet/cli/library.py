@@ -162,7 +162,7 @@ def import_(
     """
     version = installed_tvm() if tvm_version is None else tvm_version
     if version is None:
-        raise LibraryError("TVM is not installed here; name what the records were built with, --tvm-version")
+        raise LibraryError("TVM is not installed here; name the version that built the records with --tvm-version")
     scope = RecordScope(target_json=target, device_model=device_model, tvm_version=version)
     with working(f"reading the records of {directory}"), Library.open(library) as opened:
         done = import_json(opened, directory, scope)
@@ -207,10 +207,10 @@ def prune(
     days: Annotated[
         float,
         typer.Option(
-            "--days", min=0, max=36500, callback=options.finite, metavar="D", help="Keep what is younger than D days."
+            "--days", min=0, max=36500, callback=options.finite, metavar="D", help="Keep entries younger than D days."
         ),
     ] = 30.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     library: LibraryOption = None,
     json_output: options.JsonOption = False,
 ) -> None:

@@ -15,12 +15,12 @@ from fleet.base.version import package_version
 
 _CODES = {
     "0": "done",
-    "1": "it failed; the message says what, and what to do next",
+    "1": "it failed; the message names the problem and a remedy",
     "2": "the caller's mistake: running it again changes nothing",
     "124": "no device came free within --wait-timeout",
     "126, 127": "'fleet acquire' and 'fleet program': their command cannot be executed, or was not found",
     "129": "ended by SIGHUP: its terminal was closed; leases are released, temporary files removed",
-    "130": "ended by Ctrl-C; what was measured is kept",
+    "130": "ended by Ctrl-C; measurements are kept",
     "143": "ended by SIGTERM; leases are released, temporary files removed; services exit with 0",
     "others": "of 'fleet acquire' and 'fleet program': their command's own, 128 + N where signal N ended it",
 }

@@ -52,7 +52,7 @@ def serve(
         typer.Option(
             min=0,
             max=65535,
-            help="Serve the shared cost model on this port, to those who cannot reach the library; 0 takes a free one.",
+            help="Serve the shared cost model on this port, to clients without access to the library; 0: a free one.",
         ),
     ] = None,
     host: Annotated[

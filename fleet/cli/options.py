@@ -159,7 +159,7 @@ BuildCacheOption = Annotated[
         "--build-cache",
         metavar="FOLDER",
         envvar="FLEET_BUILD_CACHE",
-        help="Keep built candidates here, and take what is there already; may be shared by many. Default: no cache.",
+        help="Cache of built candidates; several optimizers may share it. Default: no cache.",
     ),
 ]
 BuildCacheGbOption = Annotated[

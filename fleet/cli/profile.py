@@ -34,7 +34,7 @@ def profile(
     ] = False,
     runs: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="Runs to time operators in. Default: what takes about five seconds."),
+        typer.Option(min=1, max=1000, help="Runs to time operators in. Default: as many as take about five seconds."),
     ] = None,
     library: options.LibraryOption = None,
     shape: options.ShapeOption = None,

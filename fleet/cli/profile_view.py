@@ -36,7 +36,10 @@ def render_profile(profile: ModelProfile, *, width: int = 80) -> RenderableType:
     if slower:
         lost = time_text(sum(item.lost_sec for item in slower))
         parts.append(
-            Text(f"first: what is slower in the model than alone; as alone, it would save {lost}", style="dim")
+            Text(
+                f"first: operators slower in the model than alone; at their time alone, it would save {lost}",
+                style="dim",
+            )
         )
     parts += ["", _bars(profile.operators, width), "", _whole_table(profile)]
     if profile.reference is not None:

@@ -33,9 +33,7 @@ def program(
     ] = "kind=zynq",
     registers: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="YAML that describes what artifacts can call of it; see docs/how-to/boards/fabric.md."
-        ),
+        typer.Option(metavar="FILE", help="YAML that describes its functions; see docs/how-to/boards/fabric.md."),
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="It reconfigures only a part of the fabric.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Load it even when the fabric holds it already.")] = False,

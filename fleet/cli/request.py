@@ -65,7 +65,7 @@ def cancel(
             metavar="ID", help="The request, or the beginning of its id.", autocompletion=completion_values.requests
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Shown to whoever waits.")] = "",
+    reason: Annotated[str, typer.Option(help="Shown to the clients that wait.")] = "",
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,

@@ -118,7 +118,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="HOST:PORT",
-                help="An optimizer that serves the shared cost model ('fleet optimizer serve --port'), for those who "
+                help="An optimizer that serves the shared cost model ('fleet optimizer serve --port'), for clients that "
                 "cannot reach its library. Default: the library's own.",
             ),
         ] = None,

@@ -18,9 +18,12 @@ def up(
     ctx: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The tracker's port; 0 takes a free one.")] = TRACKER_PORT,
     config: Annotated[
-        Path | None, typer.Option(help="What the agent serves, a YAML file. Default: what is found here.")
+        Path | None,
+        typer.Option(help="The agent's configuration, a YAML file. Default: the devices found on this machine."),
     ] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Where both keep what has to survive a restart.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder in which both keep their state across restarts.")
+    ] = None,
 ) -> None:
     """Run a tracker and an agent for this machine until Ctrl-C.
 

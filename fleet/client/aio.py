@@ -284,7 +284,9 @@ class Fleet:
             if isinstance(self._stream.fatal, ConfigError | Unauthenticated | NotAllowed):
                 raise self._stream.fatal
             if self._stream.fatal is not None:
-                raise TrackerUnavailable(f"what answers at {self.address} is no tracker of ours: {self._stream.fatal}")
+                raise TrackerUnavailable(
+                    f"the server at {self.address} is no tracker of tvm-fleet: {self._stream.fatal}"
+                )
         except BaseException as error:  # also if cancelled or interrupted; raised again
             await self._abandon()
             if isinstance(error, TimeoutError):

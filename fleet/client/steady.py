@@ -422,9 +422,7 @@ class _Batch:
 
     def _note_refusal(self, measurement: Measurement) -> None:
         self.problem, self.is_fruitless = measurement.error_message or str(measurement.error), True
-        self.notice = (
-            f"{self._device.name} did not run what it was sent ({self.problem}); waiting for a device to go on"
-        )
+        self.notice = f"{self._device.name} could not run the program ({self.problem}); waiting for a device to go on"
 
     def _note_loss(self, error: FleetError) -> None:
         self.problem, self.is_fruitless = str(error), not isinstance(error, LeaseExpired | LeaseRevoked)

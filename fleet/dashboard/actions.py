@@ -47,7 +47,7 @@ def action_for_device(device: DeviceStatus) -> Revoke | None:
     return Revoke(
         lease_name=device.lease_name,
         question=f"Take {formatting.short_name(device.name)} from {device.held_by or 'its holder'}? "
-        "The session ends at once, and what runs there is killed.",
+        "The session ends at once, and its programs are killed.",
     )
 
 

@@ -8,12 +8,12 @@ from fleet.dashboard.head import Hint
 ALL_KEYS = (
     ("arrows", "move; also pgup, pgdn, home, end"),
     ("tab", "the next pane; shift+tab the one before"),
-    ("enter", "details of what is under the cursor"),
+    ("enter", "details of the line under the cursor"),
     ("/", "filter the pane by a selector: cpu, or state=free,rack=3"),
     ("s, S", "sort by the next column; the other way round"),
     ("x", "take a device from its holder, end a wait, or stop a job"),
     ("z", "all the room for this pane"),
-    ("esc", "close what was opened; then show all in the pane's own order"),
+    ("esc", "close the details; then clear the filter and the sort order"),
     ("q", "quit"),
 )
 

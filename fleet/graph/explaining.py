@@ -118,7 +118,7 @@ def explain(
     Args:
         schedule: returns the result of scheduling the lowered model.
     """
-    stages = [_stage("imported", "what the model's exporter wrote", mod)]
+    stages = [_stage("imported", "the model as its exporter wrote it", mod)]
     with make_target(target):
         for step in steps(target):
             mod = step.run(mod)

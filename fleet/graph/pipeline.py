@@ -126,38 +126,40 @@ def _fuse(mod: IRModule) -> IRModule:
 
 _CLEAN = Step(
     name="clean",
-    reason="dropout, batch norms and reshaped constants cost time in each run; folded into weights they cost none",
+    reason="fold dropout, batch norms and reshaped constants into the weights, so that no run computes them",
     run=_clean,
 )
 _CHANNELS_LAST = Step(
     name="channels last",
-    reason="with the channels innermost a convolution reads and writes whole vectors",
+    reason="put channels innermost, so that convolutions read and write whole vectors",
     run=_channels_last,
 )
 _LAYERS = Step(
     name="layers",
-    reason="what attention and norms compute in between needs no way through memory, and heads need no transposes",
+    reason="compute attention and norms without intermediate tensors in memory or transposed heads",
     run=_layers,
 )
 _FINISH = Step(
     name="finish",
-    reason="a transpose of axes of size 1 is a reshape, which moves nothing; what is there twice is computed once",
+    reason="replace transposes of axes of size 1 by reshapes; eliminate common subexpressions",
     run=_finish,
 )
 _GROUP = Step(
     name="group",
-    reason="a shuffle of channels moves a whole tensor, in indices it costs nothing; whole vectors need no scalars",
+    reason="turn channel shuffles into index arithmetic; read whole vectors instead of scalars",
     run=_group,
 )
 _FILTER = Step(
     name="filter",
-    reason="neighbouring results of a 3x3 convolution share multiplications: 36 do for 16 results instead of 144",
+    reason="use Winograd's algorithm for 3x3 convolutions: 36 multiplications for 16 results instead of 144",
     run=_filter,
 )
-_LEGALIZE = Step(name="legalize", reason="tensor programs, which can be scheduled, for operators", run=_legalize)
+_LEGALIZE = Step(name="legalize", reason="replace operators by tensor programs, which can be scheduled", run=_legalize)
 _FUSE = Step(
     name="fuse",
-    reason="bias, activation and residual in registers need no way through memory",
+    reason="fuse bias, activation and residual, so that they stay in registers",
     run=_fuse,
 )
-_MARK = Step(name="mark constants", reason="weights may be packed for the schedule, inputs may not", run=mark_constants)
+_MARK = Step(
+    name="mark constants", reason="mark weights, which a schedule may pack; it may not pack inputs", run=mark_constants
+)

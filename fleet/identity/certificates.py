@@ -172,12 +172,12 @@ def authority_in(shown: bytes) -> bytes:
         certificate = x509.load_der_x509_certificate(shown)
         extension = certificate.extensions.get_extension_for_oid(_AUTHORITY_INSIDE).value
         if not isinstance(extension, x509.UnrecognizedExtension):
-            raise InvalidRequest("what answers there is no tracker")
+            raise InvalidRequest("the server at that address is no tracker")
         return x509.load_der_x509_certificate(extension.value).public_bytes(serialization.Encoding.PEM)
     except InvalidRequest:
         raise
     except Exception as error:  # see read_request
-        raise InvalidRequest("what answers there is no tracker") from error
+        raise InvalidRequest("the server at that address is no tracker") from error
 
 
 def printable_name(name: str) -> str:

@@ -172,7 +172,7 @@ def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
     except OSError as error:
         raise NoLibrary(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise NoLibrary(f"{path} is not what MetaSchedule's JSONDatabase writes: it is no text") from error
+        raise NoLibrary(f"{path} is no file of MetaSchedule's JSONDatabase: it is no text") from error
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{path}:{number}"
         if line.strip():

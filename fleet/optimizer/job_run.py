@@ -338,7 +338,7 @@ class JobRun:
         known = [item for item in self.core.progress.workloads if item.trials_before]
         if not known:
             return
-        self.core.say("recalling what was learnt before")
+        self.core.say("loading the records of earlier jobs")
         async with turns.building():
             found = await asyncio.gather(
                 *(with_features(self.builders, self.library, item, self._scope) for item in known)

@@ -228,7 +228,7 @@ def _shown_authority(address: str) -> bytes:
     try:
         return authority_in(shown or b"")
     except InvalidRequest as error:
-        raise FleetError(f"what answers at {address} is no tracker of ours") from error
+        raise FleetError(f"the server at {address} is no tracker of tvm-fleet") from error
 
 
 def _context(credentials: Credentials) -> ssl.SSLContext:

@@ -317,7 +317,7 @@ async def test_bad_addresses_are_refused_before_anything_is_tried() -> None:
 async def test_something_else_at_the_address_is_said_so() -> None:
     """The errors distinguish another server from no server."""
     async with serving(session=SmallAgent(), role=Role.TRACKER) as address:
-        with pytest.raises(TrackerUnavailable, match="is no tracker of ours"):
+        with pytest.raises(TrackerUnavailable, match="is no tracker of tvm-fleet"):
             await fleet.aio.connect(address)
 
 

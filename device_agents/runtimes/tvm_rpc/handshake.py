@@ -50,7 +50,7 @@ def check_answer(content: bytes, address: str, key: str) -> None:
         return
     if code == _MISMATCH:
         raise NotServed(
-            f"the TVM RPC server at {address} has another key than {key!r}; set 'key' to what it was started with "
+            f"the TVM RPC server at {address} has another key than {key!r}; set 'key' to the one it was started with "
             "(a server that is registered at a TVM tracker takes that tracker's clients only)"
         )
     if code == _TAKEN:
@@ -129,7 +129,7 @@ async def _read(reader: asyncio.StreamReader, size: int) -> bytes:
 
 
 def _strange(address: str) -> str:
-    return f"what listens at {address} is not a TVM RPC server"
+    return f"the server at {address} is no TVM RPC server"
 
 
 def _unreachable(address: str, error: Exception) -> str:

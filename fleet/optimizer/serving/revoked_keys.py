@@ -33,7 +33,9 @@ async def guarded_by(tracker: str, *, ask_every_sec: float = _ASK_EVERY_SEC) -> 
     """
     async with IdentityCalls(tracker) as calls:
         revoked = _RevokedKeys(await calls.revoked_keys())
-        asking = asyncio.create_task(_keep_asking(calls, revoked, ask_every_sec), name="ask whose keys were revoked")
+        asking = asyncio.create_task(
+            _keep_asking(calls, revoked, ask_every_sec), name="poll the tracker for revoked keys"
+        )
         try:
             yield revoked.guard
         finally:
@@ -73,5 +75,5 @@ async def _keep_asking(calls: IdentityCalls, revoked: _RevokedKeys, ask_every_se
             is_away = False
         except FleetError as error:
             if not is_away:
-                logger.warning("what the tracker said last of revoked keys counts", extra={"error": str(error)})
+                logger.warning("using the last known list of revoked keys", extra={"error": str(error)})
             is_away = True
