@@ -118,8 +118,8 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="HOST:PORT",
-                help="An optimizer that serves the shared cost model ('fleet optimizer serve --port'), for clients that "
-                "cannot reach its library. Default: the library's own.",
+                help="An optimizer that serves the shared cost model ('fleet optimizer serve --port'), for clients "
+                "that cannot reach its library. Default: the library's own.",
             ),
         ] = None,
         strategy: Annotated[

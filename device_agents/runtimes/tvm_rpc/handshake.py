@@ -129,7 +129,7 @@ async def _read(reader: asyncio.StreamReader, size: int) -> bytes:
 
 
 def _strange(address: str) -> str:
-    return f"the server at {address} is no TVM RPC server"
+    return f"the server at {address} is not a TVM RPC server"
 
 
 def _unreachable(address: str, error: Exception) -> str:
