@@ -106,7 +106,6 @@ class Fabric(Protocol):
     @property
     def digest(self) -> str:
         """Bitstream loaded last, "sha256:<hex>"; empty: none, or unknown."""
-        ...
 
     async def program(self, order: ProgramOrder) -> bool:
         """Load a bitstream; False when it is loaded already. The device's worker was ended before.
@@ -115,7 +114,6 @@ class Fabric(Protocol):
             InvalidRequest: it is no bitstream, or one for another part.
             DeviceError: the fabric cannot be programmed, or did not come up.
         """
-        ...
 
 
 class StraySweeper(Protocol):
@@ -123,7 +121,6 @@ class StraySweeper(Protocol):
 
     async def sweep(self) -> None:
         """Return when no such process is left."""
-        ...
 
 
 class NoStrays:
@@ -139,22 +136,18 @@ class DeviceFinder(Protocol):
     @property
     def preload(self) -> str | None:
         """The `preload` of the drivers that it makes."""
-        ...
 
     async def look(self) -> list[Driver]:
         """Return a driver, not yet open, for each device that appeared since the last call.
 
         The driver of a device that goes stays, and says in its Health that the device is away.
         """
-        ...
 
     async def wait(self) -> None:
         """Wait until another call of `look` may find devices."""
-        ...
 
     async def close(self) -> None:
         """Stop looking. Idempotent."""
-        ...
 
 
 class Driver(ABC):
@@ -176,8 +169,7 @@ class Driver(ABC):
     """Programmable logic of the device, once it is open; None where it has none."""
 
     reference_limit: float = DEFAULT_LIMIT
-    """Limit of the reference kernel's time, as a multiple of its usual time, above which measurements count as
-    disturbed."""
+    """Multiple of the reference kernel's usual time above which measurements count as disturbed."""
 
     serves_one_worker: bool = False
     """True if the device takes one connection at a time. The reference kernel then has no separate worker."""
@@ -228,8 +220,7 @@ class Driver(ABC):
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Check whether this machine has such devices, and list missing requirements. May start processes, and take
-        seconds."""
+        """Check whether this machine has such devices, and list what is missing. May start processes for seconds."""
         return []
 
     @classmethod

@@ -50,9 +50,7 @@ def _data_beside(module: str, path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _imported(content: bytes, path: Path) -> Iterator[str]:
-    """Yield the modules that a file imports anywhere. For "from a import b", yield both a and a.b: b may be a module or
-    a name in a.
-    """
+    """Yield the modules that a file imports anywhere. "from a import b" gives both a and a.b, which may be a module."""
     for node in _run_nodes(_parse(content, path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

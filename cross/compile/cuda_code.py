@@ -93,15 +93,12 @@ class Compiler(Protocol):
     @property
     def name(self) -> str:
         """Name of the compiler in messages."""
-        ...
 
     def architectures(self) -> frozenset[str]:
         """Return the architectures that it compiles for: "sm_90", ..."""
-        ...
 
     def compile(self, source: str, arch: str) -> bytes:
         """Return a cubin."""
-        ...
 
 
 def architecture(target: Mapping[str, object]) -> str:
@@ -185,9 +182,7 @@ def cubin_architecture(cubin: bytes) -> str | None:
 
 
 def _sm_of(header: ElfHeader) -> int:
-    """Return the architecture number in the ELF flags. CUDA 13 moved it up by a byte, and marks that by its ABI
-    version.
-    """
+    """Return the architecture number in the ELF flags. CUDA 13's ABI version marks that it moved up by a byte."""
     return (header.flags >> 8 if header.abi_version >= 8 else header.flags) & 0xFF
 
 

@@ -44,9 +44,7 @@ def _cut(outer: For) -> Stmt:
 
 
 def _lanes_of_last(predicate: Expr, outer: For, inner: For) -> int | None:
-    """Return how many leading lanes of the last vector are computed; None if all are, or if the condition is more
-    complex.
-    """
+    """Return how many leading lanes of the last vector are computed; None if all, or if the condition is complex."""
     from tvm.sym import Analyzer
     from tvm.tirx.analysis import undefined_vars
 

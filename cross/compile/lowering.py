@@ -38,9 +38,7 @@ _CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
 existing functions with their names replace them."""
 
 _MOST_STACK_BYTES = 8 * 1024
-"""Largest size of one buffer on the stack: four times what the registers of any processor hold. Threads have at
-least 128 KiB of stack.
-"""
+"""Largest size of one buffer on the stack: four times a processor's registers. Threads have at least 128 KiB."""
 
 _KEEP = "disable_lower_builtin"
 """TVM's annotation of a buffer that the pass which moves buffers to the heap leaves unchanged."""

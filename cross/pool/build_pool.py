@@ -50,9 +50,7 @@ _CLOSE_TIMEOUT_SEC = 2.0
 _STDERR_LINES = 12
 _TVM_SEGFAULT = "!!!!!!! Segfault encountered !!!!!!!"
 _STACK_LINES = 6
-"""Lines kept of the stack that TVM prints on a segmentation fault: the top names the crashed function; the rest is
-the interpreter.
-"""
+"""Lines kept of TVM's stack at a segmentation fault: the top names the crashed function, the rest is Python's."""
 
 
 class BuildPool(Executor):
@@ -185,9 +183,7 @@ class _Worker:
 
     @property
     def is_idle(self) -> bool:
-        """True if the worker is alive and without a task. Its pipe ends when it dies; the fork server reports that a
-        moment later.
-        """
+        """True if the worker is alive without a task. Its pipe ends when it dies, before the fork server's report."""
         return self.process.is_alive() and not self.connection.poll()
 
     def wait_until_warm(self) -> None:

@@ -52,9 +52,7 @@ def _meaning(unit: IntegerUnit, lanes: int) -> PrimFunc:
 
 
 def _call(unit: IntegerUnit, lanes: int) -> PrimFunc:
-    """Return the implementation: a call of LLVM's function that accumulates, or one that only multiplies and an
-    addition.
-    """
+    """Return the implementation: a call of LLVM's accumulating function, or one that multiplies and an addition."""
     group, operand, vector = unit.group, unit.data_operand, f"int32x{lanes}"
     few, many, steps = f"{operand}x{group}", f"{operand}x{group * lanes}", f"{unit.weights}x{group * lanes}"
     function = _LLVM_NAMES[unit.name, lanes]

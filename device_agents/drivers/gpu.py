@@ -145,9 +145,7 @@ def device_ids(name: str | None, default: str, short_names: Sequence[str]) -> li
 
 
 def own_library(configured: Path | None, name: str) -> str:
-    """Return the path of TVM's runtime library for a device: a library that the user built, else the one of the
-    installed TVM.
-    """
+    """Return the path of TVM's runtime library for a device: the user's own, else the installed TVM's."""
     if configured is not None:
         return str(configured)
     folder = tvm_library_folder()
@@ -155,9 +153,7 @@ def own_library(configured: Path | None, name: str) -> str:
 
 
 def python_package_library(package: str, name: str) -> list[str]:
-    """Return the path of a library inside a vendor's Python package, outside the linker's search path; empty if there
-    is none.
-    """
+    """Return the path of a library in a vendor's Python package, where no linker looks; empty if there is none."""
     site = Path(sysconfig.get_path("platlib")) / package
     return [str(path) for path in sorted(site.glob(f"*/lib/{name}"))[:1]]
 

@@ -54,19 +54,15 @@ class Bus(Protocol):
 
     def read(self, offset: int) -> int:
         """Read one word."""
-        ...
 
     def write(self, offset: int, value: int) -> None:
         """Write one word."""
-        ...
 
     def read_bytes(self, offset: int, size_bytes: int) -> bytes:
         """Read consecutive words."""
-        ...
 
     def write_bytes(self, offset: int, content: bytes) -> None:
         """Write consecutive words."""
-        ...
 
 
 class Memory(Protocol):
@@ -75,12 +71,10 @@ class Memory(Protocol):
     @property
     def address(self) -> int:
         """Address for the design."""
-        ...
 
     @property
     def bus(self) -> Bus:
         """Access for this process."""
-        ...
 
 
 class Places(Protocol):
@@ -88,11 +82,9 @@ class Places(Protocol):
 
     def window(self) -> Bus:
         """Open the window."""
-        ...
 
     def memory(self, name: str, size_bytes: int) -> Memory:
         """Open the contiguous memory of that name."""
-        ...
 
 
 class FabricProgram:

@@ -28,9 +28,7 @@ _MESSAGE_BYTES = 1000
 
 
 def probe() -> Jail:
-    """Return the supported layers except the cgroup, which the agent checks. Forks: call it in a process without
-    threads.
-    """
+    """Return the supported layers except the cgroup. Forks: call it in a process without threads."""
     missing = {layer: reason for layer, reason in _tried().items() if reason}
     layers = tuple(layer for layer in Layer if layer not in missing and layer is not Layer.CGROUP)
     return Jail(layers=layers, missing=missing)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from device_agents.machine.files import read_text
+from fleet.base.machine import read_text
 
 _TREES = ("proc/device-tree", "sys/firmware/devicetree/base")
 

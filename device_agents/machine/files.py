@@ -6,14 +6,6 @@ import os
 from pathlib import Path
 
 
-def read_text(path: Path) -> str:
-    """Return a whole file; empty when it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def read_head(path: Path, most_bytes: int = 4096) -> bytes | None:
     """Return the beginning of a file; None when it cannot be read.
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.machine.device_tree import read_model
-from device_agents.machine.files import read_text
-from fleet.base.machine import architecture, machine_fingerprint
+from fleet.base.machine import architecture, machine_fingerprint, read_text
 
 ARM_CORES = {
     ("0x41", "0xd03"): "cortex-a53",

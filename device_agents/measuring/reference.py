@@ -93,9 +93,7 @@ class ReferenceTimes:
         return self.ratio > self.limit
 
     def is_due(self, worker_pid: int, now_sec: float, *, is_wanted: bool = False) -> bool:
-        """Tell whether the kernel has to run now: in a new worker, or after an interval, which is shorter during a
-        drift.
-        """
+        """Tell whether the kernel has to run now: in a new worker, or after an interval, shorter during a drift."""
         if self._is_absent:
             return False
         if self._misses >= _MOST_MISSES and now_sec - self._missed_at_sec < _MISSED_PAUSE_SEC:

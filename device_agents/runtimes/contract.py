@@ -34,21 +34,18 @@ class Runtime(Protocol):
 
     def measure(self, trial: Trial, path: str) -> Measurement:
         """Time the candidate at `path`."""
-        ...
 
     def call(self, call: Call, path: str) -> list[Tensor]:
         """Run a function once and return its outputs.
 
         FUNCTIONS: the outputs, or all tensors when none is marked. RELAX_VM: the return value, flattened.
         """
-        ...
 
     def reference(self) -> list[float]:
         """Repeat a fixed small workload on the candidates' processor; return the time of each repeat [s].
 
         A few milliseconds in all, see device_agents.measuring.reference. Nothing where there is no such work.
         """
-        ...
 
     def prepare_proof(self, order: ProofOrder) -> ProofParts:
         """Allocate the arguments of a function for a proof of its time, without loading its artifact.
@@ -56,7 +53,6 @@ class Runtime(Protocol):
         Raises:
             NotProvable: this runtime cannot prove times.
         """
-        ...
 
 
 class CandidateFailed(Exception):

@@ -41,7 +41,6 @@ class TimeRepeats(Protocol):
 
     def __call__(self, *, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
         """Return seconds per run, one entry per repeat."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

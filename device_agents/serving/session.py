@@ -71,8 +71,6 @@ class Session:
         self._pool = pool
         self._store = store
         self._workers = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
-        """Ticket that allows uploads of artifacts for this session."""
-
         self._reference_workers = WorkerSlot(self._start_reference_worker, self._check_live, device.note_killed)
         self._referee = Referee(device, self._workers, self._reference_workers)
         self._apart = WorkerSlot(self._start_worker, self._check_live, device.note_killed)

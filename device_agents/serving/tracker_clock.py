@@ -39,9 +39,7 @@ class TrackerClock:
         self._offset_sec: float | None = None
         self._is_restarted = True
         self.is_doubtful = False
-        """True if a message contradicts earlier ones. The old estimate serves until the tracker has answered again:
-        under it leases end too early, never too late.
-        """
+        """True if a message contradicts earlier ones. Until the next one, leases end too early, never too late."""
 
     def restart(self) -> None:
         """Start over with the next message, known to be recent; the old estimate serves until then."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from device_agents.machine import linux
-from device_agents.machine.files import read_text
+from fleet.base.machine import read_text
 
 logger = logging.getLogger(__name__)
 

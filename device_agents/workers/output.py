@@ -15,8 +15,7 @@ from fleet.base.text import sanitize_lines
 _TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
 _REST_SEC = 0.05
-"""Pause after a full read: a worker that writes without end fills its pipe and waits, instead of keeping the agent
-busy."""
+"""Pause after a full read, so that a worker that writes without end fills its pipe and does not keep the agent busy."""
 
 _MOST_CHUNKS = 256
 """A reader that falls behind by more loses the oldest."""

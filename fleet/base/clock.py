@@ -16,11 +16,9 @@ class Clock(Protocol):
 
     def now_sec(self) -> float:
         """Wall clock [s since 1970, UTC]."""
-        ...
 
     def monotonic_sec(self) -> float:
         """Monotonic clock [s]."""
-        ...
 
 
 class SystemClock:

@@ -71,31 +71,27 @@ def keys_of(cls: type) -> list[Key]:
 
 def data_dir() -> Path:
     """Return the folder for lasting files: $FLEET_DATA_DIR, else tvm-fleet in the XDG data directory."""
-    named = os.environ.get("FLEET_DATA_DIR")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "tvm-fleet"
+    return Path(os.environ.get("FLEET_DATA_DIR") or _xdg_dir("XDG_DATA_HOME", ".local/share"))
 
 
 def cache_dir() -> Path:
     """Return the folder for recreatable files: $FLEET_CACHE_DIR, else tvm-fleet in the XDG cache directory."""
-    named = os.environ.get("FLEET_CACHE_DIR")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm-fleet"
+    return Path(os.environ.get("FLEET_CACHE_DIR") or _xdg_dir("XDG_CACHE_HOME", ".cache"))
 
 
 def state_dir() -> Path:
     """Return the folder for state of this account on this machine: tvm-fleet in the XDG state folder."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tvm-fleet"
+    return _xdg_dir("XDG_STATE_HOME", ".local/state")
 
 
 def credentials_dir() -> Path:
     """Return the folder of this account's keys: $FLEET_CREDENTIALS_DIR, else in tvm-fleet of the XDG state folder."""
-    named = os.environ.get("FLEET_CREDENTIALS_DIR")
-    if named:
-        return Path(named)
-    return state_dir() / "credentials"
+    return Path(os.environ.get("FLEET_CREDENTIALS_DIR") or state_dir() / "credentials")
+
+
+def config_file() -> Path:
+    """Return the path of config.yaml: $FLEET_CONFIG, else in tvm-fleet of the XDG config folder. It need not exist."""
+    return Path(os.environ.get("FLEET_CONFIG") or _xdg_dir("XDG_CONFIG_HOME", ".config") / "config.yaml")
 
 
 def at_home(path: str | Path) -> Path:
@@ -157,6 +153,10 @@ def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
     known = sorted(known)
     close = nearest(word, known)
     return f"; did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def _xdg_dir(variable: str, default: str) -> Path:
+    return Path(os.environ.get(variable) or Path.home() / default) / "tvm-fleet"
 
 
 def _checked(value: object, hint: object, where: str) -> object:

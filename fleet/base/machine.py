@@ -14,7 +14,7 @@ from pathlib import Path
 
 def machine_fingerprint(root: Path = Path("/")) -> str:
     """Return a string that is the same for all processes of this machine since its boot, and nowhere else."""
-    identity = "".join(_read(root / name) for name in ("etc/machine-id", "proc/sys/kernel/random/boot_id"))
+    identity = "".join(read_text(root / name) for name in ("etc/machine-id", "proc/sys/kernel/random/boot_id"))
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
@@ -49,7 +49,8 @@ def architecture(machine: str | None = None, pointer_bytes: int | None = None) -
     return machine
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a whole file; empty when it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -18,10 +18,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
-from fleet.base.config import TRACKER_PORT, at_home, data_dir, did_you_mean, parse, read_yaml
+from fleet.base.config import TRACKER_PORT, at_home, config_file, data_dir, did_you_mean, parse, read_yaml
 from fleet.base.network import check_address
 from fleet.errors import ConfigError
 
@@ -76,14 +75,6 @@ _VARIABLES = {
 _FLAGS = {"tracker": "--tracker", "library": "--library", "selector": "--on", "format": "--format"}
 
 KEYS = tuple(_VARIABLES)
-
-
-def config_file() -> Path:
-    """Return the path of config.yaml: $FLEET_CONFIG, else in tvm-fleet of the XDG config folder. It need not exist."""
-    named = os.environ.get("FLEET_CONFIG")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tvm-fleet" / "config.yaml"
 
 
 def look_up(key: str, flag: str | None = None) -> Setting:

@@ -10,9 +10,7 @@ T = TypeVar("T")
 
 
 async def together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
-    """Run coroutines concurrently, by the names of their tasks; if one fails, cancel the others and raise its error
-    alone.
-    """
+    """Run coroutines concurrently, in tasks of these names. If one fails, cancel the others and raise its error."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part, name=name) for name, part in parts.items()]

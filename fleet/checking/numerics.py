@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 
 from fleet.client.arrays import numpy_dtype
 from fleet.domain.measuring import TensorSpec
+from fleet.runtime.agreement import absolute_errors
 
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _FACTOR = 16.0
@@ -225,7 +226,7 @@ def _compare_one(
     if output.shape != expected.shape or output.dtype != expected.dtype:
         text = f"output {index} is {output.dtype}{output.shape}, the reference {expected.dtype}{expected.shape}"
         return Mismatch(index=index, max_abs_error=math.inf, tolerance=0.0, text=text)
-    differences = _differences(output, expected)
+    differences = absolute_errors(output, expected)
     allowed = _tolerances(expected, terms, roundings)
     if are_codes and str(expected.dtype) in _CODES:
         is_few = int(np.count_nonzero(differences)) <= _FEW + _CLOSE_TO_MIDDLE * expected.size
@@ -241,15 +242,6 @@ def _compare_one(
         f"{expected.flat[worst]!s} (off by {error:.3g}, allowed {tolerance:.3g})"
     )
     return Mismatch(index=index, max_abs_error=error, tolerance=tolerance, text=text)
-
-
-def _differences(output: Array, expected: Array) -> NDArray[np.float64]:
-    """Return absolute differences: 0 where both are the same non-finite value, infinite where only one is finite."""
-    left, right = output.astype(np.float64), expected.astype(np.float64)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(left - right)
-    return np.where(same, 0.0, np.where(np.isnan(apart), math.inf, apart))
 
 
 def _tolerances(expected: Array, terms: int, roundings: int) -> NDArray[np.float64]:

@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.base.config import TRACKER_PORT, cache_dir, data_dir
+from fleet.base.config import TRACKER_PORT, cache_dir, config_file, data_dir
 from fleet.base.findings import Finding, State
-from fleet.base.settings import KEYS, config_file, look_up
+from fleet.base.settings import KEYS, look_up
 from fleet.base.version import installed_version
 from fleet.client.aio import connect
 from fleet.domain import tvm_versions

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fleet.base.settings import KEYS, Setting, config_file, look_up
+from fleet.base.config import config_file
+from fleet.base.settings import KEYS, Setting, look_up
 from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console
 

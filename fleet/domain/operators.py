@@ -167,9 +167,7 @@ def _convolution_of(
 
 
 def _makes(columns: int, channels: int, groups: int) -> bool:
-    """Tell whether weights with this many columns give this many channels: each group may be padded to whole
-    vectors.
-    """
+    """Tell whether this number of columns gives this many channels: groups may be padded to whole vectors."""
     wide, wanted = (count // groups for count in (columns, channels))
     is_padded = columns % groups == 0 and wide % _VECTOR == 0 and wanted < wide < wanted + _VECTORS
     return columns == channels or is_padded

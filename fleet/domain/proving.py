@@ -41,8 +41,7 @@ _TOLERANCE = 1.25
 
 _HARNESS_SHARE = 0.1
 _HARNESS_SEC = 0.4e-6
-"""Additional overhead of the harness per call when a kernel evicts its data from the L1 cache: a share of its overhead
-alone, and a constant [s]."""
+"""Overhead of the harness per call if a kernel evicts its data from the L1 cache: share of its overhead, and [s]."""
 
 _NOISE_SEC = 0.3e-3
 """Uncertainty of the agent's clock per row: one turn of the event loop and one wake-up of the worker [s]."""

@@ -40,9 +40,7 @@ class Claims:
 
 
 def new_nonce() -> str:
-    """Return a random text, unique to this start of a tracker. It is part of every token and lease name, and not
-    secret.
-    """
+    """Return a text unique to this start of a tracker. It is part of every token and lease name, and not secret."""
     return secrets.token_hex(6)
 
 

@@ -61,11 +61,9 @@ class JobEntry(Protocol):
 
     async def begin(self, beginning: Beginning) -> Begun:
         """Store the known facts; with several kinds of boards, once for each."""
-        ...
 
     def tell(self, progress: ProgressReport) -> None:
         """Store the job's progress. Blocks."""
-        ...
 
 
 class OwnEntry:

@@ -90,9 +90,7 @@ class DeviceLane:
             found.put_nowait(None)
 
     async def _measure_in_line(self, measure: Measure) -> Outcomes:
-        """Measure after the batch that is nearly finished. While candidates crash, none is sent after this one: it
-        may be the device's last.
-        """
+        """Measure after the batch that is nearly finished, unless candidates crash: it may be the device's last."""
         left = len(measure.trials)
         async with AsyncExitStack() as held:
             await held.enter_async_context(self._sending)

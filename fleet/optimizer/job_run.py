@@ -165,9 +165,7 @@ class JobRun:
             await asyncio.wait(beside)
 
     async def _follow(self, loop: TuningLoop) -> None:
-        """Search with the newest snapshot that this program can read, from the library or from the configured
-        address.
-        """
+        """Search with the newest snapshot that this program can read, from the library or the configured address."""
 
         def use(snapshot: ModelSnapshot) -> None:
             try:

@@ -94,9 +94,7 @@ def _program(candidate: Candidate) -> RecordProgram | None:
 
 
 def _provenance(effect: Store) -> dict[str, object]:
-    """Return the state of the device, the device time of the candidate, its origin, and why its timing stopped
-    early.
-    """
+    """Return the device's state, the candidate's device time and origin, and why its timing stopped early."""
     measurement, candidate = effect.measurement, effect.candidate
     origin = candidate.proposal.origin if candidate is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec

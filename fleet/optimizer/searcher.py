@@ -104,9 +104,7 @@ class Searcher:
             yield Found(effect.workload, found, searched.builder_sec)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
-        """Build candidates, all at once. Those of MetaSchedule's rules first: they compile several times as long,
-        and the one started last would delay the batch.
-        """
+        """Build candidates, all at once. MetaSchedule's come first: they compile several times as long."""
         ordered = sorted(effect.proposals, key=lambda one: not one.is_of_rules)
         building = [
             self._build(effect.workload, one.digest, one.trace_json, wants_features=one.features is None)

@@ -76,9 +76,7 @@ def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple
 
 
 def _is_alike(target_json: str, other_json: str) -> bool:
-    """Tell whether schedules for one target can suit another: the same kind, and for processors the same
-    instruction set.
-    """
+    """Tell whether schedules for one target can suit another: same kind, and on processors the same instruction set."""
     try:
         target, other = parse_target(target_json), parse_target(other_json)
         return target.kind == other.kind and (not target.is_processor or target.arch == other.arch)

@@ -32,9 +32,7 @@ _LOOK_SEC = 10.0
 
 _FEWEST_NEW = 64
 _SHARE_NEW = 0.1
-"""Growth of the number of samples from one training to the next, so that a library of any size is trained on a few
-dozen times.
-"""
+"""Growth of the number of samples between trainings, so that any library is trained on a few dozen times."""
 
 _MOST_SAMPLES = 50_000
 _TRAINING_TIMEOUT_SEC = 300.0
@@ -45,9 +43,7 @@ _AGAIN_SEC = 1.0
 """Interval of attempts to reach a library that is away."""
 
 Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
-"""Trains on samples, and compares with the snapshot in use, or with the packaged one. Runs in a worker, so it is a
-function of a module.
-"""
+"""Trains on samples, and compares with the snapshot in use or packaged. A module's function: it runs in a worker."""
 
 
 @dataclass(kw_only=True)

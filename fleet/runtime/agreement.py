@@ -53,7 +53,7 @@ def worst(found: Sequence[Agreement]) -> Agreement:
 
 def relative_errors(output: Array, wanted: Array) -> NDArray[np.float64]:
     """Return the error of each element as a share of (rms of wanted + |wanted|); 0 for equal zeros."""
-    errors, sizes = _errors(output, wanted), _sizes(wanted)
+    errors, sizes = absolute_errors(output, wanted), _sizes(wanted)
     return np.divide(errors, sizes, out=np.where(errors > 0, math.inf, 0.0), where=sizes > 0)
 
 
@@ -64,7 +64,7 @@ def _agree(index: int, output: Array, wanted: Array, tolerance: float) -> Agreem
         return Agreement(max_abs_error=math.inf, allowed=0.0, problem=problem)
     if not output.size:
         return Agreement(max_abs_error=0.0, allowed=0.0, problem="")
-    errors, allowed = _errors(output, wanted), tolerance * _sizes(wanted)
+    errors, allowed = absolute_errors(output, wanted), tolerance * _sizes(wanted)
     at = int(errors.argmax())
     wrong, problem = errors > allowed, ""
     if wrong.any():
@@ -78,7 +78,8 @@ def _agree(index: int, output: Array, wanted: Array, tolerance: float) -> Agreem
     return Agreement(max_abs_error=float(errors.flat[at]), allowed=float(allowed.flat[at]), problem=problem)
 
 
-def _errors(output: Array, wanted: Array) -> NDArray[np.float64]:
+def absolute_errors(output: Array, wanted: Array) -> NDArray[np.float64]:
+    """Return absolute differences: 0 where both are the same non-finite value, infinite where only one is finite."""
     left, right = output.astype(np.float64), wanted.astype(np.float64)
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     with np.errstate(invalid="ignore"):

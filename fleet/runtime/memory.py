@@ -31,7 +31,6 @@ class Staged(Protocol):
 
     def tensor_of(self, array: Array) -> tvm_ffi.Tensor:
         """Return an array in the form that the model takes."""
-        ...
 
 
 def check_types(types: Iterable[TensorType]) -> None:

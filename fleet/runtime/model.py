@@ -166,9 +166,7 @@ class LoadedModel:
         return InvalidRequest(f"{self.manifest.title} takes {taken}; {problem}")
 
     def _of_other_shapes(self, given: Sequence[Array]) -> InvalidRequest:
-        """Return an error that names the first input whose shape is in no set, else all inputs; and lists the
-        existing shapes.
-        """
+        """Return an error that names the first input with a shape in no set, else all inputs, and lists the shapes."""
         for index, (array, wanted) in enumerate(zip(given, self.manifest.inputs, strict=True)):
             known = list(dict.fromkeys(shapes[index] for shapes in self._staged))
             if array.shape not in known:

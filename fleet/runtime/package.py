@@ -37,8 +37,7 @@ MOST_MANIFEST_BYTES = 1024 * 1024
 """A model of 200 operators has a manifest of 60 kB. Parsed into Python objects, JSON grows up to 25-fold."""
 
 _MOST_RATIO = 100
-"""Maximum compression ratio. Archives are written uncompressed; only a zip bomb exceeds this even after recompression.
-"""
+"""Maximum compression ratio: only a zip bomb exceeds it. Our archives are uncompressed, but may be packed again."""
 
 
 class Package(Protocol):
@@ -48,11 +47,9 @@ class Package(Protocol):
 
     def open_file(self, name: str) -> IO[bytes]:
         """Open a file for reading. Raises KeyError or OSError when there is none."""
-        ...
 
     def library_file(self, name: str) -> contextlib.AbstractContextManager[Path]:
         """Provide a path to load the library from, valid within the context. Raises ArtifactRefused or OSError."""
-        ...
 
 
 class Folder:

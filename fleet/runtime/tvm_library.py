@@ -86,9 +86,7 @@ def _load(path: Path) -> None:
 
 
 def _load_backends(device_type: str) -> None:
-    """Call the entry points of other packages for TVM, as its import does; one of them has to provide the device's
-    runtime.
-    """
+    """Call other packages' entry points for TVM, as its import does; one has to provide the device's runtime."""
     import tvm_ffi
 
     for offer in importlib.metadata.entry_points(group="tvm.backends"):

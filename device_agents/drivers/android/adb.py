@@ -207,9 +207,7 @@ class PhoneList:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """List the phones whenever the server reports a change. The server's own reports are incomplete and may be
-        stale.
-        """
+        """List the phones whenever the server reports a change: its own reports may be incomplete or stale."""
         while True:
             try:
                 await self._hear()

@@ -16,8 +16,8 @@ import shutil
 import time
 from pathlib import Path
 
-from device_agents.machine.files import read_text
 from device_agents.machine.terminate import end
+from fleet.base.machine import read_text
 
 _REASONS = {0: "under-voltage", 1: "frequency-capped", 2: "throttled", 3: "soft-temperature-limit"}
 """Meaning of each bit."""

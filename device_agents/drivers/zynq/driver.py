@@ -28,8 +28,9 @@ from device_agents.drivers.zynq.fabric import ZynqFabric
 from device_agents.drivers.zynq.fpga import FpgaManager
 from device_agents.fabric.window import list_windows
 from device_agents.machine.device_tree import read_compatible
-from device_agents.machine.files import read_text, read_word
+from device_agents.machine.files import read_word
 from fleet.base.config import data_dir
+from fleet.base.machine import read_text
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.errors import ConfigError, DeviceError
 
@@ -93,9 +94,7 @@ class ZynqDriver(BoardDriver):
         await super().close()
 
     async def _settle(self) -> None:
-        """Wait for programming in progress, even if its client is gone: a kernel that accesses the fabric now would
-        hang the board.
-        """
+        """Wait for programming, also without its client: a kernel that accesses the fabric would hang the board."""
         if self.fabric is not None:
             await self.fabric.settle()
 
@@ -158,9 +157,7 @@ class ZynqDriver(BoardDriver):
         )
 
     def _reference_spec(self) -> WorkerSpec:
-        """Return the specification of a worker without the fabric: the kernel runs on the cores, and registers have one
-        user at a time.
-        """
+        """Specify a worker without the fabric: the kernel runs on the cores, and registers have one user at a time."""
         return super()._worker_spec()
 
     def _probe(self) -> Health:

@@ -38,9 +38,7 @@ class RoundWanted:
 
 @dataclass(frozen=True, slots=True)
 class AheadWanted:
-    """There is room for a search in parallel. Answered by Learn and Propose, or by nothing if all workloads have a
-    full backlog.
-    """
+    """There is room for a search in parallel. Answered by Learn and Propose; by nothing if all backlogs are full."""
 
     now_sec: float = 0.0
     """On the clock of the job's deadline."""
@@ -358,8 +356,7 @@ class CheckOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """To a device: prove the time of a checked schedule. Answered with Proven, or not at all if the device is lost or
-    the build fails."""
+    """To a device: prove a checked schedule. Answered with Proven, unless the device is lost or the build fails."""
 
     workload: str
     trace_json: str

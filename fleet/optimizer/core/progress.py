@@ -39,8 +39,7 @@ class WorkloadProgress:
     """Trials in this job."""
 
     trials_before: int = 0
-    """Trials in the library when the job started, for this device model, target and TVM version. Static schedules are
-    none."""
+    """Trials in the library at the job's start, for this device model, target and TVM version; not static schedules."""
 
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf

@@ -119,9 +119,7 @@ class Results:
 
 
 def counting(known: Measurement | None, newer: Measurement) -> Measurement:
-    """Return the result of a candidate that counts, by the rule of `Library.best`: the newer, unless it alone was
-    disturbed.
-    """
+    """Return the result that counts, by the rule of `Library.best`: the newer, unless it alone was disturbed."""
     if known is None or known.error is not None or known.disturbances:
         return newer
     return known if newer.error is None and newer.disturbances else newer

@@ -36,9 +36,7 @@ _BEND = 0.2
 
 
 def from_predictions(log_secs: LogSecs, futures: int, rng: np.random.Generator) -> Futures:
-    """Sample from an ensemble's predictions: one common error for each row, and the members' differences for each
-    candidate.
-    """
+    """Sample from an ensemble's predictions: one error common to a row, and each candidate's differences of members."""
     shared = log_secs.mean(axis=1, keepdims=True) - log_secs.mean()
     own_error = (log_secs - shared).std(axis=0)
     members = rng.integers(len(log_secs), size=futures)

@@ -137,9 +137,7 @@ def _share_of_job(state: WorkloadState, latency_sec: float) -> float:
 
 
 def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, *, left_sec: float) -> ProposedBatch:
-    """Return a batch of an unmeasured workload: as large as allowed for exploration, unless it would be measured
-    after the deadline.
-    """
+    """Return a batch of an unmeasured workload: as large as exploration allows, or none if it would end too late."""
     count = min(state.max_batch, state.trials_left)
     if price_of(state, device, count).total_sec > left_sec:
         count = min(state.least_batch, count)

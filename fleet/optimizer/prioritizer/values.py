@@ -122,8 +122,7 @@ class ProposedBatch:
     device_model: str
     count: int
     expected_share: float
-    """Share of the workload's time that this batch is expected to gain, before trust, as in `Outcome`. 0: not
-    known."""
+    """Share of the workload's time that this batch should gain, before trust, as in `Outcome`. 0: not known."""
 
     reason: Reason
 

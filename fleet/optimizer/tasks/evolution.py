@@ -115,9 +115,7 @@ class Evolution:
         return [(candidate.sch, known.get(program_hash(candidate.sch))) for candidate in candidates]
 
     def _database(self) -> Database:
-        """Return a database with the best few records that this search can mutate: it replays all records that it
-        gets.
-        """
+        """Return a database with the best few records that this search can mutate. The search replays all of them."""
         from tvm.s_tir import meta_schedule as ms
 
         database = ms.database.MemoryDatabase()

@@ -70,8 +70,7 @@ class ProposeTask:
     """Data of the shared model on this hardware counts."""
 
     records: tuple[Observation, ...] = ()
-    """Measured candidates of the workload, the newest last. Together with the shared model, those with features predict
-    proposals."""
+    """The workload's measured candidates, the newest last. Those with features help the shared model to predict."""
 
     model: bytes | None = None
     """Model from `learn` on the job's own records; None: there are too few, or the shared model scores."""
@@ -148,9 +147,7 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
 
 
 def evolve(task: ProposeTask, fresh: SearchRound) -> list[Proposal]:
-    """Return the next candidates of the workload's own space and of MetaSchedule's evolution, followed by those for
-    later.
-    """
+    """Return the next candidates, of the workload's own space and of MetaSchedule's evolution, then those for later."""
     state = fresh.workload
     elsewhere = _from_elsewhere(task, state, fresh)
     own = _from_own_space(task, state, fresh)
@@ -187,9 +184,7 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
-    """Return untried schedules of the workload's own space, in order: more than wanted if a model chooses among
-    them.
-    """
+    """Return untried schedules of the workload's own space, in order; more than wanted if a model chooses."""
     pool = max(_CHOSEN_FROM * task.count, task.count + task.ahead)
     return list(itertools.islice(fresh.of(state.own_space()), pool if _chooses(task) else task.count))
 
@@ -256,9 +251,7 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]
 
 
 def _best_first(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Return proposals, best first. Without scores they are already in order: that of the own space, or the
-    search's.
-    """
+    """Return proposals, best first. Without scores they keep the order of the own space or the search."""
     if any(math.isnan(proposal.predicted) for proposal in proposals):
         return list(proposals)
     return sorted(proposals, key=lambda proposal: -proposal.predicted)

@@ -31,9 +31,7 @@ class Trained:
 
     snapshot: NewSnapshot
     is_not_worse: bool
-    """True if it is not worse than the snapshot in use, on workloads that neither has seen; False if there are too
-    few to tell.
-    """
+    """True if it is not worse than the snapshot in use, on workloads new to both; False if these are too few."""
 
 
 def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
