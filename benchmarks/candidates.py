@@ -16,8 +16,8 @@ from fleet.cost_model.scoring import Ranker
 from fleet.errors import BuildError
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
-from fleet.workloads.traces import trace_json
 
 _TIMEOUT_SEC = 600.0
 
@@ -74,13 +74,12 @@ class _Builders:
 def sampled(mod_json: str, target: Target, count: int, seed: int) -> list[str]:
     """Return traces of MetaSchedule's own space, at random."""
     evolution = Evolution(
-        mod_json=mod_json,
-        target=target,
-        times=(),
+        state=SearchState(mod_json, target),
+        parents=(),
         ranker=Ranker(None, None, records=0),
         population=max(2, count),
         generations=1,
         most=count,
         seed=seed,
     )
-    return [trace_json(schedule) for schedule, _ in evolution.run()]
+    return [found.trace_json for found in evolution.run()]

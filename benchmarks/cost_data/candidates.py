@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.origin import has_decisions
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.tasks.evolution import Evolution
-from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.optimizer.tasks.search_state import SearchState
 
 _FIRST_OWN = 8
 """Of its own space the first ones, which tuning tries first, and then any."""
@@ -66,16 +68,16 @@ def searched_candidates(task: CandidateTask) -> list[Candidate]:
     found: list[Candidate] = []
     for run in range(runs):
         wanted = (task.count - len(found)) // (runs - run)
-        made = itertools.starmap(state.make_by_rules, _evolution(task, wanted, run).run())
-        found += _new(made, source, seen, wanted)
+        found += _new(_evolution(task, state, wanted, run).run(), source, seen, wanted)
     return found
 
 
-def _evolution(task: CandidateTask, wanted: int, run: int) -> Evolution:
+def _evolution(task: CandidateTask, state: SearchState, wanted: int, run: int) -> Evolution:
     return Evolution(
-        mod_json=task.mod_json,
-        target=task.target,
-        times=[(trace, sec) for trace, sec in task.times if has_decisions(trace)],
+        state=state,
+        parents=[
+            Observation(workload="", trace_json=trace, run_sec=sec) for trace, sec in task.times if has_decisions(trace)
+        ],
         ranker=Ranker(None, task.model, records=len(task.times)),
         population=max(32, math.ceil(1.2 * wanted)),
         generations=2 if task.model else 1,
@@ -84,7 +86,7 @@ def _evolution(task: CandidateTask, wanted: int, run: int) -> Evolution:
     )
 
 
-def _new(made: Iterator[Made] | Sequence[Made], source: str, seen: set[int | None], most: int) -> Iterator[Candidate]:
+def _new(made: Sequence[Proposal], source: str, seen: set[int | None], most: int) -> Iterator[Candidate]:
     for one in made:
         if most <= 0:
             return

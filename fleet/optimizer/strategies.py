@@ -57,13 +57,13 @@ def _search_randomly(task: ProposeTask, state: SearchRound) -> list[Proposal]:
     from fleet.optimizer.tasks.propose import blind_rules
     from fleet.optimizer.tasks.searches import search_randomly
 
-    return state.describe(search_randomly(state.workload, state, state.count, blind_rules(task)))
+    return state.describe(search_randomly(state.workload, state, state.count, blind_rules(task, state.workload)))
 
 
 def _replay(task: ProposeTask, state: SearchRound) -> list[Proposal]:
     from fleet.optimizer.tasks.searches import replay_traces
 
-    return state.describe(replay_traces(task.mod_json, task.replayed, state.workload, state, state.count))
+    return state.describe(replay_traces(task.replayed, state.workload, state, state.count))
 
 
 _EVOLUTIONARY = Strategy(

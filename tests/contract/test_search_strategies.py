@@ -15,9 +15,10 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.trace_check import check_trace
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.strategies import BUILT_IN, strategy_of
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
@@ -44,13 +45,13 @@ def product() -> Workload:
 
 
 @pytest.fixture(scope="module")
-def own(product: Workload) -> list[Made]:
+def own(product: Workload) -> list[Proposal]:
     """The first schedules of its own space."""
     return list(itertools.islice(SearchState(product.mod_json, HOST).own_space(), 6 * COUNT))
 
 
 @pytest.fixture(params=[*BUILT_IN, "spread"])
-def task(request: pytest.FixtureRequest, product: Workload, own: list[Made]) -> ProposeTask:
+def task(request: pytest.FixtureRequest, product: Workload, own: list[Proposal]) -> ProposeTask:
     return ProposeTask(
         mod_json=product.mod_json,
         target=HOST,
@@ -64,7 +65,7 @@ def task(request: pytest.FixtureRequest, product: Workload, own: list[Made]) -> 
 
 
 @pytest.fixture
-def later(task: ProposeTask, own: list[Made]) -> ProposeTask:
+def later(task: ProposeTask, own: list[Proposal]) -> ProposeTask:
     """The same workload after one measured batch, with another under way."""
     records = tuple(
         Observation(workload="w", trace_json=made.trace_json, run_sec=1e-3 * (1 + place), program=made.program)
@@ -112,7 +113,7 @@ def test_each_proposal_replays_and_may_be_a_record(task: ProposeTask) -> None:
         replay(module_of(task.mod_json), proposal.trace_json)
 
 
-def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Workload, own: list[Made]) -> None:
+def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Workload, own: list[Proposal]) -> None:
     """The example behaves as described on its page."""
     fastest = Observation(workload="w", trace_json=own[10].trace_json, run_sec=1e-3, program=own[10].program)
     task = ProposeTask(mod_json=product.mod_json, target=HOST, count=COUNT, strategy="spread", records=(fastest,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.optimizer.tasks.transfer import Misfit, adapted, fitted_tiles
 from fleet.spaces.likeness import choice_of
 from fleet.spaces.space import space_of, static_schedule
@@ -32,6 +34,9 @@ from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import module_of, workload_of
 from tests.unit.quick_compile import compile_quickly
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
 
 TARGET = host_target()
 HERE = RecordScope(target_json=TARGET.json, device_model="this board", tvm_version="1")
@@ -63,22 +68,28 @@ def seed(workload: Workload, trace: str) -> Seed:
     return Seed(mod_json=workload.mod_json, trace_json=trace, origin=Origin.of_trace(trace))
 
 
+def only_adapted(workload: Workload, seed: Seed) -> Schedule:
+    """Return the schedule that a seed becomes for a workload."""
+    [found] = adapted(SearchState(workload.mod_json, TARGET), [seed])
+    assert found.schedule is not None
+    return found.schedule
+
+
 @pytest.fixture(scope="module")
 def neighbour() -> tuple[Workload, str]:
     """A workload, and a schedule of it with decisions."""
     load_intrinsics(TARGET)
     workload = row_sums(64, 48)
     found = Evolution(
-        mod_json=workload.mod_json,
-        target=TARGET,
-        times=(),
+        state=SearchState(workload.mod_json, TARGET),
+        parents=(),
         ranker=Ranker(None, None, records=0),
         population=8,
         generations=1,
         most=4,
         seed=1,
     ).run()
-    return workload, next(trace for schedule, _ in found if has_decisions(trace := trace_json(schedule)))
+    return workload, next(one.trace_json for one in found if has_decisions(one.trace_json))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +130,7 @@ def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, s
     workload, trace = neighbour
     wider = row_sums(96, 80)
 
-    [(schedule, _)] = adapted(wider.mod_json, TARGET, [seed(workload, trace)])
+    schedule = only_adapted(wider, seed(workload, trace))
 
     assert "EnterPostproc" in trace_json(schedule)
     assert [schedule.mod["main"].params[0].name] == ["x"]
@@ -132,7 +143,7 @@ def test_traces_that_do_not_fit_are_skipped(neighbour: tuple[Workload, str]) -> 
     seeds = [seed(workload, text) for text in (trace, *broken)]
     left_out: Counter[Misfit] = Counter()
 
-    assert [] == list(adapted(matmul(32).mod_json, TARGET, seeds, left_out))
+    assert [] == list(adapted(SearchState(matmul(32).mod_json, TARGET), seeds, left_out))
     assert {Misfit.REFUSED: 1, Misfit.BROKEN: len(broken)} == left_out
 
 
@@ -152,7 +163,7 @@ def test_a_neighbours_tile_is_one_of_the_own_space() -> None:
     )
     [made] = there.schedules_at([place])
 
-    [(schedule, _)] = adapted(ours.mod_json, TARGET, [seed(origin, trace_json(made))])
+    schedule = only_adapted(ours, seed(origin, trace_json(made)))
 
     chosen = choice_of(here, schedule)
     assert isinstance(chosen, Tile)
@@ -173,7 +184,7 @@ def test_a_schedule_of_a_space_without_knobs_is_replayed_as_it_is() -> None:
     made = static_schedule(module_of(origin.mod_json), TARGET)
     assert made is not None
 
-    [(schedule, _)] = adapted(ours.mod_json, TARGET, [seed(origin, trace_json(made))])
+    schedule = only_adapted(ours, seed(origin, trace_json(made)))
 
     renamed = trace_json(made).replace("sum_64", "sum_96")
     tvm.ir.assert_structural_equal(replay(module_of(ours.mod_json), renamed).mod, schedule.mod)
@@ -202,8 +213,8 @@ def test_a_first_batch_begins_with_the_best_of_similar_workloads(
             mod_json=wider.mod_json, target=TARGET, seeds=progress.seeds, count=4, population=8, generations=1
         )
 
-    fitted = trace_json(next(iter(adapted(wider.mod_json, TARGET, progress.seeds)))[0])
-    assert fitted == propose(task)[0].trace_json
+    fitted = next(adapted(SearchState(wider.mod_json, TARGET), progress.seeds))
+    assert fitted.trace_json == propose(task)[0].trace_json
 
 
 def test_neighbours_have_the_same_operators_and_the_nearest_shapes() -> None:

@@ -17,7 +17,7 @@ from cross.targets.target import host_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program, program_in
 from fleet.cost_model.job_trees import JobTrees, learn
-from fleet.cost_model.observation import Observation
+from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
@@ -29,9 +29,9 @@ from fleet.optimizer.tasks import propose as proposing
 from fleet.optimizer.tasks.evolution import Evolution, blind_population
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.recall import recall_programs
-from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
-from fleet.workloads.traces import replay, trace_json
+from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of, workload_of
 
 TARGET = host_target()
@@ -79,9 +79,8 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
     import tvm
 
     evolution = Evolution(
-        mod_json=workload.mod_json,
-        target=TARGET,
-        times=(),
+        state=SearchState(workload.mod_json, TARGET),
+        parents=(),
         ranker=Ranker(None, None, records=0),
         population=16,
         generations=1,
@@ -91,24 +90,28 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
     found = evolution.run()
 
     assert len(found) >= COUNT
-    for schedule, _ in found:
-        replayed = replay(module_of(workload.mod_json), trace_json(schedule))
-        tvm.ir.assert_structural_equal(schedule.mod, replayed.mod)
-        assert "EnterPostproc" in trace_json(schedule)
-        assert has_decisions(trace_json(schedule))
+    for one in found:
+        assert one.schedule is not None
+        replayed = replay(module_of(workload.mod_json), one.trace_json)
+        tvm.ir.assert_structural_equal(one.schedule.mod, replayed.mod)
+        assert "EnterPostproc" in one.trace_json
+        assert has_decisions(one.trace_json)
 
 
 @pytest.mark.slow
 def test_a_workers_cache_does_not_change_proposals(workload: Workload) -> None:
     """A new worker proposes the same, from the own space and from MetaSchedule's rules."""
     kept = SearchState(workload.mod_json, TARGET)
-    own = list(itertools.islice(kept.own_space(), 24))
-    rows = kept.features_of(own, threads=1)
+    own = kept.with_features(list(itertools.islice(kept.own_space(), 24)), threads=1)
     records = [
         Observation(
-            workload="w", trace_json=each.trace_json, origin=each.origin, run_sec=1e-3 + 1e-5 * n, features=features
+            workload="w",
+            trace_json=each.trace_json,
+            origin=each.origin,
+            run_sec=1e-3 + 1e-5 * n,
+            features=NO_FEATURES if each.features is None else each.features,
         )
-        for n, (each, features) in enumerate(zip(own, rows, strict=True))
+        for n, each in enumerate(own)
     ]
     task = ProposeTask(
         mod_json=workload.mod_json,
@@ -123,7 +126,7 @@ def test_a_workers_cache_does_not_change_proposals(workload: Workload) -> None:
     anew, again = propose(task, SearchState(workload.mod_json, TARGET)), propose(task, kept)
 
     assert anew == again
-    assert next(kept.own_space()) is own[0]
+    assert next(kept.own_space()).features is own[0].features is not None
     assert 2 == sum(has_decisions(each.trace_json) for each in again[:8])
     assert all(has_decisions(each.trace_json) == (each.origin == Origin(source=Source.RULES)) for each in again)
     assert all(each.origin is not None and each.origin.knobs for each in again if not has_decisions(each.trace_json))
@@ -162,7 +165,7 @@ def test_records_with_a_known_hash_are_not_replayed(workload: Workload, proposal
 class Ruled(SearchState):
     """A state without an own space: all candidates come from MetaSchedule's rules."""
 
-    def own_space(self) -> Iterator[Made]:
+    def own_space(self) -> Iterator[Proposal]:
         return iter(())
 
 

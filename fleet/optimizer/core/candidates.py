@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+
     from fleet.building.built_candidate import BuiltCandidate
     from fleet.cost_model.observation import Features
     from fleet.domain.measuring import Measurement
@@ -34,6 +36,12 @@ class Proposal:
     """Digest of the trace, see `trace_digest`."""
 
     origin: Origin | None = None
+    program: int | None = None
+    """Hash of the scheduled program, which two traces can make; None: not known."""
+
+    schedule: Schedule | None = field(default=None, compare=False, repr=False)
+    """Applied; only in the search's process, and there only until the features are known."""
+
     predicted: float = math.nan
     """Score by the model, higher is better; nan without a model."""
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cross.targets.target import Target, make_target
+from cross.targets.target import make_target
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
-from fleet.cost_model.observation import Features
+from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.scoring import Ranker
+from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.spaces.recurrent import is_recurrence
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of
@@ -60,10 +62,11 @@ def blind_population(population: int, most: int) -> int:
 class Evolution:
     """One run of the search."""
 
-    mod_json: str
-    target: Target
-    times: Sequence[tuple[str, float]]
-    """Traces of these rules that may be parents, with their times [s]; infinite for failures."""
+    state: SearchState
+    """The workload and its target."""
+
+    parents: Sequence[Observation]
+    """Measured candidates of these rules."""
 
     ranker: Ranker
     """Cost model that scores; a blind one scores at random."""
@@ -77,14 +80,14 @@ class Evolution:
     threads: int = 1
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
 
-    def run(self) -> list[tuple[Schedule, Features | None]]:
-        """Return schedules with their features (None if not computed), the best predicted first, random ones last.
+    def run(self) -> list[Proposal]:
+        """Return candidates, with features if the ranker needed them; the best predicted first, random ones last.
 
         Empty for recurrent layers: the rules fail on a loop over several stages.
         """
         from tvm.s_tir import meta_schedule as ms
 
-        if is_recurrence(module_of(self.mod_json)):
+        if is_recurrence(module_of(self.state.mod_json)):
             return []
         known: dict[int, Features] = {}
         strategy = ms.search_strategy.EvolutionarySearch(
@@ -96,8 +99,8 @@ class Evolution:
             max_fail_count=math.ceil(_MOST_REFUSED / self.population),
         )
         context = ms.TuneContext(
-            module_of(self.mod_json),
-            target=make_target(self.target),
+            module_of(self.state.mod_json),
+            target=make_target(self.state.target),
             space_generator="post-order-apply",
             search_strategy=strategy,
             rand_state=1 + self.seed % _MAX_SEED,
@@ -112,16 +115,17 @@ class Evolution:
         )
         candidates = context.generate_measure_candidates() or []
         context.post_tuning()
-        return [(candidate.sch, known.get(program_hash(candidate.sch))) for candidate in candidates]
+        schedules = [candidate.sch for candidate in candidates]
+        return [self.state.make_by_rules(schedule, known.get(program_hash(schedule))) for schedule in schedules]
 
     def _database(self) -> Database:
         """Return a database with the best few records that this search can mutate. The search replays all of them."""
         from tvm.s_tir import meta_schedule as ms
 
         database = ms.database.MemoryDatabase()
-        workload = database.commit_workload(module_of(self.mod_json))
-        target = json.loads(str(make_target(self.target)))
-        able = [(sec, trace) for trace, sec in self.times if math.isfinite(sec)]
+        workload = database.commit_workload(module_of(self.state.mod_json))
+        target = json.loads(str(make_target(self.state.target)))
+        able = [(one.run_sec, one.trace_json) for one in self.parents if math.isfinite(one.run_sec)]
         for sec, trace in sorted(able)[: max(1, math.ceil(_PARENTS * self.population))]:
             database.commit_tuning_record(tuning_record(trace, [sec], target, workload))
         return database
@@ -162,6 +166,6 @@ class Evolution:
         programs = [program_hash(schedule) for schedule in schedules]
         new = {program: sch for program, sch in zip(programs, schedules, strict=True) if program not in known}
         if new:
-            found = extract_features(self.mod_json, self.target, list(new.values()), threads=self.threads)
+            found = extract_features(self.state.mod_json, self.state.target, list(new.values()), threads=self.threads)
             known.update(zip(new, found, strict=True))
         return [known[program] for program in programs]

@@ -30,9 +30,9 @@ from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.search_terms import Seed
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population
-from fleet.optimizer.tasks.predict_candidates import LogSecs, expected_of
+from fleet.optimizer.tasks.predict_candidates import expected_of
 from fleet.optimizer.tasks.search_round import SearchRound
-from fleet.optimizer.tasks.search_state import Made, SearchState, state_of
+from fleet.optimizer.tasks.search_state import SearchState, state_of
 from fleet.optimizer.tasks.transfer import Misfit, adapted
 
 logger = logging.getLogger(__name__)
@@ -128,8 +128,12 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     """
     load_intrinsics(task.target)
     state = state or state_of(task.mod_json, task.target)
-    if task.is_static:
-        return [_proposal(static, math.nan) for static in itertools.islice(state.own_space(), 1)]
+    found = list(itertools.islice(state.own_space(), 1)) if task.is_static else _searched_for(task, state)
+    return [replace(one, schedule=None) for one in found]  # a schedule cannot leave the process
+
+
+def _searched_for(task: ProposeTask, state: SearchState) -> list[Proposal]:
+    """Run the strategy."""
     programs = {
         record.trace_json: state.program_of(record.trace_json) if record.program is None else record.program
         for record in task.records
@@ -164,26 +168,24 @@ def evolve(task: ProposeTask, fresh: SearchRound) -> list[Proposal]:
     return _best_first(first) + _best_first(later[: task.ahead])
 
 
-def blind_rules(task: ProposeTask) -> Evolution:
+def blind_rules(task: ProposeTask, state: SearchState) -> Evolution:
     """Return MetaSchedule's search without records and scores."""
-    return replace(_rules(task, task.count, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
+    return replace(_rules(task, state, task.count, is_alone=False), parents=(), ranker=Ranker(None, None, records=0))
 
 
-def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
+def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Proposal]:
     """Return the best schedules from elsewhere that fit, for the first batch."""
     if len(task.records) >= task.count:
         return []
     left_out: Counter[Misfit] = Counter()
-    fitting = adapted(task.mod_json, task.target, task.seeds, left_out)
-    found = list(
-        itertools.islice(fresh.of(itertools.starmap(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE))
-    )
+    fitting = adapted(state, task.seeds, left_out)
+    found = list(itertools.islice(fresh.of(fitting), math.ceil(task.count * _FROM_ELSEWHERE)))
     if left_out:
         logger.info("schedules from elsewhere left out", extra={"reasons": {**left_out}})
     return found
 
 
-def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Made]:
+def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Proposal]:
     """Return untried schedules of the workload's own space, in order; more than wanted if a model chooses."""
     pool = max(_CHOSEN_FROM * task.count, task.count + task.ahead)
     return list(itertools.islice(fresh.of(state.own_space()), pool if _chooses(task) else task.count))
@@ -201,26 +203,25 @@ def _share_of_rules(task: ProposeTask) -> int:
     return math.ceil(task.count / _RULES_PART) if is_their_turn else 0
 
 
-def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: int) -> list[Made]:
+def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: int) -> list[Proposal]:
     """Return new candidates of MetaSchedule's search, with occasional random ones, followed by more for later."""
-    found = _rules(task, count, is_alone=next(state.own_space(), None) is None).run()
+    found = _rules(task, state, count, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
     explored = sum(chance.random() < EXPLORED for _ in range(count))
-    best = list(itertools.islice(fresh.of(itertools.starmap(state.make_by_rules, found)), count - explored))
-    best += itertools.islice(fresh.of(itertools.starmap(state.make_by_rules, reversed(found))), explored)
-    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make_by_rules, found)), task.ahead))
+    best = list(itertools.islice(fresh.of(found), count - explored))
+    best += itertools.islice(fresh.of(reversed(found)), explored)
+    return best + list(itertools.islice(fresh.of(found), task.ahead))
 
 
-def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
+def _rules(task: ProposeTask, state: SearchState, wanted: int, *, is_alone: bool) -> Evolution:
     """Return MetaSchedule's search: a smaller one beside an own space, and a random one without a model."""
     ranker = _ranker(task)
     most = task.count + task.ahead + len(task.records) + len(task.known)  # it may return all known ones again
     beside = _BESIDE_OWN * min(1.0, 2 * wanted / task.count)
     population = task.population if is_alone else math.ceil(task.population * beside)
     return Evolution(
-        mod_json=task.mod_json,
-        target=task.target,
-        times=[(record.trace_json, record.run_sec) for record in task.records if record.is_of_rules],
+        state=state,
+        parents=[record for record in task.records if record.is_of_rules],
         ranker=ranker,
         population=blind_population(population, most) if ranker.is_blind else population,
         generations=task.generations if is_alone and not ranker.is_blind else 1,
@@ -230,10 +231,10 @@ def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
     )
 
 
-def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -> list[Proposal]:
-    """Return proposals with their predictions; their scores are nan, unless a model chooses."""
+def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Proposal]) -> list[Proposal]:
+    """Return candidates with their predictions; their scores are nan, unless a model chooses."""
     if _is_guided(task):
-        state.features_of(candidates, threads=task.threads)
+        candidates = state.with_features(candidates, threads=task.threads)
     expected = expected_of(
         [candidate.features for candidate in candidates],
         _shared(task),
@@ -246,8 +247,11 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]
     if _is_guided(task) and any(log_secs is not None for log_secs in expected):
         scores = [-math.inf if log_secs is None else -float(log_secs.mean()) for log_secs in expected]
     elif _is_guided(task) and candidates:
-        scores = _ranker(task).score(state.features_of(candidates, threads=task.threads)).tolist()
-    return [_proposal(*each) for each in zip(candidates, scores, expected, strict=True)]
+        scores = _ranker(task).score([one.features for one in candidates if one.features is not None]).tolist()
+    return [
+        replace(one, predicted=score, log_secs=log_secs)
+        for one, score, log_secs in zip(candidates, scores, expected, strict=True)
+    ]
 
 
 def _best_first(proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -284,15 +288,4 @@ def _ranker(task: ProposeTask) -> Ranker:
         device_model=task.device_model,
         instruction_set=task.target.instruction_set,
         measured=task.records if _is_guided(task) else (),
-    )
-
-
-def _proposal(candidate: Made, score: float, log_secs: LogSecs | None = None) -> Proposal:
-    return Proposal(
-        trace_json=candidate.trace_json,
-        digest=candidate.digest,
-        predicted=score,
-        origin=candidate.origin,
-        features=candidate.features,
-        log_secs=log_secs,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fleet.optimizer.core.candidates import Proposal
-from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.optimizer.tasks.search_state import SearchState
 
 
 class SearchRound:
@@ -18,7 +18,7 @@ class SearchRound:
         count: int,
         programs: set[int | None],
         digests: frozenset[str],
-        describe: Callable[[Sequence[Made]], list[Proposal]],
+        describe: Callable[[Sequence[Proposal]], list[Proposal]],
     ) -> None:
         """Begin a round.
 
@@ -33,16 +33,16 @@ class SearchRound:
         """Candidates wanted."""
 
         self.describe = describe
-        """Returns candidates as proposals, with the times that the cost model expects."""
+        """Returns candidates with the times that the cost model expects."""
 
         self._programs = programs
         self._digests = digests
 
-    def untried(self) -> Iterator[Made]:
+    def untried(self) -> Iterator[Proposal]:
         """Yield the new schedules of the workload's own space in its order. Each takes about 10 ms to make."""
         return self.of(self.workload.own_space())
 
-    def of(self, candidates: Iterable[Made]) -> Iterator[Made]:
+    def of(self, candidates: Iterable[Proposal]) -> Iterator[Proposal]:
         """Yield each new candidate. Two traces can make one program, so programs are compared."""
         for candidate in candidates:
             if candidate.program not in self._programs and candidate.digest not in self._digests:

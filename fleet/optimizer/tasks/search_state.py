@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cross.targets.target import Target
@@ -22,6 +23,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.origin import Origin, Source
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.tasks.fast_schedule_calls import unchecked_arguments
 from fleet.spaces.design_space import Space, choice_text
 from fleet.spaces.space import space_of
@@ -35,62 +37,43 @@ _MOST_STATES = 64
 """Workloads that a process keeps; the state of one with a hundred candidates takes 1 MB."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Made:
-    """A candidate with its applied schedule."""
-
-    trace_json: str
-    digest: str
-    """Digest of the trace."""
-
-    program: int
-    """Hash of the scheduled program: two traces can make one program."""
-
-    schedule: Schedule | None
-    """None once it has features, which is all that it was kept for."""
-
-    origin: Origin
-    features: Features | None = None
-
-
 class SearchState:
     """One workload on one target."""
 
     def __init__(self, mod_json: str, target: Target) -> None:
-        self._mod_json = mod_json
-        self._target = target
-        self._own: list[Made] = []
+        self.mod_json = mod_json
+        self.target = target
+        self._own: list[Proposal] = []
         self._programs: dict[bytes, int | None] = {}
-        self._rest = _with_origins(space_of(module_of(mod_json), target))
+        self._rest = self._applied(space_of(module_of(mod_json), target))
 
-    def own_space(self) -> Iterator[Made]:
+    def own_space(self) -> Iterator[Proposal]:
         """Yield the workload's own space in order, lazily.
 
         Raises:
             InvalidRequest: a schedule has a step that is not on the allowlist, or an installed rule fails.
         """
-        yield from self._own
-        while True:
-            with unchecked_arguments():
-                found = next(self._rest, None)
-            if found is None:
-                return
-            made = self.make(*found)
-            check_trace(made.trace_json)  # rules of other packages may use steps that are forbidden in records
-            self._own.append(made)
-            yield self._own[-1]
+        for place in itertools.count():
+            if place == len(self._own):
+                with unchecked_arguments():
+                    made = next(self._rest, None)
+                if made is None:
+                    return
+                check_trace(made.trace_json)  # rules of other packages may use steps that are forbidden in records
+                self._own.append(made)
+            yield self._own[place]
 
-    def make_by_rules(self, schedule: Schedule, features: Features | None = None) -> Made:
+    def make_by_rules(self, schedule: Schedule, features: Features | None = None) -> Proposal:
         """Describe a schedule made by MetaSchedule's rules."""
         source = Source.RULES if schedule.trace.decisions else Source.STEPS
         return self.make(schedule, Origin(source=source), features)
 
-    def make(self, schedule: Schedule, origin: Origin, features: Features | None = None) -> Made:
+    def make(self, schedule: Schedule, origin: Origin, features: Features | None = None) -> Proposal:
         """Describe an applied schedule."""
         trace, program = trace_json(schedule), program_hash(schedule)
         self._programs[_key(trace)] = program
         kept = schedule if features is None else None
-        return Made(
+        return Proposal(
             trace_json=trace,
             digest=trace_digest(trace),
             program=program,
@@ -104,26 +87,31 @@ class SearchState:
         key = _key(trace)
         if key not in self._programs:
             with contextlib.suppress(InvalidRequest):
-                self._programs[key] = program_hash(replay(module_of(self._mod_json), trace))
+                self._programs[key] = program_hash(replay(module_of(self.mod_json), trace))
         return self._programs.setdefault(key, None)
 
-    def features_of(self, candidates: Sequence[Made], *, threads: int) -> list[Features]:
-        """Return the features of candidates, each computed once."""
-        new = [candidate for candidate in candidates if candidate.schedule is not None]
-        applied = [candidate.schedule for candidate in new if candidate.schedule is not None]
-        found = extract_features(self._mod_json, self._target, applied, threads=threads) if applied else []
-        for candidate, features in zip(new, found, strict=True):
-            candidate.features, candidate.schedule = features, None
-        return [candidate.features for candidate in candidates if candidate.features is not None]
+    def with_features(self, candidates: Sequence[Proposal], *, threads: int) -> list[Proposal]:
+        """Return candidates with their features. Those of the own space are computed once."""
+        applied = {one.digest: one.schedule for one in candidates if one.schedule is not None}
+        if not applied:
+            return list(candidates)
+        found = extract_features(self.mod_json, self.target, list(applied.values()), threads=threads)
+        features = dict(zip(applied, found, strict=True))
 
+        def with_its_own(one: Proposal) -> Proposal:
+            return replace(one, features=features[one.digest], schedule=None) if one.digest in features else one
 
-def _with_origins(space: Space | None) -> Iterator[tuple[Schedule, Origin]]:
-    """Yield the schedules of a space in its order."""
-    if space is None or space.is_baseline:
-        return
-    made = space.schedules_at(range(len(space.choices)))
-    for schedule, choice in zip(made, space.choices or (None,), strict=False):
-        yield schedule, Origin(source=Source.SPACE, knobs=choice_text(choice) if choice is not None else "")
+        self._own = list(map(with_its_own, self._own))
+        return list(map(with_its_own, candidates))
+
+    def _applied(self, space: Space | None) -> Iterator[Proposal]:
+        """Yield the schedules of a space in its order."""
+        if space is None or space.is_baseline:
+            return
+        made = space.schedules_at(range(len(space.choices)))
+        for schedule, choice in zip(made, space.choices or (None,), strict=False):
+            knobs = choice_text(choice) if choice is not None else ""
+            yield self.make(schedule, Origin(source=Source.SPACE, knobs=knobs))
 
 
 @functools.lru_cache(maxsize=_MOST_STATES)

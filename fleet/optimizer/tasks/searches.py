@@ -10,8 +10,9 @@ from typing import Protocol
 
 from fleet.domain.origin import Origin
 from fleet.errors import InvalidRequest
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.tasks.evolution import Evolution
-from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
 
@@ -25,10 +26,10 @@ _DRAWN_FROM = 8
 class Fresh(Protocol):
     """Filters out candidates that are already measured or chosen."""
 
-    def of(self, candidates: Iterable[Made]) -> Iterator[Made]: ...
+    def of(self, candidates: Iterable[Proposal]) -> Iterator[Proposal]: ...
 
 
-def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Made]:
+def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Proposal]:
     """Return the next schedules of the workload's own space, in order.
 
     Raises:
@@ -41,25 +42,25 @@ def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Made]:
     return list(itertools.islice(fresh.of(state.own_space()), count))
 
 
-def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evolution) -> list[Made]:
+def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evolution) -> list[Proposal]:
     """Return random schedules: half from the workload's own space, as far as it goes, the others by the rules."""
     chance = random.Random(rules.seed)
     own = list(itertools.islice(fresh.of(state.own_space()), _DRAWN_FROM * count))
     chosen = chance.sample(own, min(len(own), (count + 1) // 2))
     if len(chosen) < count:
-        made = list(itertools.starmap(state.make_by_rules, rules.run()))
+        made = rules.run()
         chance.shuffle(made)
         chosen += itertools.islice(fresh.of(made), count - len(chosen))
     return chosen
 
 
-def replay_traces(mod_json: str, traces: Sequence[str], state: SearchState, fresh: Fresh, count: int) -> list[Made]:
+def replay_traces(traces: Sequence[str], state: SearchState, fresh: Fresh, count: int) -> list[Proposal]:
     """Return the schedules of traces, in order, without those that do not fit the workload."""
-    return list(itertools.islice(fresh.of(_replayed(mod_json, traces, state)), count))
+    return list(itertools.islice(fresh.of(_replayed(traces, state)), count))
 
 
-def _replayed(mod_json: str, traces: Sequence[str], state: SearchState) -> Iterator[Made]:
-    mod = module_of(mod_json)
+def _replayed(traces: Sequence[str], state: SearchState) -> Iterator[Proposal]:
+    mod = module_of(state.mod_json)
     for trace in traces:
         with contextlib.suppress(InvalidRequest):
             yield state.make(replay(mod, trace), Origin.of_trace(trace))

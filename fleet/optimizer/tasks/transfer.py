@@ -18,7 +18,9 @@ from cross.targets.target import Target, make_target
 from fleet.domain.origin import Origin, Source
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
+from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.design_space import choice_text
 from fleet.spaces.likeness import choice_of, nearest
@@ -48,16 +50,14 @@ class Misfit(enum.StrEnum):
     """TVM refuses a step of it here."""
 
 
-def adapted(
-    mod_json: str, target: Target, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None
-) -> Iterator[tuple[Schedule, Origin]]:
-    """Yield the adapted schedules that fit this workload with their origins, in order.
+def adapted(state: SearchState, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None) -> Iterator[Proposal]:
+    """Yield the adapted schedules that fit this workload, in order.
 
     Args:
         left_out: counts those that do not fit.
     """
     for seed in seeds:
-        found = _adapt(mod_json, target, seed)
+        found = _adapt(state, seed)
         if not isinstance(found, Misfit):
             yield found
         elif left_out is not None:
@@ -83,17 +83,17 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
 
-def _adapt(mod_json: str, target: Target, seed: Seed) -> tuple[Schedule, Origin] | Misfit:
+def _adapt(state: SearchState, seed: Seed) -> Proposal | Misfit:
     try:
-        if seed.mod_json != mod_json:
+        if seed.mod_json != state.mod_json:
             check_program(seed.mod_json)
-        mod, origin = module_of(mod_json), module_of(seed.mod_json)
+        mod, origin = module_of(state.mod_json), module_of(seed.mod_json)
         made = replay(origin, seed.trace_json)
     except InvalidRequest:
         return Misfit.BROKEN
-    if seed.mod_json == mod_json:
-        return made, replace(seed.origin, is_adapted=True)
-    found = None if seed.origin.is_of_rules else _most_like(mod, target, origin, made, seed.origin.knobs)
+    if seed.mod_json == state.mod_json:
+        return state.make(made, replace(seed.origin, is_adapted=True))
+    found = None if seed.origin.is_of_rules else _most_like(state, origin, made, seed.origin.knobs)
     if found is not None:
         return found
     recorded = _renamed(made, origin, mod)
@@ -101,16 +101,14 @@ def _adapt(mod_json: str, target: Target, seed: Seed) -> tuple[Schedule, Origin]
         return Misfit.OTHER_BLOCKS
     try:
         source = Source.RULES if seed.origin.is_of_rules else Source.STEPS
-        return _fitted(mod, target, recorded), Origin(source=source, is_adapted=True)
+        return state.make(_fitted(mod, state.target, recorded), Origin(source=source, is_adapted=True))
     except InvalidRequest:
         return Misfit.REFUSED
 
 
-def _most_like(
-    mod: IRModule, target: Target, origin: IRModule, made: Schedule, knobs: str
-) -> tuple[Schedule, Origin] | None:
-    """Return the schedule of this workload's space with knobs most like another's, or None without knobs."""
-    there, here = space_of(origin, target), space_of(mod, target)
+def _most_like(state: SearchState, origin: IRModule, made: Schedule, knobs: str) -> Proposal | None:
+    """Return the candidate of this workload's space with knobs most like another's, or None without knobs."""
+    there, here = (space_of(mod, state.target) for mod in (origin, module_of(state.mod_json)))
     if there is None or here is None:
         return None
     chosen = choice_of(there, made, knobs)
@@ -118,7 +116,7 @@ def _most_like(
     if place is None:
         return None
     kept = Origin(source=Source.SPACE, knobs=choice_text(here.choices[place]), is_adapted=True)
-    return next(here.schedules_at([place])), kept
+    return state.make(next(here.schedules_at([place])), kept)
 
 
 def _fitted(mod: IRModule, target: Target, recorded: Trace) -> Schedule:
