@@ -11,13 +11,14 @@ import importlib.metadata
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.compile import gpu_code
 from cross.compile.lowering import tir_pipeline
+from cross.compile.relax_program import compile_relax
 from cross.compile.toolchains import Linker, check_linked, find_linker, link
 from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact, ArtifactFacts
@@ -27,7 +28,7 @@ from fleet.errors import BuildError, DiskFull, FleetError
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
-    from tvm.runtime import Executable, Module
+    from tvm.runtime import Module
     from tvm.tirx import PrimFunc
 
 _MESSAGE_LINES = 8
@@ -74,20 +75,23 @@ def build(
     except Exception as error:  # TVM's passes raise many classes
         raise BuildError(f"{function} does not compile for {target.json}: {last_lines(error)}") from error
     facts = ArtifactFacts(function=function, args=args, module_kind=ModuleKind.FUNCTIONS)
-    return _finish(library, target, out_dir, facts, linker)
+    return _finish(lambda _: library, target, out_dir, facts, linker)
 
 
-def build_executable(
-    executable: Executable,
-    target: Target,
-    out_dir: Path,
-    *,
-    args: tuple[TensorSpec, ...] = (),
-    linker: str | None = None,
-) -> Artifact:
-    """Link a Relax VM executable, the result of `tvm.compile` for a Relax module."""
+def build_relax(mod: IRModule, target: Target, out_dir: Path, *, args: tuple[TensorSpec, ...] = ()) -> Artifact:
+    """Compile a Relax module of scheduled programs for the Relax VM and link it. The programs use all cores.
+
+    Args:
+        args: arguments of "main", kept with the artifact.
+
+    Raises:
+        BuildError: it did not link, or cannot be written.
+        DiskFull: there is no room for it in `out_dir`.
+        ConfigError: TVM knows no such target, or there is no linker for it.
+        tvm.error.TVMError: it does not compile.
+    """
     facts = ArtifactFacts(function="main", args=args, module_kind=ModuleKind.RELAX_VM)
-    return _finish(executable.mod, target, out_dir, facts, linker)
+    return _finish(lambda scratch: compile_relax(mod, target, scratch).mod, target, out_dir, facts, None)
 
 
 def tvm_version() -> str:
@@ -101,7 +105,10 @@ def last_lines(error: BaseException) -> str:
     return "\n".join(lines[-_MESSAGE_LINES:]) or type(error).__name__
 
 
-def _finish(library: Module, target: Target, out_dir: Path, facts: ArtifactFacts, explicit: str | None) -> Artifact:
+def _finish(
+    compiled: Callable[[Path], Module], target: Target, out_dir: Path, facts: ArtifactFacts, explicit: str | None
+) -> Artifact:
+    """Link a library; `compiled` makes it, given a folder for its files."""
     linker = find_linker(target, explicit)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -109,7 +116,7 @@ def _finish(library: Module, target: Target, out_dir: Path, facts: ArtifactFacts
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
-            _write(library, target, linker, Path(scratch), linked)
+            _write(compiled(Path(scratch)), target, linker, Path(scratch), linked)
             check_linked(linked.read_bytes(), target, linker)
             digest = digest_of(linked)
             path = out_dir / f"{digest.removeprefix('sha256:')}.so"

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.compile import gpu_code
-from cross.compile.library import build_executable, last_lines
-from cross.compile.lowering import tir_pipeline
+from cross.compile.library import build_relax, last_lines
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact
@@ -66,10 +64,7 @@ def compile_model(
         ImportFailed: an operator that TVM cannot import.
         BuildError: it did not compile or link.
     """
-    import tvm
-
     load_intrinsics(target)
-    tvm_target = make_target(target)
     fused = {variant.inputs: _fused(variant, target) for variant in model.variants}
     try:
         applied = {
@@ -78,13 +73,11 @@ def compile_model(
         mods = {inputs: one.mod for inputs, one in applied.items()}
         mod = one_program(model.title, mods) if model.others else mods[model.inputs]
         mod = join_concats(mod, target).mod if is_static else mod
-        with gpu_code.compiling(target):
-            executable = tvm.compile(mod, target=tvm_target, tir_pipeline=tir_pipeline(target))
+        artifact = build_relax(mod, target, Path(out_dir), args=model.inputs)
     except FleetError:
         raise
     except Exception as error:  # TVM's passes raise many classes
         raise BuildError(f"{model.title} does not compile for {target.json}: {last_lines(error)}") from error
-    artifact = build_executable(executable, target, Path(out_dir), args=model.inputs)
     return replace(artifact, loop_nests=tuple(sorted({name for one in applied.values() for name in one.loop_nests})))
 
 
