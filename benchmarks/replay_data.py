@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model.model import train_model
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.samples import Group
 
 LEAST = 60
@@ -117,13 +118,13 @@ def _groups(path: Path) -> tuple[list[Group], list[NDArray[np.bool_]]]:
         if good.sum() >= LEAST:
             groups.append(
                 Group(
-                    workload=str(program["operator"]),
-                    device_model="",
-                    instruction_set="",
-                    flop=float(program["flop"]),
-                    features=[row for row, is_good in zip(rows[at : at + size], good, strict=True) if is_good],
-                    log_sec=np.log(secs[good]).astype(np.float32),
-                    weights=np.ones(int(good.sum()), np.float32),
+                    [
+                        Observation(
+                            workload=str(program["operator"]), run_sec=sec, features=row, flop=float(program["flop"])
+                        )
+                        for row, sec, is_good in zip(rows[at : at + size], secs.tolist(), good, strict=True)
+                        if is_good
+                    ]
                 )
             )
             is_late.append(np.array([source == "evolved" for source in origin])[good])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fleet.cost_model import trees
 from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.pooling import plainly_pooled
-from fleet.cost_model.samples import DISTURBED_WEIGHT
+from fleet.cost_model.samples import weights_of
 
 _MIN_RECORDS = 8
 """Number of records below which the trees fit noise, and a random choice explores better."""
@@ -58,8 +58,7 @@ def learn(records: Sequence[Observation], *, seed: int = 0) -> bytes | None:
     for record in usable:
         best[record.workload] = min(best.get(record.workload, math.inf), record.run_sec)
     scores = np.array([_score(record, best) for record in usable], np.float32)
-    counts = np.array([DISTURBED_WEIGHT if record.is_disturbed else 1.0 for record in usable], np.float32)
-    return fit_trees([record.features for record in usable], scores, counts=counts, seed=seed)
+    return fit_trees([record.features for record in usable], scores, counts=weights_of(usable), seed=seed)
 
 
 def fit_trees(

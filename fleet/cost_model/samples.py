@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,22 +34,52 @@ class Query:
     """Measurements of this workload on this device model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Group:
-    """The usable observations of one workload on one device model."""
+    """The usable observations of one workload on one device model, at least one."""
 
-    workload: str
-    device_model: str
-    instruction_set: str
-    flop: float
-    features: list[Features]
-    log_sec: NDArray[np.float32]
-    """Natural logarithm of the times, [n_candidates]."""
+    observations: Sequence[Observation]
 
-    weights: NDArray[np.float32] = field(repr=False)
+    @property
+    def workload(self) -> str:
+        """Hash of the workload."""
+        return self.observations[0].workload
+
+    @property
+    def device_model(self) -> str:
+        return self.observations[0].device_model
+
+    @property
+    def instruction_set(self) -> str:
+        return self.observations[0].instruction_set
+
+    @property
+    def flop(self) -> float:
+        """Operations of the workload."""
+        return self.observations[0].flop
+
+    @cached_property
+    def features(self) -> list[Features]:
+        """Features of each candidate."""
+        return [one.features for one in self.observations]
+
+    @cached_property
+    def log_sec(self) -> NDArray[np.float32]:
+        """Natural logarithms of the times, [n_candidates]."""
+        return np.log([one.run_sec for one in self.observations]).astype(np.float32)
+
+    @cached_property
+    def weights(self) -> NDArray[np.float32]:
+        """[n_candidates]."""
+        return weights_of(self.observations)
 
     def __len__(self) -> int:
-        return len(self.features)
+        return len(self.observations)
+
+
+def weights_of(observations: Iterable[Observation]) -> NDArray[np.float32]:
+    """Return how far each time is to be believed, [n_candidates]."""
+    return np.array([DISTURBED_WEIGHT if one.is_disturbed else 1.0 for one in observations], np.float32)
 
 
 def check(samples: Iterable[Observation]) -> None:
@@ -78,16 +109,4 @@ def grouped(samples: Iterable[Observation], *, least: int = 1) -> list[Group]:
     for sample in samples:
         if math.isfinite(sample.run_sec) and sample.has_features:
             found.setdefault((sample.workload, sample.device_model), []).append(sample)
-    return [
-        Group(
-            workload=workload,
-            device_model=device_model,
-            instruction_set=group[0].instruction_set,
-            flop=group[0].flop,
-            features=[sample.features for sample in group],
-            log_sec=np.log([sample.run_sec for sample in group]).astype(np.float32),
-            weights=np.array([DISTURBED_WEIGHT if sample.is_disturbed else 1.0 for sample in group], np.float32),
-        )
-        for (workload, device_model), group in sorted(found.items())
-        if len(group) >= least
-    ]
+    return [Group(group) for _, group in sorted(found.items()) if len(group) >= least]

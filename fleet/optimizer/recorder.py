@@ -46,7 +46,7 @@ class Recorder:
         stored = await patiently(partial(self._library.add_records, records))
         at_sec = time.monotonic() - self._conditions.started_at
         for effect, record in zip(effects, stored, strict=True):
-            yield Stored(effect.workload, effect.digest, record.id, at_sec)
+            yield Stored(effect, record.id, at_sec)
 
     async def mark(self, effect: MarkChecked | MarkWrong | KeepProof) -> AsyncGenerator[Proposed, None]:
         """Mark a candidate in the library as checked, proven or wrong."""

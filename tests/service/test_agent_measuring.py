@@ -211,7 +211,7 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
             for store in core.apply(event):
                 effects += [] if isinstance(store, ev.Store) else [store]
                 if isinstance(store, ev.Store):
-                    core.note_stored(ev.Stored("w", store.digest, 1, 0.0))
+                    core.note_stored(ev.Stored(store, 1, 0.0))
             results += [event.measurement] if isinstance(event, ev.Measured) else []
     return results
 

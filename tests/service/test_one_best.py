@@ -47,7 +47,7 @@ class Remembered(Script):
                     checked=effect.is_checked,
                 )
                 stored = self._library.add_record(record)
-                self.store(ev.Stored(effect.workload, effect.digest, stored.id, float(stored.id)))
+                self.store(ev.Stored(effect, stored.id, float(stored.id)))
             case ev.MarkChecked():
                 self._library.mark_checked(effect.record_id)
             case ev.MarkWrong():

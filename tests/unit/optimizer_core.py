@@ -151,7 +151,7 @@ class Script:
                 self._measure(effect)
             case ev.Store():
                 self._records += 1
-                self.store(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
+                self.store(ev.Stored(effect, self._records, float(self._records)))
             case ev.CheckOutputs():
                 shash, digest = effect.candidate.workload, effect.candidate.digest
                 verdict = self.verdicts.get(digest, ev.Verdict.RIGHT)

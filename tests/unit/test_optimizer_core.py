@@ -36,7 +36,7 @@ def test_a_candidate_goes_through_its_stages() -> None:
     (store,) = job.feed(ev.Measured(measure.batch, "devices/pi", result))
     assert isinstance(store, ev.Store)
     assert (store.candidate, store.measurement) == (job.core.candidates["w", "a"], result)
-    job.store(ev.Stored("w", "a", 7, 1.5))
+    job.store(ev.Stored(store, 7, 1.5))
     assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [
         ev.CheckOutputs(job.core.candidates["w", "a"], claimed_sec=2.0)
     ]
@@ -55,10 +55,11 @@ def test_a_result_counts_when_it_is_stored() -> None:
     (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
     assert isinstance(measure, ev.Measure)
 
-    job.feed(ev.Measured(measure.batch, "", Measurement(candidate_id="a", run_secs=(2.0,))))
+    (store,) = job.feed(ev.Measured(measure.batch, "", Measurement(candidate_id="a", run_secs=(2.0,))))
+    assert isinstance(store, ev.Store)
     item = job.core.workload("w")
     assert (item.trials, item.under_way, item.records) == (0, {"a"}, [])
-    job.store(ev.Stored("w", "a", 1, 0.0))
+    job.store(ev.Stored(store, 1, 0.0))
     assert (item.trials, item.under_way, len(item.records)) == (1, set(), 1)
 
 

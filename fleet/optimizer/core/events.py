@@ -182,8 +182,7 @@ class MeasureEnded:
 class Stored:
     """A record is in the library."""
 
-    workload: str
-    digest: str
+    result: Store
     record_id: int
     at_sec: float
     """The reference outputs of a workload are available."""
@@ -203,6 +202,16 @@ class ReferenceFailed:
 
     workload: str
     message: str
+
+
+class Purpose(enum.Enum):
+    """Purpose of a measurement."""
+
+    BASELINES = "baselines"
+    """Unscheduled programs, before the search."""
+
+    SEARCH = "search"
+    RUN_OFF = "run-off"
 
 
 class Verdict(enum.Enum):
@@ -342,7 +351,12 @@ class Store:
     candidate: Candidate | None = None
     """None: it is of an unscheduled program."""
 
-    is_checked: bool | None = None
+    purpose: Purpose = Purpose.SEARCH
+
+    @property
+    def is_checked(self) -> bool | None:
+        """True if its candidate's numbers were found right; None: they were not compared yet."""
+        return True if self.purpose is Purpose.RUN_OFF and self.candidate is not None else None
 
 
 @dataclass(frozen=True, slots=True)

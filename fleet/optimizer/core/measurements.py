@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import Evaluator, Trial
 from fleet.optimizer.core.candidates import CandidateStage
-from fleet.optimizer.core.events import Measure
+from fleet.optimizer.core.events import Measure, Purpose
 from fleet.optimizer.core.job import BASELINE, Job
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.progress import UNTUNED_BOUND
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
-from fleet.optimizer.core.results import Purpose, Results
+from fleet.optimizer.core.results import Results
 
 if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact

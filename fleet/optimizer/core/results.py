@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from typing import TYPE_CHECKING
 
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
 from fleet.optimizer.core.candidates import Candidate, CandidateStage
-from fleet.optimizer.core.events import Store, Stored
+from fleet.optimizer.core.events import Purpose, Store, Stored
 from fleet.optimizer.core.job import BASELINE, Job
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.progress import UNTUNED_BOUND
@@ -18,22 +17,12 @@ if TYPE_CHECKING:
     from fleet.optimizer.core.progress import WorkloadProgress
 
 
-class Purpose(enum.Enum):
-    """Purpose of a measurement."""
-
-    BASELINES = "baselines"
-    """Unscheduled programs, before the search."""
-
-    SEARCH = "search"
-    RUN_OFF = "run-off"
-
-
 class Results:
     """Results of one job. Every result is stored before anything else happens to it."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self.unstored: dict[tuple[str, str], tuple[Purpose, Measurement]] = {}
+        self.unstored: set[tuple[str, str]] = set()
         """Results without a record in the library yet, by workload and digest."""
 
         self.counted: set[tuple[str, str]] = set()
@@ -47,30 +36,29 @@ class Results:
         Args:
             on: name of the device that it was measured on; "": the job's last one.
         """
-        candidate = self._job.candidates.get((workload, digest))
-        self.unstored[workload, digest] = purpose, measurement
+        self.unstored.add((workload, digest))
         self._job.emit(
             Store(
                 workload=workload,
                 digest=digest,
                 device_name=on or self._job.progress.device_name,
                 measurement=measurement,
-                candidate=candidate,
-                is_checked=True if purpose is Purpose.RUN_OFF and candidate else None,
+                candidate=None if digest == BASELINE else self._job.candidates[workload, digest],
+                purpose=purpose,
             )
         )
 
     def apply(self, stored: Stored) -> None:
         """Apply a result with a stored record."""
-        purpose, measurement = self.unstored.pop((stored.workload, stored.digest))
+        result, candidate, measurement = stored.result, stored.result.candidate, stored.result.measurement
+        self.unstored.remove((result.workload, result.digest))
         self._job.progress.last_record_sec = stored.at_sec
-        item = self._job.workload(stored.workload)
-        if stored.digest == BASELINE:
-            _book_baseline(item, measurement, may_close=purpose is Purpose.BASELINES)
-        elif purpose is Purpose.SEARCH:
-            self._book(item, self._job.candidates[stored.workload, stored.digest], measurement, stored)
+        item = self._job.workload(result.workload)
+        if candidate is None:
+            _book_baseline(item, measurement, may_close=result.purpose is Purpose.BASELINES)
+        elif result.purpose is Purpose.SEARCH:
+            self._book(item, candidate, measurement, stored)
         elif measurement.error is None:
-            candidate = self._job.candidates[stored.workload, stored.digest]
             candidate.measurement = counting(candidate.measurement, measurement)
             item.right[candidate.trace_json] = candidate.median_sec
 

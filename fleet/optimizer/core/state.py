@@ -24,7 +24,7 @@ from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import floor_sec, is_alone, least_sec, searches_beside_builds
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.proposals import Proposals
-from fleet.optimizer.core.results import Purpose, Results
+from fleet.optimizer.core.results import Results
 from fleet.optimizer.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -163,5 +163,5 @@ class JobCore:
 
     def _judge(self, batch: Batch | None) -> None:
         """Check the candidates of a batch of the search once it is over."""
-        if batch is not None and batch.purpose is Purpose.SEARCH:
+        if batch is not None and batch.purpose is ev.Purpose.SEARCH:
             self._verdicts.judge_batch(batch)

@@ -14,7 +14,6 @@ from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import keep_outcome
 from fleet.optimizer.core.progress import Phase
-from fleet.optimizer.core.results import Purpose
 
 if TYPE_CHECKING:
     from fleet.domain.proving import Proof
@@ -44,7 +43,7 @@ _UNMEASURED = (CandidateStage.PROPOSED, CandidateStage.BUILT)
 class Checking:
     """Candidates of one workload with numbers to compare, in this order."""
 
-    purpose: Purpose
+    purpose: ev.Purpose
     waiting: deque[Candidate]
     right: list[Candidate] = field(default_factory=list)
 
@@ -67,14 +66,14 @@ class Verdicts:
         wanted = [self._job.candidates.get((batch.workload, trial.candidate_id)) for trial in batch.all_trials]
         measured = [candidate for candidate in wanted if candidate is not None]
         timed = sorted((c for c in measured if math.isfinite(c.median_sec)), key=lambda c: c.median_sec)
-        self._begin_checks(batch.workload, Purpose.SEARCH, timed[:_CHECKED_PER_BATCH])
+        self._begin_checks(batch.workload, ev.Purpose.SEARCH, timed[:_CHECKED_PER_BATCH])
 
     def begin_run_off(self, event: ev.RunOffWanted) -> None:
         """Time the best few candidates of a workload once more."""
         self._job.say(News(topic=Topic.RUN_OFF), Phase.CHOICE)
         finalists = self._finalists.get(event.workload, [])
         close = [c for c in finalists if c.median_sec <= _REACH * finalists[0].median_sec]
-        self._begin_checks(event.workload, Purpose.RUN_OFF, close)
+        self._begin_checks(event.workload, ev.Purpose.RUN_OFF, close)
 
     def make_reference(self, event: ev.ReferenceMade) -> None:
         """Record how much a check of a workload's outputs proves."""
@@ -141,7 +140,7 @@ class Verdicts:
                 self._job.workload(batch.workload).under_way.discard(trial.candidate_id)
                 del self._job.candidates[key]
 
-    def _begin_checks(self, workload: str, purpose: Purpose, candidates: list[Candidate]) -> None:
+    def _begin_checks(self, workload: str, purpose: ev.Purpose, candidates: list[Candidate]) -> None:
         self._checking[workload] = Checking(purpose=purpose, waiting=deque(candidates))
         self._check_next(workload)
 
@@ -150,7 +149,7 @@ class Verdicts:
         checking, item = self._checking[workload], self._job.workload(workload)
         while checking.waiting:
             candidate = checking.waiting[0]
-            if checking.purpose is Purpose.SEARCH and candidate.median_sec >= item.best_sec:
+            if checking.purpose is ev.Purpose.SEARCH and candidate.median_sec >= item.best_sec:
                 break
             if candidate.median_sec < item.floor_sec:
                 checking.waiting.popleft()
@@ -163,7 +162,7 @@ class Verdicts:
                 return
             checking.right.append(checking.waiting.popleft())
         del self._checking[workload]
-        if checking.purpose is Purpose.SEARCH:
+        if checking.purpose is ev.Purpose.SEARCH:
             self._keep_finalists(item)
             keep_outcome(item)
         else:
