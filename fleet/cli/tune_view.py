@@ -17,9 +17,10 @@ from fleet.cli.stored import naming
 from fleet.cli.tables import WorkloadRow, failure_notes, workload_table
 from fleet.dashboard.formatting import engine_name
 from fleet.domain.jobs import trials_text
+from fleet.domain.measuring import RepeatCount
 from fleet.export.targets import target_of
 from fleet.jobs.options import TuneOptions
-from fleet.jobs.report import ModelReport, ProgressReport, RatioReport, RepeatCount, TuneReport, WorkloadReport
+from fleet.jobs.report import ModelReport, ProgressReport, RatioReport, TuneReport, WorkloadReport
 from fleet.models.importers import title_of
 from fleet.optimizer.core.progress import JobProgress, Phase
 

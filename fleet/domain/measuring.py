@@ -278,6 +278,21 @@ class Measurement:
         return statistics.median(self.run_secs) if self.run_secs else math.inf
 
 
+@dataclass(slots=True, kw_only=True)
+class RepeatCount:
+    """Measurements repeated because something disturbed the first, and their budget."""
+
+    count: int = 0
+    device_sec: float = 0.0
+    """Device time that they took [s]."""
+
+    budget_sec: float = 0.0
+    """Device time that they may take in this job, as far as it can be foreseen [s]."""
+
+    is_spent: bool = False
+    """A disturbed time was kept because the budget was spent."""
+
+
 def spread(run_secs: Sequence[float]) -> float:
     """Return (max - min) / median of some times."""
     middle = statistics.median(run_secs)

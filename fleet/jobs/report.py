@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 
 from fleet.base.quantities import count_text
 from fleet.checking.weakness import Weakness
+from fleet.domain.decisions import Reason
 from fleet.domain.jobs import share_done
+from fleet.domain.measuring import RepeatCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,21 +175,6 @@ class ModelReport:
     """Time of that [s]."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RepeatCount:
-    """Measurements repeated because something disturbed the first, and their budget."""
-
-    count: int = 0
-    device_sec: float = 0.0
-    """Device time that they took [s]."""
-
-    budget_sec: float = 0.0
-    """Device time that they may take in this job, as far as it can be foreseen [s]."""
-
-    is_spent: bool = False
-    """A disturbed time was kept because the budget was spent."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneReport:
     """Final report of `fleet tune`."""
@@ -220,44 +207,6 @@ class TuneReport:
     def to_json(self) -> dict[str, object]:
         """Return plain values, with the keys that scripts rely on."""
         return {**asdict(self, dict_factory=_plain), "repeated": self.repeats.count}
-
-
-class Motive(enum.Enum):
-    """Why a batch has its place in the order."""
-
-    FIRST = "first"
-    """The workload has had no trial yet, and it matters."""
-
-    GAIN = "gain"
-    EXPLORATION = "exploration"
-    """It has had the fewest batches, and estimates may be wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """Why a batch is proposed."""
-
-    motive: Motive
-    gain_sec: float
-    """Expected reduction of the workload's time over the horizon; infinite: no time is known yet."""
-
-    spread_sec: float
-    """Standard deviation of that."""
-
-    horizon: int
-    """Batches after which that is expected: those for which the gain per batch is largest."""
-
-    device_sec: float
-    """Device time of one batch."""
-
-    builder_sec: float
-    weight: float
-    priority: float
-    trust: float
-    """Realised share of the estimated gains so far; `gain_sec` has it in."""
-
-    worth: float
-    """Share of the job's latency gained per device second, times priority: the bid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

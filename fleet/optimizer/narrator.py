@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from fleet.base.quantities import count_text, time_text
+from fleet.domain.decisions import Motive, Reason
 from fleet.domain.proving import Proof
-from fleet.jobs.report import Motive, Reason
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.prioritizer.values import Done, Finish
 

@@ -16,12 +16,13 @@ from fleet.base.plain import to_plain
 from fleet.cli.job_book import LibraryJobs
 from fleet.dashboard.app import FleetApp
 from fleet.dashboard.pane_table import PaneTable
+from fleet.domain.decisions import Motive, Reason
 from fleet.domain.jobs import JobStatus
 from fleet.errors import Cancelled, NotAllowed
 from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
-from fleet.jobs.report import DecisionReport, Motive, ProgressReport, Reason
+from fleet.jobs.report import DecisionReport, ProgressReport
 from fleet.library import JobState, Library
 from fleet.optimizer.narrator import reason_text
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.jobs.report import Motive
+from fleet.domain.decisions import Motive
 from fleet.optimizer.narrator import finish_text, reason_text
 from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
 from fleet.optimizer.prioritizer.prioritize import EXPLORATION_PERIOD, prioritize

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fleet.domain.decisions import Reason
     from fleet.domain.measuring import ErrorKind
     from fleet.domain.proving import Proof
-    from fleet.jobs.report import Reason
     from fleet.optimizer.prioritizer.values import Finish
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from fleet.jobs.report import RepeatCount
+from fleet.domain.measuring import RepeatCount
 from fleet.optimizer.core.candidates import Backlog
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fleet.domain.measuring import DisturbanceKind, Measurement, Trial
 
 if TYPE_CHECKING:
-    from fleet.jobs.report import RepeatCount
+    from fleet.domain.measuring import RepeatCount
 
 BUDGET_SHARE = 0.25
 """Share of a job's device time for repeats. Without a limit, eight trials on a busy machine took up to a hundred."""

@@ -14,10 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from fleet.jobs.report import Motive, Reason
-from fleet.optimizer.prioritizer.finishing import finish_before, finish_without_gain
+from fleet.domain.decisions import Motive, Reason
 from fleet.optimizer.prioritizer.futures import USUAL_SPREAD, tail_spread
-from fleet.optimizer.prioritizer.values import DeviceState, Finish, Plan, Predictions, ProposedBatch, WorkloadState
+from fleet.optimizer.prioritizer.values import (
+    DeviceState,
+    Done,
+    Finish,
+    Plan,
+    Predictions,
+    ProposedBatch,
+    WorkloadState,
+)
 from fleet.optimizer.prioritizer.worth import Estimate, estimate, price_of, trust
 
 MATTERS = 0.01
@@ -29,6 +36,15 @@ less device time than with 16: a search gets better in ways that its first times
 
 _FIRST_GAIN = 0.3
 """Share of its time that a workload without times is taken to gain by its first batch; it falls with their square."""
+
+_AT_ROOFLINE = 1.02
+"""Within this factor of the roofline nothing that could be found would be told from noise."""
+
+_NOTHING = 0.002
+"""A share of a workload's time that is no reason to measure all that can be looked ahead."""
+
+_ENOUGH_TRIED = 64
+"""Number of records below which a tail of times says too little to give up."""
 
 
 def prioritize(
@@ -60,7 +76,7 @@ def prioritize(
     }
     for state in sorted(workloads, key=lambda one: one.name):
         latency_sec = latencies[state.job.name]
-        finish = finish_before(state, now_sec, is_at_target=state.job.name in at_target)
+        finish = _finish_before(state, now_sec, is_at_target=state.job.name in at_target)
         device = cheapest.get(state.device_model)
         if finish is not None:
             finished[state.name] = finish
@@ -78,7 +94,7 @@ def prioritize(
                 seed=seed,
             )
             share = trust(state.outcomes, outcomes_by_job[state.job.name])
-            finish = finish_without_gain(state, share * found.far_share, found.far_count)
+            finish = _finish_without_gain(state, share * found.far_share, found.far_count)
             if finish is not None:
                 finished[state.name] = finish
             elif not state.is_busy:
@@ -197,3 +213,30 @@ def _in_order(batches: Iterable[ProposedBatch], workloads: Sequence[WorkloadStat
     least = min(ordered, key=lambda one: (taken[one.workload], rank[one.workload]))
     explored = replace(least, reason=replace(least.reason, motive=Motive.EXPLORATION))
     return [explored, *(batch for batch in ordered if batch is not least)]
+
+
+def _finish_before(state: WorkloadState, now_sec: float, *, is_at_target: bool) -> Finish | None:
+    """Return why a workload is finished regardless of the gains of its next batches.
+
+    Args:
+        is_at_target: its whole job has the latency that was asked for.
+    """
+    if state.is_closed:
+        return Finish(done=Done.CLOSED)
+    if state.trials_left < 1:
+        return Finish(done=Done.NO_TRIALS)
+    if state.job.deadline_sec <= now_sec:
+        return Finish(done=Done.DEADLINE)
+    if is_at_target:
+        return Finish(done=Done.TARGET, target_sec=state.job.target_sec)
+    if state.least_sec > 0 and state.current_sec <= _AT_ROOFLINE * state.least_sec:
+        return Finish(done=Done.AT_ROOFLINE)
+    return None
+
+
+def _finish_without_gain(state: WorkloadState, expected_share: float, trials: int) -> Finish | None:
+    """Return that nothing is left to gain, if the next trials are expected to gain almost none of its time."""
+    is_tried = len(state.run_secs) >= _ENOUGH_TRIED and math.isfinite(state.current_sec)
+    if not is_tried or trials < _ENOUGH_TRIED or expected_share >= _NOTHING:
+        return None
+    return Finish(done=Done.NOTHING_TO_GAIN, expected_share=expected_share, trials=trials)

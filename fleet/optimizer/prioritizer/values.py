@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.jobs.report import Reason
+from fleet.domain.decisions import Reason
 
 LogSecs = NDArray[np.float64]
 """Natural logarithms of times [s], shape [n_members, n_candidates]: predictions of each member of a model's ensemble
