@@ -8,7 +8,6 @@ from cross.compile.library import build
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask
-from fleet.workloads.alone import schedule_alone
 from fleet.workloads.workload import module_of
 
 
@@ -22,6 +21,8 @@ def build_alone(task: BuildTask) -> Artifact:
         BuildError: it did not compile or link.
         InvalidRequest: the trace does not fit the workload.
     """
+    from fleet.workloads.alone import schedule_alone
+
     load_intrinsics(task.target)
     alone = schedule_alone(module_of(task.mod_json), task.target, task.trace_json)
     return build(alone.mod, task.target, Path(task.out_dir), function=task.function, args=alone.args)

@@ -12,7 +12,12 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext
+from tvm.tirx import PrimFunc
 
 from cross.compile import lowering
 from cross.targets.intrinsics import load_intrinsics
@@ -27,11 +32,6 @@ from fleet.library import Library
 from fleet.workloads.applying import apply_schedules, workload_module
 from fleet.workloads.concats import join_concats
 from fleet.workloads.workload import has_known_sizes, workload_of
-
-if TYPE_CHECKING:
-    import tvm.target
-    from tvm.ir import IRModule
-    from tvm.transform import Pass, PassContext
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +57,6 @@ def pipeline(
         ConfigError: a target that cannot work.
         LibraryError: when the pass runs: the library cannot be used.
     """
-    import tvm
-    from tvm import relax
-
     parsed = target_in(target)
     made = make_target(parsed)
     within = ScopeFilter(
@@ -103,8 +100,6 @@ def _described(target: Mapping[str, object] | tvm.target.Target) -> dict[str, ob
 
 def _workloads(lowered: IRModule) -> list[Workload]:
     """Return the programs that may have a record: programs of dynamic shapes have none."""
-    from tvm.tirx import PrimFunc
-
     return [
         workload_of(workload_module(function), name=variable.name_hint)
         for variable, function in lowered.functions.items()

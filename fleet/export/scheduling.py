@@ -9,7 +9,12 @@ TVM runs in the caller's process here, which has it loaded anyway.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import tvm
+from tvm import te
+from tvm.ir import IRModule
+from tvm.te import Tensor
+from tvm.tirx import PrimFunc
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
@@ -18,12 +23,6 @@ from fleet.export.pipeline import target_in
 from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts, assume, facts_of
 from fleet.spaces.space import finished, space_on
-
-if TYPE_CHECKING:
-    import tvm.target
-    from tvm.ir import IRModule
-    from tvm.te import Tensor
-    from tvm.tirx import PrimFunc
 
 
 def schedule(
@@ -47,8 +46,6 @@ def schedule(
         ConfigError: a target that cannot work.
         InvalidRequest: no single function, a function without a schedule, or an option that is no fact.
     """
-    import tvm
-
     name, own, parsed = *_single_function(mod), target_in(target)
     load_intrinsics(parsed)
     space = _space(name, own, parsed, options)
@@ -103,10 +100,6 @@ def _single_function(mod: IRModule | PrimFunc | Sequence[Tensor]) -> tuple[str, 
     Raises:
         InvalidRequest: there are several or none, or it is no TIR function.
     """
-    import tvm
-    from tvm import te
-    from tvm.tirx import PrimFunc
-
     if isinstance(mod, tvm.IRModule):
         functions = {variable.name_hint: function for variable, function in mod.functions.items()}
     elif isinstance(mod, PrimFunc):

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import relax
+from tvm.relax import Call, Expr
 
 from fleet.graph.attention_program import ATTRIBUTE, LOWEST, Attention, attend, padded_to_vectors
 from fleet.graph.constants import array_of, constant, dtype_of, operand, shape_of
-from fleet.graph.rebuilding import op_name
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule, op_name
 
 _OPAQUE = 8
 """TVM's number for programs that are never fused (kOpaque): the program has a schedule as it is."""
@@ -52,8 +48,6 @@ class _Scores:
 
 def fuse_product(rebuild: Rebuild, call: Call) -> Expr | None:
     """Fuse the product of softmax(scores) and values."""
-    from tvm import relax
-
     softmax = rebuild.call_only_for(call.args[0], "relax.nn.softmax")
     shape = shape_of(rebuild.builder.normalize(call))
     if softmax is None or shape is None or int(softmax.attrs.axis) not in (-1, len(shape) - 1):
@@ -77,8 +71,6 @@ def fuse_product(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def fuse_operator(rebuild: Rebuild, call: Call) -> Expr | None:
     """Fuse PyTorch's operator, with tensors of [batch, tokens, heads, width]."""
-    from tvm import relax
-
     shapes = [shape_of(arg) for arg in call.args]
     query, key, value = ((0, 0, 0, 0) if shape is None else shape for shape in shapes[:3])
     if None in shapes or call.attrs.window_size is not None:
@@ -136,8 +128,6 @@ def _with_bias(rebuild: Rebuild, expr: Expr) -> list[tuple[Expr | None, Expr]]:
     """Return the ways to split scores into a bias and the rest: as a sum, or as a choice between the rest and a low
     number.
     """
-    from tvm import relax
-
     call = rebuild.call_only_for(expr, "relax.add", "relax.where")
     if call is None:
         return [(None, expr)]
@@ -163,8 +153,6 @@ def _are_heads(query: Expr, key: Expr, value: Expr, rank: int) -> bool:
 
 def _by_token(rebuild: Rebuild, heads: Expr) -> Expr:
     """Return [batch, heads, tokens, width] as [batch, tokens, heads * width]."""
-    from tvm import relax
-
     shape = shape_of(heads) or ()
     if len(shape) < _RANK:
         return heads
@@ -174,8 +162,6 @@ def _by_token(rebuild: Rebuild, heads: Expr) -> Expr:
 
 def _once_by_token(rebuild: Rebuild, heads: Expr) -> tuple[Expr, int]:
     """Return keys or values by token without repeated heads, and the number of heads."""
-    from tvm import relax
-
     shape = shape_of(heads) or ()
     if len(shape) < _RANK:
         return heads, 1
@@ -196,8 +182,6 @@ def _swapped_last(rank: int) -> list[int]:
 
 def _padded_bias(rebuild: Rebuild, bias: Expr, full: tuple[int, ...]) -> Expr | None:
     """Return a bias with four axes and whole vectors of keys; None if it does not fit the scores."""
-    from tvm import relax
-
     shape = shape_of(bias)
     if shape is None or len(shape) > _RANK or dtype_of(bias) != "float32":
         return None

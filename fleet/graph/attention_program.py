@@ -8,11 +8,10 @@ padded to whole vectors; scores of the padding count as nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tvm.ir import Expr
-    from tvm.te import Tensor
+from tvm import te, tirx
+from tvm.ir import Expr
+from tvm.te import Tensor
 
 ATTRIBUTE = "fleet.attention"
 """Attribute of the PrimFuncs of this module."""
@@ -56,8 +55,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
         value: [batch, seen, shared heads * width of values].
         bias: added to the scaled scores, [batch, heads, tokens, padded(seen)] or with ones in place of any of them.
     """
-    from tvm import te, tirx
-
     batch, tokens = (int(size) for size in query.shape[:2])
     seen = int(key.shape[1])
     heads, shared = attention.heads, attention.shared_heads

@@ -7,17 +7,12 @@ it takes the nearest element. Constant indices were looked at when the model was
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from tvm import relax
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import Array, array_of, dtype_of, operand, shape_of
-from fleet.graph.rebuilding import op_name, with_attrs
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule, op_name, with_attrs
 
 
 def take_nearest(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -44,8 +39,6 @@ def within_shape(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def _within(rebuild: Rebuild, call: Call, sizes: Array) -> Expr | None:
     """Return the call with indices clamped to [0, size), or to [-size, size) if negative ones count from the end."""
-    from tvm import relax
-
     data, indices, *others = call.args
     if array_of(rebuild, indices) is not None:
         return None

@@ -6,16 +6,12 @@ result, which each run had to read: half of the time of MobileNetV2's depthwise 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from tvm import relax
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import Array, array_of, constant, shape_of
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule
 
 _OPERATORS = ("add", "divide", "maximum", "minimum", "multiply", "power", "subtract")
 
@@ -25,8 +21,6 @@ def store_once(rebuild: Rebuild, call: Call) -> Expr | None:
 
     One long axis is a bias or a scale. It stays as it is: weights of other values must not make another program.
     """
-    from tvm import relax
-
     operands = list(call.args)
     for position, other in enumerate(reversed(operands)):
         array = array_of(rebuild, operands[position])

@@ -10,17 +10,14 @@ operator of the model has no layout inference, and adds transposes around it whe
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from tvm import relax
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import array_of, constant, shape_of
 from fleet.graph.following import FOLLOWING
-from fleet.graph.rebuilding import with_attrs
+from fleet.graph.rebuilding import Rebuild, Rule, with_attrs
 from fleet.graph.transposes import moved_of, transposed, transposed_to
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 _CHANNELS_LAST = {"NCW": ("NWC", "WIO"), "NCHW": ("NHWC", "HWIO"), "NCDHW": ("NDHWC", "DHWIO")}
 """Data and kernel layout by the data layout that models come with."""
@@ -28,8 +25,6 @@ _CHANNELS_LAST = {"NCW": ("NWC", "WIO"), "NCHW": ("NHWC", "HWIO"), "NCDHW": ("ND
 
 def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
     """Convert a convolution to channels last. Constant weights are transposed at once."""
-    from tvm import relax
-
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
     if (layout, kernel_layout) == ("NHWC", "HWOI"):  # the layout of depthwise convolutions in TVM's TFLite frontend
         kernel = transposed_to(rebuild, call.args[1], kernel_layout, "HWIO")
@@ -72,8 +67,6 @@ def pool(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
     """Reshape a tensor with channels last if the channels, or a split of them, stay together."""
-    from tvm import relax
-
     moved = moved_of(rebuild, call.args[0])
     before, after = shape_of(call.args[0]), shape_of(rebuild.builder.normalize(call))
     if moved is None or before is None or after is None:
@@ -92,8 +85,6 @@ def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def multiply_flat(rebuild: Rebuild, call: Call) -> Expr | None:
     """Multiply a flattened channels-last tensor: the rows of constant weights are permuted to its order."""
-    from tvm import relax
-
     flat = rebuild.call_of(call.args[0], "relax.reshape")
     moved = moved_of(rebuild, flat.args[0]) if flat is not None else None
     weights = array_of(rebuild, call.args[1])

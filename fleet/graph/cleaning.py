@@ -7,18 +7,14 @@ additions, which are fused with their neighbours; operators that only change a s
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import relax
+from tvm.relax import Call, Expr, TupleGetItem
 
 from fleet.graph.constants import array_of, constant, dtype_of, is_constant, operand, rank_of, shape_of
-from fleet.graph.rebuilding import TUPLE_ITEM, op_name
+from fleet.graph.rebuilding import TUPLE_ITEM, Rebuild, Rule, op_name
 from fleet.graph.transposes import is_reshape, transposed_axes
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr, TupleGetItem
-
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.nn.batch_flatten")
 
@@ -38,8 +34,6 @@ def drop_tuple(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
 
 def fold_stack(rebuild: Rebuild, call: Call) -> Expr | None:
     """Replace a reduction over a stack of tensors, the form of ONNX's `Sum` and `Max`, by additions or maxima."""
-    from tvm import relax
-
     stack = rebuild.call_only_for(call.args[0], "relax.stack")
     if stack is None or call.attrs.keepdims or call.attrs.axis is None:
         return None
@@ -57,8 +51,6 @@ def power(rebuild: Rebuild, call: Call) -> Expr | None:
 
     CUDA's fast `pow` is NaN for negative numbers. A scalar exponent is part of the program instead of an input.
     """
-    from tvm import relax
-
     base, exponent = call.args[0], array_of(rebuild, call.args[1])
     if exponent is None or exponent.size == 0 or exponent.ndim > rank_of(base):
         return None
@@ -74,8 +66,6 @@ def power(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _product(rebuild: Rebuild, base: Expr, exponent: int) -> Expr:
-    from tvm import relax
-
     square = relax.op.multiply(base, base)
     if exponent == 2:
         return square
@@ -88,8 +78,6 @@ def _product(rebuild: Rebuild, base: Expr, exponent: int) -> Expr:
 
 def reshape_once(rebuild: Rebuild, call: Call) -> Expr | None:
     """Drop a no-op reshape, merge two, and convert all other reshaping operators into this form."""
-    from tvm import relax
-
     source, shape = call.args[0], shape_of(rebuild.builder.normalize(call))
     if shape is None:
         return None
@@ -109,8 +97,6 @@ def broadcast_once(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def transpose_once(rebuild: Rebuild, call: Call) -> Expr | None:
     """Drop a no-op transpose, and merge two."""
-    from tvm import relax
-
     axes = transposed_axes(call)
     if axes == sorted(axes):
         return call.args[0]
@@ -128,24 +114,18 @@ def cast_once(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def constant_right(rebuild: Rebuild, call: Call) -> Expr | None:
     """Move the constant of an addition or multiplication to the right, where the other passes expect it."""
-    from tvm import relax
-
     left, right = call.args
     return relax.Call(call.op, [right, left], call.attrs) if is_constant(left) and not is_constant(right) else None
 
 
 def subtract_none(rebuild: Rebuild, call: Call) -> Expr | None:
     """Turn the subtraction of a constant into an addition."""
-    from tvm import relax
-
     subtracted = _float_constant(rebuild, call.args[1])
     return None if subtracted is None else relax.op.add(call.args[0], operand(-subtracted, call.args[0]))
 
 
 def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
     """Turn the division by a constant into a multiplication, which folds into weights."""
-    from tvm import relax
-
     divisor = _float_constant(rebuild, call.args[1])
     if divisor is None or not np.all(divisor):
         return None
@@ -158,8 +138,6 @@ def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def sinh(rebuild: Rebuild, call: Call) -> Expr | None:
     """Write a hyperbolic sine as tanh(x) cosh(x), which is accurate for small numbers: TVM has no vector version."""
-    from tvm import relax
-
     return relax.op.multiply(rebuild.bind(relax.op.tanh(call.args[0])), rebuild.bind(_cosh(rebuild, call.args[0])))
 
 
@@ -169,8 +147,6 @@ def cosh(rebuild: Rebuild, call: Call) -> Expr | None:
 
 
 def _cosh(rebuild: Rebuild, x: Expr) -> Expr:
-    from tvm import relax
-
     up, down = (rebuild.bind(relax.op.exp(each)) for each in (x, rebuild.bind(relax.op.negative(x))))
     half = operand(np.array(0.5, dtype_of(x)), x)
     return relax.op.multiply(rebuild.bind(relax.op.add(up, down)), half)
@@ -183,8 +159,6 @@ def _float_constant(rebuild: Rebuild, expr: Expr) -> np.ndarray | None:
 
 def _scale_and_shift(rebuild: Rebuild, norm: Call) -> Expr | None:
     """Return a batch norm (gamma, beta, mean, variance) as x * scale + shift."""
-    from tvm import relax
-
     arrays = [array_of(rebuild, arg) for arg in norm.args[1:5]]
     shape = shape_of(norm.args[0])
     if norm.attrs.training or shape is None or any(array is None for array in arrays):
@@ -202,8 +176,6 @@ def _scale_and_shift(rebuild: Rebuild, norm: Call) -> Expr | None:
 
 def reshape_for_transpose(rebuild: Rebuild, call: Call) -> Expr | None:
     """Replace a transpose that moves nothing in memory by a reshape, which is free."""
-    from tvm import relax
-
     shape = shape_of(call.args[0])
     if shape is None or not is_reshape(call, shape):
         return None

@@ -6,24 +6,18 @@ twice as long as with 63 of 16.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from tvm import te, topi
+from tvm.relax import Call, Expr
+from tvm.te import Tensor
 
 from fleet.graph.constants import array_of, constant, dtype_of, shape_of
 from fleet.graph.groups import FUSES_WITH_ELEMENTWISE, whole_vectors
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-    from tvm.te import Tensor
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule
 
 
 def pad_columns(rebuild: Rebuild, call: Call) -> Expr | None:
     """Replace a product of floats [..., n] and weights [n, columns] by one with whole vectors."""
-    from tvm import te, topi
-
     shape, weights = shape_of(call.args[0]), array_of(rebuild, call.args[1])
     if shape is None or len(shape) < _MATRIX or weights is None or weights.ndim != _MATRIX:
         return None

@@ -18,7 +18,6 @@ from fleet.domain.operators import describe_workload, operators_of
 from fleet.graph.concats import CopyReason
 from fleet.graph.constants import dtype_of, is_constant, shape_of
 from fleet.graph.marking import calls_of
-from fleet.graph.pipeline import steps
 from fleet.graph.rebuilding import op_name
 
 if TYPE_CHECKING:
@@ -118,6 +117,8 @@ def explain(
     Args:
         schedule: returns the result of scheduling the lowered model.
     """
+    from fleet.graph.pipeline import steps
+
     stages = [_stage("imported", "the model as its exporter wrote it", mod)]
     with make_target(target):
         for step in steps(target):

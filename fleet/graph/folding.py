@@ -7,17 +7,12 @@ Only operators that models apply to weights are here. TVM's own FoldConstant com
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import Array, array_of, constant, dtype_of, shape_of
-from fleet.graph.rebuilding import op_name
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule, op_name
 
 _ELEMENTWISE: dict[str, Callable[..., Array]] = {
     "relax.abs": np.abs,

@@ -6,16 +6,13 @@ Each rule has the form operator(transpose(x)) = transpose(operator'(x)); see fle
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from tvm import relax
+from tvm.relax import Call, Expr, TupleGetItem
 
 from fleet.graph.constants import rank_of, shape_of
-from fleet.graph.rebuilding import TUPLE_ITEM, with_attrs
+from fleet.graph.rebuilding import TUPLE_ITEM, Rebuild, Rule, with_attrs
 from fleet.graph.transposes import moved_of, transposed
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr, TupleGetItem
-
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 
 def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -31,8 +28,6 @@ def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
     """Concatenate channels-last tensors in their layout."""
-    from tvm import relax
-
     tensors = rebuild.bound_to(call.args[0])
     if not isinstance(tensors, relax.Tuple) or call.attrs.axis is None:
         return None
@@ -83,8 +78,6 @@ def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def take_slice(rebuild: Rebuild, call: Call) -> Expr | None:
     """Cut a slice out of a channels-last tensor in its layout."""
-    from tvm import relax
-
     moved = moved_of(rebuild, call.args[0])
     if moved is None:
         return None
@@ -108,8 +101,6 @@ def pad(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
     """Split a channels-last tensor in its layout."""
-    from tvm import relax
-
     call = rebuild.call_of(item.tuple_value, "relax.split")
     moved = moved_of(rebuild, call.args[0]) if call is not None else None
     if call is None or moved is None:
@@ -141,8 +132,6 @@ def _size(arg: Expr) -> float:
 
 def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
     """Return an argument, possibly of fewer axes for broadcasting, in the layout of these axes."""
-    from tvm import relax
-
     if rank_of(arg) == 0:
         return arg
     shape = shape_of(arg)

@@ -8,18 +8,14 @@ arithmetic buys vectors where scalars were: ShuffleNet's grouped convolutions ta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import te, topi
+from tvm.relax import Call, Expr
+from tvm.te import Tensor
 
-from fleet.graph.constants import array_of, constant
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-    from tvm.te import Tensor
-
-    from fleet.graph.constants import Array
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.constants import Array, array_of, constant
+from fleet.graph.rebuilding import Rebuild, Rule
 
 _VECTOR, _VECTORS = 8, 16
 _MOST_WASTE = 1.2
@@ -68,8 +64,6 @@ def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[
     Args:
         read: makes the convolution's data from `data`, within the program.
     """
-    from tvm import te, topi
-
     attrs, groups = call.attrs, int(call.attrs.groups)
     weights = array_of(rebuild, call.args[1])
     padded = padded_width(rebuild, call)

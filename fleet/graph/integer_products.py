@@ -6,16 +6,13 @@ widened while it is padded; the weights are constants, and are widened here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tvm import te, tirx, topi
+from tvm.relax import Call, Expr
+from tvm.te import Tensor
 
 from cross.targets.integer_units import IntegerUnit
 from fleet.graph.constants import array_of, constant, dtype_of
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-    from tvm.te import Tensor
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule
 
 _FUSES_WITH_ELEMENTWISE = 4
 """TVM's number for operators that later element-wise ones are fused into (kOutEWiseFusable). It cannot tell by
@@ -42,8 +39,6 @@ def integer_product_rules(unit: IntegerUnit) -> dict[str, Rule]:
         before, after = ([a + b for a, b in zip(widths[i::2], inner[i::2], strict=True)] for i in (0, 1))
 
         def compute(data: Tensor, kernel: Tensor) -> Tensor:
-            from tvm import tirx, topi
-
             if any((*before, *after)):
                 data = topi.nn.pad(data, before, after, tirx.const(zero, unit.data), name="pad_temp")
             strides, dilation = ([int(n) for n in values] for values in (call.attrs.strides, call.attrs.dilation))
@@ -58,8 +53,6 @@ def integer_product_rules(unit: IntegerUnit) -> dict[str, Rule]:
             return None
 
         def compute(data: Tensor, matrix: Tensor) -> Tensor:
-            from tvm import te
-
             wide = _widened(data, unit)
             k = te.reduce_axis((0, matrix.shape[0]), name="k")
 
@@ -78,8 +71,6 @@ def _is_of_codes(call: Call, unit: IntegerUnit) -> bool:
 
 
 def _widened(data: Tensor, unit: IntegerUnit) -> Tensor:
-    from tvm import topi
-
     return data if unit.data == unit.data_operand else topi.cast(data, unit.data_operand)
 
 

@@ -6,23 +6,16 @@ operators, the squares went through memory: TVM fuses nothing into the reduction
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from tvm import relax
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import array_of, shape_of
-from fleet.graph.rebuilding import op_name
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule, op_name
 
 
 def fuse_rms_norm(rebuild: Rebuild, call: Call) -> Expr | None:
     """Fuse a norm at its last operator, the multiplication by the weight."""
-    from tvm import relax
-
     x_shape, weight = shape_of(call.args[0]), array_of(rebuild, call.args[1])
     scaled = rebuild.call_only_for(call.args[0], "relax.multiply", "relax.divide")
     if scaled is None or weight is None or x_shape is None or weight.shape != x_shape[-1:]:

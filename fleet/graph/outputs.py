@@ -6,17 +6,13 @@ changed with the next input; a write into one changed the model's constants.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tvm import relax, te
+from tvm.ir import IRModule
+from tvm.relax import Expr
+from tvm.te import Tensor
 
 from fleet.graph.constants import is_constant, shape_of
-from fleet.graph.rebuilding import op_name, rebuild_functions
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.relax import Expr
-    from tvm.te import Tensor
-
-    from fleet.graph.rebuilding import Rebuild
+from fleet.graph.rebuilding import Rebuild, op_name, rebuild_functions
 
 
 def own_outputs(mod: IRModule) -> IRModule:
@@ -26,8 +22,6 @@ def own_outputs(mod: IRModule) -> IRModule:
 
     def own(rebuild: Rebuild, expr: Expr, seen: Expr) -> Expr:
         """Return an output, or a copy of it. `seen` is its variable in the function's return value."""
-        from tvm import relax
-
         value = rebuild.bound_to(expr)
         if isinstance(value, relax.Tuple):
             is_written_out = isinstance(seen, relax.Tuple)
@@ -48,8 +42,6 @@ def own_outputs(mod: IRModule) -> IRModule:
 
 def _memory_of(mod: IRModule, rebuild: Rebuild, expr: Expr) -> Expr:
     """Return the value, parameter or constant whose memory an expression uses."""
-    from tvm import relax
-
     while isinstance(expr, relax.Var):
         value = rebuild.builder.lookup_binding(expr)
         if value is None:
@@ -63,8 +55,6 @@ def _memory_of(mod: IRModule, rebuild: Rebuild, expr: Expr) -> Expr:
 
 def _is_reshape(mod: IRModule, value: Expr) -> bool:
     """Tell whether TVM replaces a program's copy by a view."""
-    from tvm import relax
-
     return (
         op_name(value) == "relax.call_tir"
         and len(value.args[1].fields) == 1
@@ -73,6 +63,4 @@ def _is_reshape(mod: IRModule, value: Expr) -> bool:
 
 
 def _copy(source: Tensor) -> Tensor:
-    from tvm import te
-
     return te.compute(source.shape, lambda *at: source(*at), name="copy")

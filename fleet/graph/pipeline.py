@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import Target, make_target
@@ -34,9 +37,6 @@ from fleet.graph.scaling import SCALING
 from fleet.graph.shuffles import SHUFFLES
 from fleet.graph.upsampling import UPSAMPLING
 from fleet.graph.winograd import WINOGRAD
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,6 @@ def _layers(mod: IRModule) -> IRModule:
 
 
 def _finish(mod: IRModule) -> IRModule:
-    from tvm import relax
-
     return relax.transform.EliminateCommonSubexpr()(rewrite(mod, FOLDING, FINISHING, CLEANING))
 
 
@@ -104,15 +102,10 @@ def _filter(mod: IRModule) -> IRModule:
 
 
 def _legalize(mod: IRModule) -> IRModule:
-    from tvm import relax
-
     return relax.transform.LegalizeOps(enable_warning=False)(mod)
 
 
 def _fuse(mod: IRModule) -> IRModule:
-    import tvm
-    from tvm import relax
-
     passes = [
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

@@ -6,15 +6,10 @@ the input to the window's size and by another stride: 8.4 GB for 1,280 channels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import shape_of
-from fleet.graph.rebuilding import with_attrs
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule, with_attrs
 
 
 def cut_window(_rebuild: Rebuild, call: Call) -> Expr | None:

@@ -15,21 +15,17 @@ the processor multiplies: uint8 on x86, where int8 ones are shifted by 128 toget
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.relax import Call, Expr, Var
 
 from cross.targets.integer_units import IntegerUnit
 from fleet.graph.constants import Array, array_of, constant, dtype_of, is_constant, shape_of
 from fleet.graph.folding import FOLDING, fold
-from fleet.graph.rebuilding import rewrite, with_attrs
+from fleet.graph.rebuilding import Rebuild, Rule, rewrite, with_attrs
 from fleet.graph.transposes import transposed_axes
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.relax import Call, Expr, Var
-
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 _LARGEST_SUM = 2**31 // (255 * 128)
@@ -49,8 +45,6 @@ class Codes:
 
     def real(self) -> Expr:
         """Return the dequantized numbers, as rules recognize them."""
-        from tvm import relax
-
         zero = relax.const(np.array(self.zero, dtype_of(self.codes)))
         return relax.op.dequantize(self.codes, relax.const(self.scale), zero, axis=-1, out_dtype="float32")
 
@@ -85,8 +79,6 @@ def _in_float(rebuild: Rebuild, call: Call) -> Expr | None:
     """Write a remaining dequantization as arithmetic with scales as arguments, so that programs do not depend on
     them.
     """
-    from tvm import relax
-
     found = codes_of(rebuild, call)
     if found is None:
         return None
@@ -148,8 +140,6 @@ class _IntegerRules:
 
     def convolve(self, rebuild: Rebuild, call: Call) -> Expr | None:
         """Convolve codes; the convolution pads with the zero point."""
-        from tvm import relax
-
         layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
         data = self._codes(rebuild, call.args[0])
         weights = _weights_of(rebuild, call.args[1], kernel_layout.find("O"))
@@ -173,8 +163,6 @@ class _IntegerRules:
 
     def multiply(self, rebuild: Rebuild, call: Call) -> Expr | None:
         """Multiply codes by a matrix of weights."""
-        from tvm import relax
-
         data, weights = self._codes(rebuild, call.args[0]), _weights_of(rebuild, call.args[1], 1)
         if data is None or weights is None or weights.values.ndim != 2 or len(shape_of(call.args[0]) or ()) < 2:
             return None  # a vector, or a tensor of unknown shape
@@ -185,8 +173,6 @@ class _IntegerRules:
 
     def add_bias(self, rebuild: Rebuild, call: Call) -> Expr | None:
         """Add a bias to the sums if it is a whole number of their steps, as quantizers make it."""
-        from tvm import relax
-
         for product, other in ((call.args[0], call.args[1]), (call.args[1], call.args[0])):
             sums, steps = _sums_of(rebuild, product)
             bias = array_of(rebuild, other)
@@ -223,8 +209,6 @@ class _IntegerRules:
         return _RANGES[self._unit.data][0] - _RANGES[dtype][0]
 
     def _rounded(self, rebuild: Rebuild, value: Expr, scale: np.float32, zero: int) -> Expr:
-        from tvm import relax
-
         low, high = _RANGES[self._unit.data]
         activation = rebuild.call_only_for(value, "relax.nn.relu")
         if activation is not None:
@@ -258,8 +242,6 @@ def _scaled(rebuild: Rebuild, summed: Expr, data: Codes, weights: Weights, colum
         columns: axis of the weights that has the output channels.
         channels: axis of the sums that has them.
     """
-    from tvm import relax
-
     rank = int(summed.ty.ndim)
     shape = [-1 if axis == channels % rank else 1 for axis in range(rank)]
     others = tuple(axis for axis in range(weights.values.ndim) if axis != columns)
@@ -294,8 +276,6 @@ def _weights_of(rebuild: Rebuild, expr: Expr, columns: int) -> Weights | None:
 
 def _shifted(rebuild: Rebuild, codes: Expr, shift: int, dtype: str) -> Expr:
     """Return codes of one 8-bit dtype converted to the other one."""
-    from tvm import relax
-
     wide = rebuild.bind(relax.op.astype(codes, "int16"))
     shifted = rebuild.bind(relax.op.add(wide, constant(np.array([shift], "int16"))))
     return rebuild.bind(relax.op.astype(shifted, dtype))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from tvm.ir import BaseFunc, GlobalVar, IRModule
     from tvm.relax import BlockBuilder, Call, Expr, Function, TensorType, Var
 
-    Rule = Callable[["Rebuild", Call], Expr | None]
-    Rewrite = Callable[["Rebuild", Expr], Expr]
+Rule: TypeAlias = "Callable[[Rebuild, Call], Expr | None]"
+Rewrite: TypeAlias = "Callable[[Rebuild, Expr], Expr]"
 
 TUPLE_ITEM = "tuple_item"
 """The key of the rule for items of tuples, which are no calls."""

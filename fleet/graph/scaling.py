@@ -7,25 +7,19 @@ a single reader is multiplied into its weights, and one addition is left of the 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import relax
+from tvm.relax import Call, Expr
 
 from fleet.graph.constants import Array, array_of, constant, dtype_of, operand, shape_of
-from fleet.graph.rebuilding import op_name
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild, Rule
+from fleet.graph.rebuilding import Rebuild, Rule, op_name
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
 
 def join_shifts(rebuild: Rebuild, call: Call) -> Expr | None:
     """Join two additions of constants."""
-    from tvm import relax
-
     shift = array_of(rebuild, call.args[1])
     before = rebuild.call_only_for(call.args[0], "relax.add")
     first = array_of(rebuild, before.args[1]) if before is not None else None
@@ -36,8 +30,6 @@ def join_shifts(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def push_scale(rebuild: Rebuild, call: Call) -> Expr | None:
     """Move a scale in front of a shift, join it with another scale, or multiply it into weights."""
-    from tvm import relax
-
     scale = array_of(rebuild, call.args[1])
     before = rebuild.call_only_for(call.args[0], "relax.add", "relax.multiply", "relax.matmul", *_CONVOLUTIONS)
     if before is None or scale is None or not np.issubdtype(scale.dtype, np.floating):
@@ -62,8 +54,6 @@ def _weights_of(rebuild: Rebuild, expr: Expr) -> Array | None:
 
 def _scaled_weights(rebuild: Rebuild, call: Call, scale: Array) -> Expr | None:
     """Return a convolution or matrix product with scaled output channels, or None if the scale is not along them."""
-    from tvm import relax
-
     weights, shape = array_of(rebuild, call.args[1]), shape_of(rebuild.builder.normalize(call))
     if weights is None or shape is None or scale.ndim > len(shape):
         return None

@@ -9,20 +9,16 @@ reads some channels only, into the indices by which it reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import relax, te
+from tvm.relax import Call, Expr
+from tvm.te import Tensor
 
-from fleet.graph.constants import array_of, constant, shape_of
+from fleet.graph.constants import Array, array_of, constant, shape_of
 from fleet.graph.groups import convolve_in_groups
+from fleet.graph.rebuilding import Rebuild, Rule
 from fleet.graph.transposes import transposed_axes
-
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-    from tvm.te import Tensor
-
-    from fleet.graph.constants import Array
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +38,6 @@ class Shuffle:
 
 def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
     """Fold a shuffle into a convolution's weights or indices, or move it behind a depthwise one."""
-    from tvm import relax
-
     shuffle, weights = shuffle_of(rebuild, call.args[0]), array_of(rebuild, call.args[1])
     if shuffle is None or weights is None or str(call.attrs.data_layout) != "NHWC":
         return None
@@ -60,8 +54,6 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def by_channel(rebuild: Rebuild, call: Call) -> Expr | None:
     """Move a shuffle behind an operator that combines it with a constant per channel."""
-    from tvm import relax
-
     shuffle, value = shuffle_of(rebuild, call.args[0]), array_of(rebuild, call.args[1])
     if shuffle is None or value is None or value.ndim > len(shuffle.shape):
         return None
@@ -73,8 +65,6 @@ def by_channel(rebuild: Rebuild, call: Call) -> Expr | None:
 
 def activate(rebuild: Rebuild, call: Call) -> Expr | None:
     """Move a shuffle behind an activation."""
-    from tvm import relax
-
     shuffle = shuffle_of(rebuild, call.args[0])
     if shuffle is None:
         return None
@@ -100,8 +90,6 @@ def shuffle_of(rebuild: Rebuild, expr: Expr) -> Shuffle | None:
 
 def _shuffled(rebuild: Rebuild, expr: Expr, shuffle: Shuffle) -> Expr:
     """Return a value shuffled in the same way as another one."""
-    from tvm import relax
-
     source = rebuild.emit(expr)
     shape = shape_of(source) or shuffle.shape
     rank = len(shape) + 1
@@ -112,7 +100,6 @@ def _shuffled(rebuild: Rebuild, expr: Expr, shuffle: Shuffle) -> Expr:
 
 def _grouped(rebuild: Rebuild, call: Call, shuffle: Shuffle) -> Expr:
     """Return a grouped convolution that reads shuffled data, as one tensor program."""
-    from tvm import te
 
     def shuffled(data: Tensor) -> Tensor:
         def read(*index: te.Var) -> te.Expr:

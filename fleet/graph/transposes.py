@@ -7,14 +7,11 @@ axis moved to place 1. Channels may have been split into several axes, which the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fleet.graph.rebuilding import op_name
+from tvm import relax
+from tvm.relax import Call, Expr
 
-if TYPE_CHECKING:
-    from tvm.relax import Call, Expr
-
-    from fleet.graph.rebuilding import Rebuild
+from fleet.graph.rebuilding import Rebuild, op_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +47,6 @@ def moved_of(rebuild: Rebuild, expr: Expr) -> Moved | None:
 
 def transposed(expr: Expr, axes: list[int]) -> Expr:
     """Return a transposed expression, or the expression itself if nothing changes."""
-    from tvm import relax
-
     return expr if axes == sorted(axes) else relax.op.permute_dims(expr, axes)
 
 

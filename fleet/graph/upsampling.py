@@ -8,27 +8,19 @@ TVM's own program inserts zeros instead, and multiplies by them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from tvm import relax, te
+from tvm.relax import Call, Expr
+from tvm.te import Tensor
+from tvm.tirx import Var
 
-from fleet.graph.constants import array_of, constant, shape_of
+from fleet.graph.constants import Array, array_of, constant, shape_of
+from fleet.graph.rebuilding import Rebuild, Rule
 from fleet.graph.transposes import transposed, transposed_to
-
-if TYPE_CHECKING:
-    from tvm.ir import PrimExpr
-    from tvm.relax import Call, Expr
-    from tvm.te import Tensor
-    from tvm.tirx import Var
-
-    from fleet.graph.constants import Array
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 
 def convolve_phases(rebuild: Rebuild, call: Call) -> Expr | None:
     """Compute a transposed convolution of NCHW by phases, channels last."""
-    from tvm import relax
-
     attrs, weights = call.attrs, array_of(rebuild, call.args[1])
     shape, result = shape_of(call.args[0]), shape_of(rebuild.builder.normalize(call))
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
@@ -58,13 +50,11 @@ def _placed(rebuild: Rebuild, phases: Expr, shape: tuple[int, ...], strides: lis
     One program with channels contiguous in memory. It replaces two reshapes and a transpose, with indices that no
     compiler vectorizes once a concatenation shifts them.
     """
-    from tvm import te
-
     height, width = strides
     channels = shape[-1]
 
     def place(source: Tensor) -> Tensor:
-        def read(n: Var, y: Var, x: Var, c: Var) -> PrimExpr:
+        def read(n: Var, y: Var, x: Var, c: Var) -> Expr:
             y, x = y + begin[0], x + begin[1]
             return source[n, y // height, x // width, (y % height * width + x % width) * channels + c]
 

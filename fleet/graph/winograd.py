@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from tvm import te
+from tvm.relax import Call, Expr
+from tvm.te import Tensor
+from tvm.tirx import Select, Var, const, if_then_else
+from tvm.tirx import all as all_of
 
 from fleet.graph.constants import array_of, constant, dtype_of, shape_of
 from fleet.graph.groups import FUSES_WITH_ELEMENTWISE
+from fleet.graph.rebuilding import Rebuild, Rule
 from fleet.graph.winograd_algorithm import OUTPUTS, TAPS, Filtering
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tvm.ir import PrimExpr
-    from tvm.relax import Call, Expr
-    from tvm.te import Tensor
-    from tvm.tirx import Var
-
-    from fleet.graph.rebuilding import Rebuild, Rule
 
 ATTRIBUTE = "fleet.winograd"
 """Attribute of a block with its stage."""
@@ -113,37 +110,33 @@ def winograd(data: Tensor, kernel: Tensor, filtering: Filtering, size: Sequence[
         size: height and width of the result.
         before: zeros that are added above the data, and to the left of it.
     """
-    from tvm import te
-    from tvm.tirx import all as all_of
-    from tvm.tirx import const, if_then_else
-
     outputs, taps = filtering.outputs, range(filtering.size)
     batch, height, width, channels = data.shape
     rows, columns = (math.ceil(extent / outputs) for extent in size)
     filters = kernel.shape[3]
 
-    def padded(n: Var, y: Var, x: Var, c: Var) -> PrimExpr:
+    def padded(n: Var, y: Var, x: Var, c: Var) -> Expr:
         y, x = y - before[0], x - before[1]
         inside = all_of(y >= 0, y < height, x >= 0, x < width)
         return if_then_else(inside, data[n, y, x, c], const(0.0, "float32"))
 
-    def by_columns(n: Var, row: Var, p: Var, x: Var, c: Var) -> PrimExpr:
+    def by_columns(n: Var, row: Var, p: Var, x: Var, c: Var) -> Expr:
         return _choose(p, filtering.data([pad[n, row * outputs + i, x, c] for i in taps]))
 
-    def by_rows(p: Var, q: Var, n: Var, row: Var, column: Var, c: Var) -> PrimExpr:
+    def by_rows(p: Var, q: Var, n: Var, row: Var, column: Var, c: Var) -> Expr:
         return _choose(q, filtering.data([half[n, row, p, column * outputs + j, c] for j in taps]))
 
-    def multiplied(p: Var, q: Var, n: Var, row: Var, column: Var, f: Var) -> PrimExpr:
+    def multiplied(p: Var, q: Var, n: Var, row: Var, column: Var, f: Var) -> Expr:
         return te.sum(full[p, q, n, row, column, summed] * kernel[p, q, summed, f], axis=summed)
 
-    def back_by_columns(n: Var, row: Var, y: Var, q: Var, column: Var, f: Var) -> PrimExpr:
+    def back_by_columns(n: Var, row: Var, y: Var, q: Var, column: Var, f: Var) -> Expr:
         return _choose(y, filtering.result([product[p, q, n, row, column, f] for p in taps]))
 
-    def back_by_rows(n: Var, y: Var, x: Var, f: Var) -> PrimExpr:
+    def back_by_rows(n: Var, y: Var, x: Var, f: Var) -> Expr:
         own = [parts[n, y // outputs, y % outputs, q, x // outputs, f] for q in taps]
         return _choose(x % outputs, filtering.result(own))
 
-    def stage(shape: Sequence[PrimExpr | int], compute: object, kind: WinogradStage) -> Tensor:
+    def stage(shape: Sequence[Expr | int], compute: object, kind: WinogradStage) -> Tensor:
         return te.compute(shape, compute, name=f"winograd_{kind}", attrs={ATTRIBUTE: str(kind)})
 
     whole = (rows * outputs + TAPS - 1, columns * outputs + TAPS - 1)
@@ -171,10 +164,8 @@ def _fits(call: Call, weights: tuple[int, ...]) -> bool:
     )
 
 
-def _choose(index: PrimExpr, values: Sequence[PrimExpr]) -> PrimExpr:
+def _choose(index: Expr, values: Sequence[Expr]) -> Expr:
     """Return the value of that index. If its loop is unrolled, only this value remains."""
-    from tvm.tirx import Select
-
     *others, found = values
     for position, value in reversed([*enumerate(others)]):
         found = Select(index == position, value, found)

@@ -14,12 +14,11 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from fleet.graph.constants import Array
+from fleet.graph.constants import Array
 
 TAPS = 3
 

@@ -7,8 +7,12 @@ scores, `rows` times some vectors along the keys; of the result, `rows` times so
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from fleet.graph.attention_program import (
     ATTRIBUTE,
@@ -26,13 +30,6 @@ from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, vector_width
 from fleet.spaces.tiles import divisors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 _MOST_ROWS = 16
 _MOST_CHOICES = 16
@@ -84,8 +81,6 @@ class _Sizes:
 
 def attention_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
     """Return the tiles of an attention made by `fleet.graph.attention_program`; None for any other function."""
-    from tvm.s_tir import Schedule
-
     attributes = mod["main"].attrs
     if not attributes or ATTRIBUTE not in attributes:
         return None

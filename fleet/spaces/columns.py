@@ -14,7 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import tvm_ffi
+from tvm.ir import Expr
+from tvm.ir.prim import expr as prim
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.tirx import IntImm, IterVar, Var, const
 
 from fleet.spaces.blocks import is_reduction, names_in, result_of, stride_of
 from fleet.spaces.column_tiles import ColumnSums, ColumnTile, column_tiles
@@ -22,12 +28,6 @@ from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import enough, extent, lanes_of, share, split_at_borders, split_by_kind, steps
 from fleet.spaces.padding import pad_within, padding_of
 from fleet.spaces.tiles import Order
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
-    from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import SBlockRV
-    from tvm.tirx import Var
 
 _TASKS_PER_CORE = 3
 """Number of rows per core that are enough to share: blocks of columns are shared, too, only if there are fewer. TVM
@@ -43,8 +43,6 @@ def reads_along(block: SBlock) -> bool:
 
     In grouped convolutions it is so within a group.
     """
-    from tvm.tirx import IterVar
-
     columns = [it for it in block.iter_vars if it.iter_type == IterVar.DataPar][-1:]
     size = group_of(block) or 0
     strides: set[int | None] = set()
@@ -59,10 +57,6 @@ def reads_along(block: SBlock) -> bool:
 
 def group_of(block: SBlock) -> int | None:
     """Return the number of consecutive columns that read the same data; None without groups."""
-    import tvm_ffi
-    from tvm.ir.prim import expr as prim
-    from tvm.tirx import IntImm, IterVar
-
     columns = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar][-1:]
     sizes: set[int] = set()
 
@@ -78,9 +72,6 @@ def group_of(block: SBlock) -> int | None:
 
 def within_group(index: Expr, column: Var, size: int) -> Expr:
     """Return an index as it would be in the first group."""
-    import tvm_ffi
-    from tvm.ir.prim import expr as prim
-    from tvm.tirx import const
 
     def first(division: prim.FloorDiv) -> Expr:
         is_group = division.a.same_as(column) and size and int(division.b) == size
@@ -175,8 +166,6 @@ class _Window:
 
 def _window(block: SBlock) -> _Window | None:
     """Return the window of a reduction with neighbours along a row that share reads, or None."""
-    from tvm.tirx import IterVar
-
     neighbours = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar][-2:-1]
     extents = {it.var.name: int(it.dom.extent) for it in block.iter_vars if it.iter_type != IterVar.DataPar}
     for index in (index.min for region in block.reads for index in region.region):

@@ -7,7 +7,13 @@ copies, which LLVM makes fast. Transposed reads are blocked, so that neither sid
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import tvm_ffi
+from tvm.ir import Call, Expr, Op
+from tvm.ir.prim import expr as prim
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import IntImm, Var
 
 from fleet.spaces.blocks import is_reduction, names_in, stride_of
 from fleet.spaces.columns import group_of
@@ -22,13 +28,6 @@ from fleet.spaces.loops import (
     steps,
     vector_width,
 )
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
-    from tvm.ir.prim import expr as prim
-    from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
-    from tvm.tirx import Var
 
 _FEWEST_LANES = 4
 """Minimum lanes of vectors that divide a row: pairs take up to twice as long as LLVM's own code."""
@@ -81,8 +80,6 @@ def _vectorize_pieces(schedule: Schedule, block: SBlock, loops: list[LoopRV], mo
 
     Conditions outside of them are the same for all of their steps, but LLVM evaluates them for each element.
     """
-    from tvm.tirx import IntImm
-
     axes = block.iter_vars[-len(loops) :]
     for region in [*block.reads, *block.writes]:
         indices, sizes = region.region[-len(axes) :], list(region.source.shape)[-len(axes) :]
@@ -138,10 +135,6 @@ def _deciding_axes(block: SBlock) -> list[int]:
 
 def _deciding_period(block: SBlock) -> int | None:
     """Return the period along the last axis after which decisions repeat, as in each head of a rotary embedding."""
-    import tvm_ffi
-    from tvm.ir.prim import expr as prim
-    from tvm.tirx import IntImm
-
     *_, last = [iterator.var for iterator in block.iter_vars]
     periods: set[int] = set()
 
@@ -155,9 +148,6 @@ def _deciding_period(block: SBlock) -> int | None:
 
 
 def _conditions(block: SBlock) -> list[Expr]:
-    import tvm_ffi
-    from tvm.ir import Call, Op
-
     found: list[Expr] = []
 
     def visit(call: Call) -> None:
@@ -174,9 +164,6 @@ def _width_between_borders(block: SBlock, most: int) -> int:
     Compilers make vectors of long pieces themselves. Pieces of a few vectors they write out, and take along another
     axis, element by element.
     """
-    from tvm.ir.prim import expr as prim
-    from tvm.tirx import IntImm
-
     last = block.iter_vars[-1].var
     found = most
     for condition in _conditions(block):
@@ -190,8 +177,6 @@ def _width_between_borders(block: SBlock, most: int) -> int:
 
 def _border(condition: prim.LE | prim.LT, axis: Var) -> Expr | None:
     """Return the first position on the other side, if the condition is "border <= axis" or "axis < border"."""
-    from tvm.ir.prim import expr as prim
-
     left, right = (condition.a, condition.b) if isinstance(condition, prim.LE) else (condition.b, condition.a)
     return left if right.same_as(axis) else None
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV, ScheduleError
 
 from fleet.spaces.blocks import child_blocks, is_reduction
 from fleet.spaces.column_tiles import ColumnTile
@@ -22,11 +25,6 @@ from fleet.spaces.loops import add_missing_loops, domain, enough, is_untouched, 
 from fleet.spaces.padding import padded_columns
 from fleet.spaces.rows import RowTile, chain_to, row_tiles, schedule_rows
 
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import SBlockRV
-
 _MOST_TILES = 12
 """Maximum tiles of a reduction by columns: further ones are hardly ever the best."""
 
@@ -38,8 +36,6 @@ Kind = Callable[["Schedule", "SBlockRV", ProcessorFacts], bool]
 
 def fallback_space(mod: IRModule, facts: ProcessorFacts) -> Space:
     """Return the space of any other function: the tiles of its main reduction, or its only schedule."""
-    from tvm.s_tir import Schedule
-
     schedule = Schedule(mod)
     inline_all(schedule, frozenset(), kept=padded_columns(schedule))
     add_missing_loops(schedule)
@@ -100,8 +96,6 @@ def _main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Seq
 
 def _first_that_fits(schedule: Schedule, name: str, facts: ProcessorFacts, kinds: list[Kind]) -> Schedule:
     """Return a schedule with a block scheduled by the first matching kind; unchanged if none matches."""
-    from tvm.s_tir.schedule import ScheduleError
-
     for schedule_as in kinds:
         trial = schedule.copy()
         try:

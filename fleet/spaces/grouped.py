@@ -6,7 +6,9 @@ first grouped convolution took a fifth longer (Zen 5).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.sym import Analyzer
 
 from fleet.spaces.blocks import is_reduction
 from fleet.spaces.column_tiles import ColumnTile
@@ -14,10 +16,6 @@ from fleet.spaces.columns import group_of, schedule_columns
 from fleet.spaces.elementwise import vectorize_within_groups
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import domain, is_untouched, lanes_of, steps
-
-if TYPE_CHECKING:
-    from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import SBlockRV
 
 
 def schedule_padded_groups(
@@ -54,8 +52,6 @@ def schedule_padded_groups(
 
 def _leaves_out_padding(user: SBlock, block: SBlock, kept: int, padded: int) -> bool:
     """Tell whether a block reads the first `kept` of each `padded` columns of another, and all of the other axes."""
-    from tvm.sym import Analyzer
-
     regions = [region.region for region in user.reads if region.source.same_as(block.writes[0].source)]
     if is_reduction(user) or len(regions) != 1 or len(regions[0]) != len(user.iter_vars):
         return False

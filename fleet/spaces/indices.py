@@ -8,13 +8,15 @@ ones that says which loops to split. Conditions remain in the innermost loops: a
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, IRModule, TensorLoad
+from tvm.s_tir import SBlock
+from tvm.tirx import Buffer, Cast, For, IntImm, PrimFunc
 
 from fleet.spaces.loops import SPLIT_HINT
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr, IRModule
-    from tvm.tirx import Buffer, For, PrimFunc
 
 _LARGEST = 2**31 - 1
 _WIDE = ("int64", "uint64")
@@ -22,11 +24,6 @@ _WIDE = ("int64", "uint64")
 
 def with_narrow_indices(mod: IRModule) -> IRModule:
     """Return a module with 32-bit loops and indices if some loop is to be split; unchanged if that is too narrow."""
-    import tvm
-    import tvm_ffi
-    from tvm import tirx
-    from tvm.tirx import For
-
     function = mod["main"]
     if not _has_hints(function):
         return mod
@@ -37,8 +34,6 @@ def with_narrow_indices(mod: IRModule) -> IRModule:
 
 
 def _unsplit(loop: For) -> For:
-    from tvm.tirx import For
-
     if SPLIT_HINT not in loop.annotations:
         return loop
     kept = {name: value for name, value in loop.annotations.items() if name != SPLIT_HINT}
@@ -46,9 +41,6 @@ def _unsplit(loop: For) -> For:
 
 
 def _has_hints(function: PrimFunc) -> bool:
-    import tvm_ffi
-    from tvm.tirx import For
-
     found = False
 
     def visit_loop(loop: For) -> None:
@@ -61,10 +53,6 @@ def _has_hints(function: PrimFunc) -> bool:
 
 def _fits(function: PrimFunc) -> bool:
     """Tell whether all sizes are known and small, and no data are 64-bit integers."""
-    import tvm_ffi
-    from tvm.s_tir import SBlock
-    from tvm.tirx import Cast, IntImm
-
     buffers = [param for param in function.params if hasattr(param, "shape")]
     fits = True
 
@@ -85,17 +73,12 @@ def _fits(function: PrimFunc) -> bool:
 
 def _reads_data(value: Expr) -> bool:
     """Tell whether a number depends on more than the surrounding loops."""
-    import tvm_ffi
-    from tvm.ir import TensorLoad
-
     found: list[TensorLoad] = []
     tvm_ffi.structural_walk(value, [(TensorLoad, found.append)])
     return bool(found)
 
 
 def _is_small(buffer: Buffer) -> bool:
-    from tvm.tirx import IntImm
-
     sizes = [int(size) for size in buffer.shape if isinstance(size, IntImm)]
     is_known = len(sizes) == len(buffer.shape)
     return is_known and math.prod(sizes) <= _LARGEST and str(buffer.dtype) not in _WIDE

@@ -5,15 +5,15 @@ Inlining saves a pass over memory. It costs where a result is used more than onc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tvm_ffi
+from tvm.ir import Call, Op
+from tvm.ir.prim import expr as prim
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV, ScheduleError
+from tvm.tirx import Stmt
 
 from fleet.spaces.blocks import child_blocks, is_copy, is_reduction
 from fleet.spaces.loops import domain
-
-if TYPE_CHECKING:
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import SBlockRV
-    from tvm.tirx import Stmt
 
 
 def inline_all(schedule: Schedule, products: frozenset[str], *, kept: frozenset[str] = frozenset()) -> None:
@@ -23,8 +23,6 @@ def inline_all(schedule: Schedule, products: frozenset[str], *, kept: frozenset[
         products: names of blocks that read each element many times; only copies are inlined into them.
         kept: names of blocks that are not inlined.
     """
-    from tvm.s_tir.schedule import ScheduleError
-
     for block in child_blocks(schedule):
         users = list(schedule.get_consumers(block))
         names = {schedule.get(user).name_hint for user in users}
@@ -51,10 +49,6 @@ def _repeats_costly_work(schedule: Schedule, block: SBlockRV, users: list[SBlock
 
 def _is_costly(body: Stmt) -> bool:
     """Tell whether a block costs more than a handful of cycles: it calls a function, or divides."""
-    import tvm_ffi
-    from tvm.ir import Call, Op
-    from tvm.ir.prim import expr as prim
-
     found = False
 
     def visit_call(call: Call) -> None:

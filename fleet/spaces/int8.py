@@ -7,18 +7,17 @@ vector of them is a group for each column: [columns / tile.columns, ..., sums / 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from tvm.ir import Expr
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.tirx import IndexMap
 
 from cross.targets.integer_units import IntegerUnit
 from fleet.spaces.blocks import Axis, Product, Role, result_of
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.product import tile_result
 from fleet.spaces.tiles import Tile, tiles, width_of
-
-if TYPE_CHECKING:
-    from tvm.ir import PrimExpr
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import SBlockRV
 
 _SUM_BYTES = 4
 _STACK_BYTES = 1024
@@ -99,13 +98,11 @@ def use_instruction(schedule: Schedule, name: str, tile: Tile, unit: IntegerUnit
 
 
 def _pack(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, unit: IntegerUnit) -> None:
-    from tvm.tirx import IndexMap
-
     if product.column_axis is None or product.inner_sum is None:
         return
     column_axis, sum_axis, size, group = product.column_axis, product.inner_sum[1], tile.columns, unit.group
 
-    def packed(*indices: PrimExpr) -> list[PrimExpr]:
+    def packed(*indices: Expr) -> list[Expr]:
         counts = [index // group if position == sum_axis else index for position, index in enumerate(indices)]
         others = [index for position, index in enumerate(counts) if position != column_axis]
         return [indices[column_axis] // size, *others, indices[column_axis] % size, indices[sum_axis] % group]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from tvm import DataType
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import ForKind, IterVar, SeqStmt
 
 from fleet.spaces.facts import ProcessorFacts
-
-if TYPE_CHECKING:
-    from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 SPLIT_HINT = "pragma_loop_partition_hint"
 """TVM's annotation of a loop that is to be split where a condition in it changes. It needs indices of 32 bits."""
@@ -40,9 +40,6 @@ def steps(schedule: Schedule, loops: Sequence[LoopRV]) -> int:
 
 def add_missing_loops(schedule: Schedule) -> None:
     """Add a loop of one step to each block without loops: TVM's `rfactor` fails beside a block without loops."""
-    from tvm.s_tir import SBlockRealize
-    from tvm.tirx import SeqStmt
-
     body = schedule.mod["main"].body.block.body
     statements = body.seq if isinstance(body, SeqStmt) else []
     for name in [found.block.name_hint for found in statements if isinstance(found, SBlockRealize)]:
@@ -54,8 +51,6 @@ def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
 
     Loops that a schedule has left to the compiler are scheduled.
     """
-    from tvm.tirx import ForKind, IterVar
-
     own = schedule.get(block)
     loops = [schedule.get(loop) for loop in schedule.get_loops(block)]
     extents = [int(iterator.dom.extent) for iterator in own.iter_vars]
@@ -71,8 +66,6 @@ def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
 
 def split_by_kind(schedule: Schedule, block: SBlockRV, below: int = 0) -> tuple[list[LoopRV], list[LoopRV]]:
     """Return the spatial and the reduction loops of a block; its loops under the first `below` are its axes."""
-    from tvm.tirx import IterVar
-
     loops = list(schedule.get_loops(block))[below:]
     kinds = [iterator.iter_type for iterator in schedule.get(block).iter_vars]
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
@@ -82,8 +75,6 @@ def split_by_kind(schedule: Schedule, block: SBlockRV, below: int = 0) -> tuple[
 
 def lanes_of(block: SBlock, facts: ProcessorFacts) -> int:
     """Return how many numbers of the widest type that a block touches fit into a vector register."""
-    from tvm import DataType
-
     regions = [*block.reads, *block.writes]
     widest = max((DataType(region.source.dtype).bits for region in regions), default=_FLOAT32_BITS)
     return max(1, facts.lanes * _FLOAT32_BITS // max(8, widest))

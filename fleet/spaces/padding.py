@@ -6,13 +6,12 @@ vectors are read: the sums of a local response norm took 0.15 to 0.2 of the time
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tvm.ir import Call, Op
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import BufferStore, FloatImm, IntImm, IterVar
 
 from fleet.spaces.blocks import child_blocks, is_reduction, names_in, stride_of
-
-if TYPE_CHECKING:
-    from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 
 def padded_columns(schedule: Schedule) -> frozenset[str]:
@@ -44,9 +43,6 @@ def pad_within(schedule: Schedule, padding: SBlockRV, loop: LoopRV) -> None:
 
 
 def _pads_columns(block: SBlock) -> bool:
-    from tvm.ir import Call, Op
-    from tvm.tirx import BufferStore, FloatImm, IntImm
-
     value = block.body.value if isinstance(block.body, BufferStore) else None
     if not isinstance(value, Call) or not isinstance(value.op, Op) or value.op.name != "prim.if_then_else":
         return False
@@ -56,8 +52,6 @@ def _pads_columns(block: SBlock) -> bool:
 
 def _moves_along_columns(block: SBlock, padding: SBlock) -> bool:
     """Tell whether a reduction reads windows of the innermost axis, one for each of its columns."""
-    from tvm.tirx import IterVar
-
     if not is_reduction(block):
         return False
     columns = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar][-1:]

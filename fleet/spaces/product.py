@@ -8,16 +8,15 @@ that a tile reads them in one stream. Which tiles there are: `fleet.spaces.tiles
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm.ir import Expr
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import IndexMap
 
 from fleet.spaces.blocks import Product, Role, result_of
 from fleet.spaces.loops import split_at_borders
 from fleet.spaces.tiles import Order, Tile, rows_of_panel, width_of
-
-if TYPE_CHECKING:
-    from tvm.ir import PrimExpr
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +74,11 @@ def finish_product(schedule: Schedule, placed: Placed, product: Product, tile: T
 
 def pack(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile) -> None:
     """Reorder a product's weights so that a tile reads them in one stream."""
-    from tvm.tirx import IndexMap
-
     axis, size = product.column_axis, tile.columns
     if axis is None:
         return
 
-    def packed(*indices: PrimExpr) -> list[PrimExpr]:
+    def packed(*indices: Expr) -> list[Expr]:
         others = [index for position, index in enumerate(indices) if position != axis]
         return [indices[axis] // size, *others, indices[axis] % size]
 

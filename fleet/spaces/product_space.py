@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
 
 from cross.targets.integer_units import IntegerUnit
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product, has_constant_weights
@@ -19,10 +21,6 @@ from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
 from fleet.spaces.tiles import Tile, tiles
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
 
 
 def product_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
@@ -51,8 +49,6 @@ class _Tiled:
 
 def _tiled_products(mod: IRModule, facts: ProcessorFacts) -> dict[str, _Tiled]:
     """Return the products of a function that have tiles, by block name."""
-    from tvm.s_tir import Schedule
-
     schedule, unit, found = Schedule(mod), facts.integer_unit, {}
     for block in child_blocks(schedule):
         product = find_product(schedule.get(block))
@@ -92,8 +88,6 @@ def _product_schedules(mod: IRModule, facts: ProcessorFacts, name: str, found: _
     Tiles that differ only in how many steps are written out begin alike. That is done once, and copied: it takes most
     of a schedule's time.
     """
-    from tvm.s_tir import Schedule
-
     begun = Schedule(mod)
     inline_all(begun, frozenset([name]))
     block = next(block for block in child_blocks(begun) if begun.get(block).name_hint == name)
@@ -122,8 +116,6 @@ def _without_unrolling(tile: Tile) -> Tile:
 
 def _apply(mod: IRModule, facts: ProcessorFacts, tiled: Mapping[str, _Tiled], chosen: Mapping[str, Tile]) -> Schedule:
     """Return the schedule in which each product, by block name, has the chosen tile."""
-    from tvm.s_tir import Schedule
-
     schedule = Schedule(mod)
     inline_all(schedule, frozenset(tiled))
     for block in child_blocks(schedule):

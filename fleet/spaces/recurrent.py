@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from fleet.models.recurrent_program import ATTRIBUTE, CHAIN, PRODUCT, SECOND, STEP, WEIGHTS
 from fleet.spaces.design_space import Space
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, vector_width
 from fleet.spaces.tiles import divisors
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 LAUNCH, BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 """TVM's annotations: all cores run the loop; a barrier after the loop."""
@@ -50,8 +48,6 @@ def recurrence_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
 
 
 def _schedule(mod: IRModule, facts: ProcessorFacts) -> Schedule:
-    from tvm.s_tir import Schedule
-
     schedule = Schedule(mod)
     chain, step = schedule.get_sblock(CHAIN), schedule.get_sblock(STEP)
     stages = {schedule.get(block).name_hint: block for block in schedule.get_child_blocks(chain)}

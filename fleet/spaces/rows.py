@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import Buffer, BufferRegion, IterVar, Var
 
 from fleet.spaces.blocks import child_blocks, is_reduction, names_in
 from fleet.spaces.columns import reads_along
@@ -24,11 +27,6 @@ from fleet.spaces.loops import (
     steps,
     vector_width,
 )
-
-if TYPE_CHECKING:
-    from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
-    from tvm.tirx import Buffer, BufferRegion
 
 _FEWEST_LANES = 4
 """Minimum lanes of a reduction whose length is no multiple of a register's: fewer do not pay for joining them."""
@@ -139,8 +137,6 @@ def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts, t
 
 def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> list[int]:
     """Return the result axes that index rows: those used unchanged by every per-row input."""
-    from tvm.tirx import Var
-
     own = schedule.get(result)
     regions = [region.region for region in _reads_of(own, _row_values(schedule, chain))]
     spatial, _ = split_by_kind(schedule, result)
@@ -198,8 +194,6 @@ def _is_cut(length: int, most: int) -> bool:
 
 def _length(block: SBlock) -> int:
     """Return how many numbers one result is reduced from."""
-    from tvm.tirx import IterVar
-
     return math.prod(int(it.dom.extent) for it in block.iter_vars if it.iter_type != IterVar.DataPar)
 
 

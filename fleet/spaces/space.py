@@ -2,6 +2,8 @@
 
 Rules are tried in the order of `fleet.spaces.rules`. The first schedule of a space is the static one, which is used
 without any trial.
+
+The rules need TVM when they are imported, so functions here import them: processes without TVM import this module, too.
 """
 
 from __future__ import annotations
@@ -13,9 +15,6 @@ from cross.targets.target import Target
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.design_space import Facts, Space
 from fleet.spaces.facts import facts_of, processor_facts
-from fleet.spaces.indices import with_narrow_indices
-from fleet.spaces.rules import all_rules
-from fleet.spaces.vector_math.rewriting import with_arithmetic_functions
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -47,6 +46,8 @@ def space_of(mod: IRModule, target: Target) -> Space | None:
 
 def space_on(mod: IRModule, facts: Facts) -> Space | None:
     """Return a function's space on a processor or GPU; None for an opaque function or one with open sizes."""
+    from fleet.spaces.rules import all_rules
+
     if not _is_plain(mod):
         return None
     spaces = (rule.space(mod, facts) for rule in all_rules())
@@ -60,6 +61,9 @@ def finished(scheduled: IRModule, target: Target) -> IRModule:
     No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
     every compilation finishes it; references stay as they are.
     """
+    from fleet.spaces.indices import with_narrow_indices
+    from fleet.spaces.vector_math.rewriting import with_arithmetic_functions
+
     if processor_facts(target) is None:
         return scheduled
     return with_narrow_indices(with_arithmetic_functions(scheduled))

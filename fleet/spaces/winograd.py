@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
 from fleet.graph.winograd import ATTRIBUTE, WinogradStage
 from fleet.spaces.blocks import Product, child_blocks, find_product, has_constant_weights, only_follower
@@ -21,11 +24,6 @@ from fleet.spaces.inlining import inline_all
 from fleet.spaces.loops import split_at_borders
 from fleet.spaces.product import clear_before, pack, tile_product
 from fleet.spaces.tiles import Order, Tile, step_cycles, tiles
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 _NEAR, _FAR = 90, 32
 """Bytes that a cycle brings from a core's own second cache, and from farther away, beside its arithmetic."""
@@ -54,8 +52,6 @@ class Cut:
 
 def winograd_space(mod: IRModule, facts: ProcessorFacts) -> Space | None:
     """Return the cuts of a Winograd convolution; None for any other function."""
-    from tvm.s_tir import Schedule
-
     schedule = Schedule(mod)
     stages = winograd_stages(schedule)
     block = schedule.get_sblock(stages[WinogradStage.PRODUCT]) if stages else None
@@ -230,8 +226,6 @@ def _cycles(cut: Cut, product: Product, facts: ProcessorFacts) -> float:
 
 def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
     """Return the block that writes the results: the element-wise one after the convolution, if any."""
-    from tvm.s_tir.schedule import ScheduleError
-
     follower = only_follower(schedule, result)
     if follower is None:
         return result

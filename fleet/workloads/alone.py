@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
 
 from cross.targets.target import Target
 from fleet.domain.keys import NO_TRACE
@@ -14,9 +15,6 @@ from fleet.workloads.default_schedule import default_schedule, needs_schedule
 from fleet.workloads.loop_nests import blocks_left
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import argument_specs
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import tvm
+from tvm import ir, relax
+from tvm.ir import GlobalVar, IRModule
+from tvm.relax import Call, Expr
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.tirx import PrimFunc
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
@@ -22,12 +29,6 @@ from fleet.spaces.space import finished, static_schedule
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
 from fleet.workloads.loop_nests import blocks_left, operators_left
 from fleet.workloads.traces import replay
-
-if TYPE_CHECKING:
-    from tvm.ir import GlobalVar, IRModule
-    from tvm.relax import Call, Expr
-    from tvm.s_tir import Schedule
-    from tvm.tirx import PrimFunc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,6 @@ def apply_schedules(mod: IRModule, target: Target, traces: Mapping[str, str], *,
         BuildError: a trace does not fit its function.
         InvalidRequest: it packs a value other than a constant.
     """
-    from tvm import ir
-    from tvm.tirx import PrimFunc
-
     load_intrinsics(target)
     functions = dict(mod.functions)
     packings: dict[GlobalVar, tuple[Packing, ...]] = {}
@@ -84,9 +82,6 @@ def apply_schedules(mod: IRModule, target: Target, traces: Mapping[str, str], *,
 
 def workload_module(function: PrimFunc) -> IRModule:
     """Return a function of a model as its workload's module: alone, under the name "main"."""
-    import tvm
-    from tvm.s_tir import meta_schedule as ms
-
     mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     return ms.tune_context._normalize_mod(mod)  # noqa: SLF001 - what TVM's own databases apply before they hash
 
@@ -99,8 +94,6 @@ def _choose(mod: IRModule, target: Target, trace: str | None, *, is_static: bool
 
 def workload_hash(mod: IRModule) -> str:
     """Return a workload's structural hash in decimal, as MetaSchedule's databases write it."""
-    from tvm.s_tir import meta_schedule as ms
-
     return str(ms.database.Workload(mod).as_json()[0])
 
 
@@ -113,9 +106,6 @@ def _renamed(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
 
 def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, ...]]) -> IRModule:
     """Return the module with constants packed for the functions that expect it."""
-    from tvm import ir, relax
-    from tvm.relax.expr_functor import PyExprMutator, mutator
-
     if not packings:
         return mod
     done: dict[tuple[int, Packing], Expr] = {}
@@ -144,15 +134,11 @@ def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, .
 
 
 def _call_tir() -> object:
-    from tvm import ir
-
     return ir.Op.get("relax.call_tir")
 
 
 def _packed(function: GlobalVar, argument: Expr, packing: Packing, done: dict[tuple[int, Packing], Expr]) -> Expr:
     """Return a packed constant; each constant is packed once."""
-    from tvm import ir
-
     if not isinstance(argument, ir.GenericConst):
         raise InvalidRequest(f"the schedule of {function.name_hint} packs its argument {packing.argument}, no constant")
     key = (hash(argument), packing)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule
+from tvm.relax import Call, Expr, Function, Var
 
 from fleet.graph.concats import ATTRIBUTE, CopyReason
 from fleet.graph.constants import shape_of
 from fleet.graph.rebuilding import op_name, variables_of
 from fleet.workloads.slices import is_indexed
-
-if TYPE_CHECKING:
-    from tvm.ir import GlobalVar, IRModule
-    from tvm.relax import Call, Expr, Function, Var
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +66,6 @@ def concat_places(mod: IRModule, function: Function) -> Places:
 
 def is_call_tir(value: Expr) -> bool:
     """Tell whether a value is one tensor that a program computes."""
-    from tvm import relax
-
     return op_name(value) == "relax.call_tir" and isinstance(value.ty, relax.TensorType)
 
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm import ir, relax
+from tvm.ir import BaseFunc, GlobalVar, IRModule
+from tvm.relax import Binding, BlockBuilder, Call, Expr, Function, Var
 
 from cross.targets.target import Target
 from fleet.graph.concats import CopyReason, marked
@@ -21,10 +24,6 @@ from fleet.graph.rebuilding import is_plain, op_name, result_types
 from fleet.workloads.concat_places import Place, Places, concat_places, is_concat
 from fleet.workloads.default_schedule import needs_schedule
 from fleet.workloads.slices import SLICE, Slice, on_slices, start_arguments
-
-if TYPE_CHECKING:
-    from tvm.ir import BaseFunc, GlobalVar, IRModule
-    from tvm.relax import Binding, BlockBuilder, Call, Expr, Function, Var
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,6 @@ def join_concats(mod: IRModule, target: Target) -> Joined:
     Args:
         mod: of `fleet.workloads.applying.apply_schedules`; several of its functions may be graphs.
     """
-    from tvm import relax
-
     graphs = {variable: function for variable, function in mod.functions.items() if _is_graph(function)}
     if needs_schedule(target):
         count = sum(len(_concats(mod, function)) for function in graphs.values())
@@ -69,8 +66,6 @@ def skipped_programs(lowered: IRModule, target: Target) -> frozenset[str]:
     Args:
         lowered: of `fleet.graph.pipeline.lower`, without schedules.
     """
-    from tvm import ir, relax
-
     if needs_schedule(target) or not _is_graph(lowered["main"]):
         return frozenset()
     functions = {
@@ -85,8 +80,6 @@ def skipped_programs(lowered: IRModule, target: Target) -> frozenset[str]:
 
 
 def _is_graph(function: BaseFunc) -> bool:
-    from tvm import relax
-
     return isinstance(function, relax.Function) and is_plain(function)
 
 
@@ -111,8 +104,6 @@ class _Joining:
 
     def function(self, function: Function) -> Function:
         """Return the function with its operands in their places."""
-        from tvm import relax
-
         blocks = []
         for block in function.body.blocks:
             bindings = [new for binding in block.bindings if (new := self._binding(binding)) is not None]
@@ -121,8 +112,6 @@ class _Joining:
         return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
     def _binding(self, binding: Binding) -> Binding | None:
-        from tvm import relax
-
         place = self._places.by_value.get(binding.var)
         if binding.var in self._places.joined:
             if place is None:
@@ -146,8 +135,6 @@ class _Joining:
 
     def _write(self, operand: Var, program: GlobalVar, arguments: list[Expr], place: Place) -> Binding:
         """Return the call that writes an operand into its buffer; the first one creates the buffer."""
-        from tvm import relax
-
         buffer = self._buffers.get(place.root)
         if buffer is None:
             call = relax.call_tir(program, relax.Tuple(arguments), place.root.ty)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +15,10 @@ from cross.targets.target import Target, make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, FleetError, ImportFailed
-from fleet.graph.pipeline import lower
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.program_file import one_function
 from fleet.models.model import Model, ModelFormat, import_model
-from fleet.workloads.applying import apply_schedules
-from fleet.workloads.concats import join_concats, skipped_programs
 from fleet.workloads.default_schedule import needs_schedule
-from fleet.workloads.several_shapes import free_name, one_program
 from fleet.workloads.workload import has_known_sizes, workload_of
 
 if TYPE_CHECKING:
@@ -64,6 +61,10 @@ def compile_model(
         ImportFailed: an operator that TVM cannot import.
         BuildError: it did not compile or link.
     """
+    from fleet.workloads.applying import apply_schedules
+    from fleet.workloads.concats import join_concats
+    from fleet.workloads.several_shapes import one_program
+
     load_intrinsics(target)
     fused = {variant.inputs: _fused(variant, target) for variant in model.variants}
     try:
@@ -83,6 +84,8 @@ def compile_model(
 
 def _fused(model: Model, target: Target) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
+    from fleet.graph.pipeline import lower
+
     mod = import_model(model, unrolls=needs_schedule(target))
     try:
         return lower(mod, target)
@@ -91,6 +94,8 @@ def _fused(model: Model, target: Target) -> IRModule:
 
 
 def _workloads(model: Model, target: Target) -> list[Workload]:
+    from fleet.workloads.concats import skipped_programs
+
     fused = _fused(model, target)
     skipped = skipped_programs(fused, target)
     return [
@@ -108,9 +113,16 @@ def _united(variants: Sequence[Sequence[Workload]]) -> list[Workload]:
         if same is not None:
             found[workload.shash] = replace(same, weight=same.weight + workload.weight)
         else:
-            name = free_name(workload.name, [other.name for other in found.values()])
+            name = _free_name(workload.name, [other.name for other in found.values()])
             found[workload.shash] = replace(workload, name=name)
     return list(found.values())
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """Return an unused name in TVM's style: "fused_matmul3" for "fused_matmul1"."""
+    stem = name.rstrip(string.digits)
+    numbered = (f"{stem}{number}" for number in itertools.count(1))
+    return next(found for found in itertools.chain([name], numbered) if found not in taken)
 
 
 def _tasks(fused: IRModule, target: Target) -> list[ExtractedTask]:

@@ -4,14 +4,12 @@ itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.s_tir import Schedule
 
 from fleet.graph.rebuilding import op_name
 from fleet.spaces.fallback_rules import unscheduled
-
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
 
 _VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten"})
 """Operators that compute nothing: their result is another view of the same memory."""
@@ -30,8 +28,6 @@ def blocks_left(function: str, schedule: Schedule | None) -> list[str]:
 
 def operators_left(mod: IRModule) -> list[str]:
     """Return the operators of a lowered model that are not yet tensor programs: scans and sorts, which TVM adds."""
-    from tvm import relax
-
     found = []
     for function in mod.functions.values():
         if isinstance(function, relax.Function):

@@ -17,7 +17,7 @@ from fleet.workloads.default_schedule import default_schedule, needs_schedule
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.te import Tensor
-    from tvm.tirx import PrimExpr, Var
+    from tvm.tirx import Expr, Var
 
 VECTOR_LANES = (4, 8, 16)
 """float32 lanes of 128, 256 and 512 bits. Too wide vectors spill, and are slower."""
@@ -49,7 +49,7 @@ def arithmetic(target: Target, lanes: int) -> tuple[IRModule, PeakProgram]:
     tasks = _GPU_TASKS if needs_schedule(target) else _CPU_TASKS
     shape = (tasks, _ACCUMULATORS, lanes)
 
-    def chain(accumulator: PrimExpr, value: PrimExpr) -> PrimExpr:
+    def chain(accumulator: Expr, value: Expr) -> Expr:
         return accumulator * value + value
 
     multiply_add = te.comm_reducer(chain, lambda dtype: tirx.const(0, dtype))
@@ -72,7 +72,7 @@ def reading(target: Target, size_bytes: int) -> tuple[IRModule, PeakProgram]:
     given = te.placeholder(shape, name="x", dtype="float32")
     row = te.reduce_axis((0, rows), name="row")
 
-    def total(task: Var, a: Var, lane: Var) -> PrimExpr:
+    def total(task: Var, a: Var, lane: Var) -> Expr:
         return te.sum(given[row, task, a, lane] if is_gpu else given[task, row, a, lane], axis=row)
 
     result = te.compute((tasks, _ACCUMULATORS, lanes), total, name="y")

@@ -9,19 +9,18 @@ VM's builder compares them by content. Picking takes about a microsecond.
 
 from __future__ import annotations
 
-import itertools
-import string
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from tvm import ir, relax, tirx
+from tvm.ir import GlobalVar, IRModule, Type
+from tvm.relax import BlockBuilder, Function, SeqExpr, Var
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.tirx import PrimFunc
 
 from fleet.domain.measuring import TensorSpec
 
-if TYPE_CHECKING:
-    from tvm.ir import GlobalVar, IRModule, Type
-    from tvm.relax import BlockBuilder, Function, SeqExpr, Var
-    from tvm.tirx import PrimFunc
-
-    FunctionT = TypeVar("FunctionT", Function, PrimFunc)
+FunctionT = TypeVar("FunctionT", Function, PrimFunc)
 
 _REFUSE = "refuse_shapes"
 
@@ -33,8 +32,6 @@ def one_program(title: str, mods: Mapping[tuple[TensorSpec, ...], IRModule]) -> 
         title: of the model, for the error that other shapes get.
         mods: scheduled module by the inputs of its `main`.
     """
-    from tvm import relax
-
     builder = relax.BlockBuilder()  # gives functions unique names, and equal ones the same
     entries = {specs: _add(builder, mod, f"shapes_{index}") for index, (specs, mod) in enumerate(mods.items())}
     refuse = builder.add_func(_refusing(_known_shapes(title, list(mods))), _REFUSE)
@@ -43,18 +40,8 @@ def one_program(title: str, mods: Mapping[tuple[TensorSpec, ...], IRModule]) -> 
     return relax.transform.Normalize()(whole)
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """Return an unused name in TVM's style: "fused_matmul3" for "fused_matmul1"."""
-    stem = name.rstrip(string.digits)
-    numbered = (f"{stem}{number}" for number in itertools.count(1))
-    return next(found for found in itertools.chain([name], numbered) if found not in taken)
-
-
 def _add(builder: BlockBuilder, mod: IRModule, name: str) -> GlobalVar:
     """Add a module's tensor programs, and its `main` under another name, which is returned."""
-    from tvm.relax.expr_functor import PyExprMutator, mutator
-    from tvm.tirx import PrimFunc
-
     added = {
         variable: builder.add_func(_nameless(function), variable.name_hint)
         for variable, function in mod.functions.items()
@@ -78,8 +65,6 @@ def _nameless(function: FunctionT) -> FunctionT:
 
 def _refusing(text: str) -> PrimFunc:
     """Return a host function that only raises."""
-    from tvm import ir, tirx
-
     # TVM 0.27 takes the condition before the kind, contrary to its parameter names.
     statement = tirx.AssertStmt(tirx.const(False, "bool"), ir.StringImm("ValueError"), [ir.StringImm(text)])
     function = tirx.PrimFunc([], statement).with_attr("global_symbol", _REFUSE)
@@ -93,8 +78,6 @@ def _known_shapes(title: str, known: Sequence[tuple[TensorSpec, ...]]) -> str:
 
 def _picking(mod: IRModule, entries: Mapping[tuple[TensorSpec, ...], GlobalVar], refuse: GlobalVar) -> Function:
     """Return the function that calls the entry for the shapes of its arguments."""
-    from tvm import relax, tirx
-
     first = next(iter(entries))
     dims = [
         [tirx.Var(f"n{place}_{axis}", "int64") for axis in range(len(spec.shape))] for place, spec in enumerate(first)
@@ -124,8 +107,6 @@ def _refusal(
     mod: IRModule, specs: tuple[TensorSpec, ...], entry: GlobalVar, params: Sequence[Var], refuse: GlobalVar
 ) -> SeqExpr:
     """Raise an error, followed by an unreachable call, because every branch needs a value."""
-    from tvm import relax
-
     call = _call(mod, specs, entry, params)
     nothing = relax.Var("nothing", relax.TupleType([]))
     raising = relax.BindingBlock([relax.VarBinding(nothing, relax.Call(refuse, []))])
@@ -133,8 +114,6 @@ def _refusal(
 
 
 def _call(mod: IRModule, specs: tuple[TensorSpec, ...], entry: GlobalVar, params: Sequence[Var]) -> SeqExpr:
-    from tvm import relax
-
     types = [relax.TensorType(spec.shape, spec.dtype) for spec in specs]
     given = [relax.Var("given", kind) for kind in types]
     casts = [relax.MatchCast(*cast) for cast in zip(given, params, types, strict=True)]
@@ -144,8 +123,6 @@ def _call(mod: IRModule, specs: tuple[TensorSpec, ...], entry: GlobalVar, params
 
 def _loose(kind: Type) -> Type:
     """Return a type without the sizes of its tensors."""
-    from tvm import relax
-
     if isinstance(kind, relax.TupleType):
         return relax.TupleType([_loose(field) for field in kind.fields])
     return relax.TensorType(dtype=kind.dtype, ndim=kind.ndim) if isinstance(kind, relax.TensorType) else kind

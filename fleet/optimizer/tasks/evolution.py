@@ -18,7 +18,6 @@ from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.optimizer.core.candidates import Proposal
 from fleet.optimizer.tasks.search_state import SearchState
-from fleet.spaces.recurrent import is_recurrence
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of
 
@@ -86,6 +85,8 @@ class Evolution:
         Empty for recurrent layers: the rules fail on a loop over several stages.
         """
         from tvm.s_tir import meta_schedule as ms
+
+        from fleet.spaces.recurrent import is_recurrence
 
         if is_recurrence(module_of(self.state.mod_json)):
             return []

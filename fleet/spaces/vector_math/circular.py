@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from fleet.spaces.vector_math.names import MANTISSA_BITS, Names, number, polynomial
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _SIN = (-1.951397996e-04, 8.332151332e-03, -1.666665446e-01)
 """(sin(r) - r) / r^3 in r^2, for |r| <= pi / 4."""
@@ -36,8 +35,6 @@ _WORD_BITS = 32
 
 def sin(names: Names, x: Expr) -> Expr:
     """Return the sine."""
-    from tvm import tirx
-
     quarters, rest = _reduced(names, x)
     sine, cosine = _sine_and_cosine(names, rest)
     return _turned(tirx.Select(_bit(quarters, 0), cosine, sine), _bit(quarters, 1))
@@ -45,8 +42,6 @@ def sin(names: Names, x: Expr) -> Expr:
 
 def cos(names: Names, x: Expr) -> Expr:
     """Return the cosine."""
-    from tvm import tirx
-
     quarters, rest = _reduced(names, x)
     sine, cosine = _sine_and_cosine(names, rest)
     shifted = names.name(quarters + number(1, "int32"))
@@ -55,8 +50,6 @@ def cos(names: Names, x: Expr) -> Expr:
 
 def tan(names: Names, x: Expr) -> Expr:
     """Return the tangent."""
-    from tvm import tirx
-
     quarters, rest = _reduced(names, x)
     sine, cosine = _sine_and_cosine(names, rest)
     is_odd = names.name(_bit(quarters, 0))
@@ -72,22 +65,16 @@ def _sine_and_cosine(names: Names, x: Expr) -> tuple[Expr, Expr]:
 
 
 def _turned(value: Expr, is_negative: Expr) -> Expr:
-    from tvm import tirx
-
     return tirx.Select(is_negative, number(0.0) - value, value)
 
 
 def _bit(value: Expr, place: int) -> Expr:
-    from tvm import tirx
-
     mask = number(1 << place, "int32")
     return tirx.EQ(value & mask, mask)
 
 
 def _reduced(names: Names, x: Expr) -> tuple[Expr, Expr]:
     """Return q (int32) and r (float32, |r| <= pi / 4) with x = q pi / 2 + r; r is NaN for infinite x or NaN."""
-    from tvm import tirx
-
     size_bits = names.name(tirx.reinterpret("uint32", x) & _unsigned(0x7FFFFFFF))
     exponent = tirx.Cast("int32", size_bits >> _unsigned(MANTISSA_BITS))
     mantissa = names.name((size_bits & _unsigned(0x7FFFFF)) | _unsigned(0x800000))
@@ -117,8 +104,6 @@ def _reduced(names: Names, x: Expr) -> tuple[Expr, Expr]:
 
 def _window(names: Names, offset: Expr) -> tuple[Expr, Expr, Expr]:
     """Return 96 bits of 2 / pi from a bit offset."""
-    from tvm import tirx
-
     place = names.name(offset >> 5)
     shift = names.name(tirx.Cast("uint32", offset & 31))
     words = []

@@ -7,12 +7,11 @@ minimax fits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from fleet.spaces.vector_math.names import Names, number, polynomial, power_of_two, within
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 """(e^r - 1 - r) / r^2 for |r| <= ln(2) / 2."""
@@ -81,8 +80,6 @@ def sigmoid(names: Names, x: Expr) -> Expr:
 
 def sinh(names: Names, x: Expr) -> Expr:
     """Return the hyperbolic sine."""
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     half = names.name(_power(names, size, _E, halvings=1))
     large = names.name(half - number(0.25) / half)
@@ -94,16 +91,12 @@ def sinh(names: Names, x: Expr) -> Expr:
 
 def cosh(names: Names, x: Expr) -> Expr:
     """Return the hyperbolic cosine."""
-    from tvm import tirx
-
     half = names.name(_power(names, names.name(tirx.abs(x)), _E, halvings=1))
     return half + number(0.25) / half
 
 
 def _power(names: Names, x: Expr, base: _Base, *, halvings: int = 0) -> Expr:
     """Return a power of the base divided by 2^halvings, without overflow before the division."""
-    from tvm import tirx
-
     inside = names.name(within(x, base.smallest, base.largest + halvings))
     step, rest = _reduced(names, inside, base)
     sum_ = polynomial(rest, _EXP) * rest * rest + rest + number(1.0)
@@ -116,8 +109,6 @@ def _power(names: Names, x: Expr, base: _Base, *, halvings: int = 0) -> Expr:
 
 def _reduced(names: Names, x: Expr, base: _Base) -> tuple[Expr, Expr]:
     """Return n (int32) and r (float32) with base^x = 2^n e^r."""
-    from tvm import tirx
-
     step = names.name(tirx.floor(x * number(base.log2) + number(0.5)))
     rest = x - step * number(base.high)
     rest = rest - step * number(base.low) if base.low else rest

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from fleet.spaces.vector_math.logarithms import log1p
 from fleet.spaces.vector_math.names import Names, number
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _LARGE = 1e9
 """Number from which on adding 1 to it, or to its square, changes nothing; the square may overflow."""
@@ -17,8 +16,6 @@ _LARGE = 1e9
 
 def asinh(names: Names, x: Expr) -> Expr:
     """Return the inverse hyperbolic sine."""
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     square = names.name(size * size)
     one = number(1.0)
@@ -28,8 +25,6 @@ def asinh(names: Names, x: Expr) -> Expr:
 
 def acosh(names: Names, x: Expr) -> Expr:
     """Return the inverse hyperbolic cosine; NaN below 1."""
-    from tvm import tirx
-
     over = names.name(x - number(1.0))
     result = _log(names, x, over + tirx.sqrt(over * number(2.0) + over * over))
     return tirx.Select(x < number(1.0), number(math.nan), result)
@@ -37,8 +32,6 @@ def acosh(names: Names, x: Expr) -> Expr:
 
 def atanh(names: Names, x: Expr) -> Expr:
     """Return the inverse hyperbolic tangent; NaN beyond 1."""
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     double = names.name(size + size)
     result = names.name(log1p(names, names.name(double / (number(1.0) - size))) * number(0.5))
@@ -47,8 +40,6 @@ def atanh(names: Names, x: Expr) -> Expr:
 
 def _log(names: Names, size: Expr, over: Expr) -> Expr:
     """Return ln(1 + over), or ln(2 size) if the size is large."""
-    from tvm import tirx
-
     is_large = size > number(_LARGE)
     result = log1p(names, names.name(tirx.Select(is_large, size, over)))
     return result + tirx.Select(is_large, number(math.log(2)), number(0.0))

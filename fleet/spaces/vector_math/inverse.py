@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from fleet.spaces.vector_math.names import Names, number, polynomial
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _ATAN = (
     -1.7936223e-03,
@@ -29,8 +28,6 @@ _ASIN = (4.222596173e-02, 2.414664775e-02, 4.547654666e-02, 7.495252643e-02, 1.6
 
 def atan(names: Names, x: Expr) -> Expr:
     """Return the arctangent."""
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     is_steep = names.name(size > number(1.0))
     slope = names.name(tirx.Select(is_steep, number(1.0) / size, size))
@@ -42,8 +39,6 @@ def atan(names: Names, x: Expr) -> Expr:
 
 def asin(names: Names, x: Expr) -> Expr:
     """Return the arcsine; NaN outside of [-1, 1]."""
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     is_steep, angle = _half(names, size)
     result = names.name(tirx.Select(is_steep, number(math.pi / 2) - number(2.0) * angle, angle))
@@ -52,8 +47,6 @@ def asin(names: Names, x: Expr) -> Expr:
 
 def acos(names: Names, x: Expr) -> Expr:
     """Return the arccosine; NaN outside of [-1, 1]."""
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     is_steep, angle = _half(names, size)
     double = names.name(number(2.0) * angle)
@@ -65,8 +58,6 @@ def acos(names: Names, x: Expr) -> Expr:
 
 def _half(names: Names, size: Expr) -> tuple[Expr, Expr]:
     """Return (True, acos(size) / 2) for a size above 1/2, else (False, asin(size))."""
-    from tvm import tirx
-
     is_steep = names.name(size > number(0.5))
     other = names.name((number(1.0) - size) * number(0.5))
     square = names.name(tirx.Select(is_steep, other, size * size))

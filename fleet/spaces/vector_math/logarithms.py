@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from fleet.spaces.vector_math.names import MANTISSA_BITS, SMALLEST_NORMAL, Names, number, polynomial
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _LOG = (
     6.746641087e-02,
@@ -49,8 +48,6 @@ def log10(names: Names, x: Expr) -> Expr:
 
 def log1p(names: Names, x: Expr) -> Expr:
     """Return ln(1 + x), precise also for small x."""
-    from tvm import tirx
-
     sum_ = names.name(x + number(1.0))
     lost = x - names.name(sum_ - number(1.0))
     step, over = _split(names, sum_)
@@ -63,8 +60,6 @@ def log1p(names: Names, x: Expr) -> Expr:
 
 def _split(names: Names, x: Expr) -> tuple[Expr, Expr]:
     """Return n and f (float32) with x = 2^n (1 + f), for positive x."""
-    from tvm import tirx
-
     is_tiny = names.name(x < number(SMALLEST_NORMAL))
     normal = names.name(tirx.Select(is_tiny, x * number(2.0**MANTISSA_BITS), x))
     bits = names.name(tirx.reinterpret("int32", normal))
@@ -82,8 +77,6 @@ def _ln(names: Names, over: Expr, small: Expr) -> Expr:
 
 def _checked(x: Expr, result: Expr) -> Expr:
     """Return a logarithm with the right values for 0, infinity, negative numbers and NaN."""
-    from tvm import tirx
-
     infinity = number(math.inf)
     positive = tirx.Select(x < infinity, result, infinity)
     others = tirx.Select(tirx.EQ(x, number(0.0)), number(-math.inf), number(math.nan))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tvm.ir import Expr
-    from tvm.tirx import Var
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.tirx import Let, Var, const
 
 MANTISSA_BITS = 23
 EXPONENT_BIAS = 127
@@ -25,8 +24,6 @@ class Names:
 
     def name(self, value: Expr) -> Expr:
         """Bind a value to a new variable and return it. Conditions stay unnamed: TVM cannot bind vectors of them."""
-        from tvm.tirx import Var
-
         if dtype_of(value) == "bool":
             return value
         variable = Var(f"t{len(self._bound)}", dtype_of(value))
@@ -35,8 +32,6 @@ class Names:
 
     def around(self, result: Expr) -> Expr:
         """Return a result inside the bindings of all names."""
-        from tvm.tirx import Let
-
         for variable, value in reversed(self._bound):
             result = Let(variable, value, result)
         return result
@@ -49,8 +44,6 @@ def dtype_of(expr: Expr) -> str:
 
 def number(value: float, dtype: str = "float32") -> Expr:
     """Return a constant of a dtype. A plain Python float would always become float32."""
-    from tvm.tirx import const
-
     return const(value, dtype)
 
 
@@ -65,14 +58,10 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 def within(x: Expr, low: float, high: float) -> Expr:
     """Clamp a number to an interval; NaN stays NaN."""
-    from tvm import tirx
-
     dtype = dtype_of(x)
     return tirx.max(number(low, dtype), tirx.min(number(high, dtype), x))
 
 
 def power_of_two(exponent: Expr) -> Expr:
     """Return 2 to an exponent (int32, -126 to 127) as float32; 128 gives infinity."""
-    from tvm import tirx
-
     return tirx.reinterpret("float32", (exponent + EXPONENT_BIAS) << MANTISSA_BITS)

@@ -6,12 +6,12 @@ Signs, zeros, infinities and NaN match C's `powf`. Polynomials are minimax fits.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.tirx import FloatImm
 
 from fleet.spaces.vector_math.names import Names, number, polynomial, within
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _LARGEST_SINGLE, _LEAST_SINGLE = 5, -3
 """Range of exponents for which the rounding errors of float32 products stay within 4 ulp."""
@@ -42,8 +42,6 @@ _LIMIT = 300.0
 
 def power(names: Names, x: Expr, exponent: Expr) -> Expr:
     """Return x^exponent."""
-    from tvm.tirx import FloatImm
-
     if not isinstance(exponent, FloatImm):
         return _general(names, x, names.name(exponent))
     value = float(exponent.value)
@@ -55,8 +53,6 @@ def power(names: Names, x: Expr, exponent: Expr) -> Expr:
 
 
 def _whole(names: Names, x: Expr, exponent: int) -> Expr:
-    from tvm import tirx
-
     count = abs(exponent)
     if exponent == 0:
         return number(1.0)  # also for NaN
@@ -80,16 +76,12 @@ def _product(names: Names, x: Expr, count: int) -> Expr:
 
 def _half(names: Names, x: Expr, *, is_inverse: bool) -> Expr:
     """Return the root or its inverse. Unlike `sqrt`, the root of -0 is 0 and the root of -inf is inf."""
-    from tvm import tirx
-
     root = names.name(tirx.abs(tirx.sqrt(x)))
     result = names.name(number(1.0) / root) if is_inverse else root
     return tirx.Select(tirx.EQ(x, number(-math.inf)), number(0.0 if is_inverse else math.inf), result)
 
 
 def _general(names: Names, x: Expr, exponent: Expr) -> Expr:
-    from tvm import tirx
-
     size = names.name(tirx.abs(x))
     wide = names.name(tirx.Cast(_DOUBLE, exponent))
     product = names.name(_log2(names, names.name(tirx.Cast(_DOUBLE, size))) * wide)
@@ -111,15 +103,11 @@ def _general(names: Names, x: Expr, exponent: Expr) -> Expr:
 
 def _is_number(x: Expr) -> Expr:
     """Tell whether a float32 is not NaN, by its bits: TVM simplifies x == x to true."""
-    from tvm import tirx
-
     return (tirx.reinterpret("int32", x) & number(0x7FFFFFFF, "int32")) <= number(0x7F800000, "int32")
 
 
 def _log2(names: Names, x: Expr) -> Expr:
     """Return log2 of a widened positive float32, precise to 35 bits; -inf for 0, inf for inf."""
-    from tvm import tirx
-
     bits = names.name(tirx.reinterpret("int64", x))
     shift = number(_MANTISSA_BITS, "int64")
     step = names.name((bits - number(_SQRT_HALF_BITS, "int64")) >> shift)
@@ -135,8 +123,6 @@ def _log2(names: Names, x: Expr) -> Expr:
 
 
 def _exp2(names: Names, x: Expr) -> Expr:
-    from tvm import tirx
-
     inside = names.name(within(x, -_LIMIT, _LIMIT))
     step = names.name(tirx.floor(inside + number(0.5, _DOUBLE)))
     rest = names.name(inside - step)

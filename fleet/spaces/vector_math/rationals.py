@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from fleet.spaces.vector_math.names import Names, number, polynomial, within
-
-if TYPE_CHECKING:
-    from tvm.ir import Expr
 
 _TANH_BORDER = 0.6
 _TANH_SMALL = (-5.892876854e-03, 2.079416528e-02, -5.378334301e-02, 1.333191902e-01, -3.333329784e-01)
@@ -38,8 +37,6 @@ _ERF_BELOW = (2.235624754e-03, 3.563435095e-02, 1.565683425e-01, 1.0)
 
 def tanh(names: Names, x: Expr) -> Expr:
     """Return the hyperbolic tangent."""
-    from tvm import tirx
-
     square = names.name(x * x)
     small = names.name(x + x * square * polynomial(square, _TANH_SMALL))
     large = names.name(_doubled(names, x, _TANH_LIMIT, _TANH_ABOVE, _TANH_BELOW))
@@ -48,8 +45,6 @@ def tanh(names: Names, x: Expr) -> Expr:
 
 def erf(names: Names, x: Expr) -> Expr:
     """Return the error function."""
-    from tvm import tirx
-
     small = names.name(x * polynomial(names.name(x * x), _ERF_SMALL))
     large = names.name(_doubled(names, x, _ERF_LIMIT, _ERF_ABOVE, _ERF_BELOW))
     return tirx.Select(tirx.abs(x) < number(_ERF_BORDER), small, large)

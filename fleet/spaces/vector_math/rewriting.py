@@ -8,14 +8,16 @@ float64 and bfloat16 keep the C library's functions; TVM itself converts bfloat1
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Expr, IRModule, Op
+from tvm.tirx import Cast, Let, const
+from tvm.tirx.analysis import undefined_vars
 
 from fleet.spaces.vector_math import circular, exponentials, hyperbolic, inverse, logarithms, powers, rationals
 from fleet.spaces.vector_math.names import Names, dtype_of
-
-if TYPE_CHECKING:
-    from tvm.ir import Call, Expr, IRModule
-    from tvm.tirx import Cast
 
 _COMPUTED = ("float32", "float16")
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {
@@ -49,11 +51,6 @@ _PREFIX = "tirx."
 
 def with_arithmetic_functions(mod: IRModule) -> IRModule:
     """Return a module with float16 and float32 functions as arithmetic. Idempotent."""
-    import tvm
-    import tvm_ffi
-    from tvm.ir import Call
-    from tvm.tirx import Cast
-
     function = mod["main"]
     body = tvm_ffi.structural_map(function.body, [(Call, _rewritten)])
     if not body.same_as(function.body):
@@ -63,9 +60,6 @@ def with_arithmetic_functions(mod: IRModule) -> IRModule:
 
 def _rewritten(call: Call) -> Expr:
     """Return a call as arithmetic, or unchanged if it is not supported."""
-    from tvm import tirx
-    from tvm.ir import Op
-
     name = call.op.name.removeprefix(_PREFIX) if isinstance(call.op, Op) else ""
     dtype = dtype_of(call) if name in _FUNCTIONS else ""
     if dtype not in _COMPUTED:
@@ -81,12 +75,6 @@ def _named_outside(call: Call) -> Expr:
 
     TVM visits the argument twice for vectors and refuses duplicate names. Conditional computations stay unchanged.
     """
-    import tvm_ffi
-    from tvm import tirx
-    from tvm.ir import Call, Op
-    from tvm.tirx import Let
-    from tvm.tirx.analysis import undefined_vars
-
     if not isinstance(call.op, Op) or call.op.name != "tirx.nearbyint":
         return call
     found: list[Let] = []
@@ -114,9 +102,6 @@ def _named_outside(call: Call) -> Expr:
 
 def _chosen(cast: Cast) -> Expr:
     """Replace the cast of a condition by a choice between 1 and 0: TVM cannot name vectors that contain such a cast."""
-    from tvm import tirx
-    from tvm.tirx import const
-
     dtype = str(cast.ty.dtype)
     if str(cast.value.ty.dtype) != "bool":
         return cast
