@@ -141,18 +141,17 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     return drivers
 
 
-def make_finders(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[DeviceFinder]:
+def make_finders(config: AgentConfig) -> list[DeviceFinder]:
     """Make the finders of devices that appear while the agent runs.
 
     Raises:
         ConfigError: as `make_drivers`.
     """
-    host_name = host_name or short_host_name()
     finders: list[DeviceFinder] = []
     for index, entry in enumerate(find_devices(only_finders=True) if config.devices is None else config.devices):
-        place = f"{where}: devices[{index}]"
+        place = f"agent.yaml: devices[{index}]"
         driver, values, given = _driver_of_entry(entry, place)
-        finder = driver.finder(values, where=place, host_name=host_name)
+        finder = driver.finder(values, where=place, host_name=short_host_name())
         if finder is not None:
             finders.append(LabellingFinder(finder, given))
     return finders

@@ -89,7 +89,7 @@ def register_tile(tile: FabricTile) -> str:
     return tile.intrinsic
 
 
-def schedule_matmul(mod: IRModule, tile: FabricTile, *, block: str = "C") -> IRModule:
+def schedule_matmul(mod: IRModule, tile: FabricTile) -> IRModule:
     """Return the module with its product tiled, one fabric call per tile.
 
     Raises:
@@ -98,7 +98,7 @@ def schedule_matmul(mod: IRModule, tile: FabricTile, *, block: str = "C") -> IRM
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
-    tile_product(schedule, schedule.get_sblock(block), tile)
+    tile_product(schedule, schedule.get_sblock("C"), tile)
     return schedule.mod
 
 

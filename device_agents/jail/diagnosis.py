@@ -8,6 +8,7 @@ import sys
 
 from device_agents.jail.layers import ISOLATING, Jail, Layer
 from fleet.base.findings import Finding, State
+from fleet.base.plain import from_plain
 
 _TIMEOUT_SEC = 20.0
 _ADVICE = {
@@ -31,7 +32,7 @@ def diagnose() -> list[Finding]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return [Finding(name="jail", state=State.WARNING, seen=f"cannot be tried: {last}")]
-    return [finding_of(Jail.from_json(json.loads(done.stdout)))]
+    return [finding_of(from_plain(Jail, json.loads(done.stdout)))]
 
 
 def finding_of(jail: Jail) -> Finding:

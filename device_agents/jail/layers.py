@@ -76,18 +76,6 @@ class Jail:
     def __str__(self) -> str:
         return " ".join(self.layers)
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as the warm process sends it."""
-        return {"layers": list(self.layers), "missing": dict(self.missing)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, object]) -> Self:
-        """Parse the output of `to_json`."""
-        layers, missing = content["layers"], content["missing"]
-        if not isinstance(layers, list) or not isinstance(missing, dict):
-            raise TypeError(f"no jail: {content!r}")
-        return cls(layers=tuple(map(Layer, layers)), missing={Layer(layer): str(why) for layer, why in missing.items()})
-
 
 OPEN = Jail()
 """No jail: limits, and an agent that kills."""

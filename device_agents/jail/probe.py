@@ -20,6 +20,7 @@ from device_agents.jail import cgroup, namespaces
 from device_agents.jail.layers import Jail, Layer
 from device_agents.jail.spec import JailSpec
 from device_agents.jail.view import readable_paths
+from fleet.base.plain import to_plain
 from fleet.confinement import landlock, privileges, seccomp
 from fleet.confinement.system import architecture
 
@@ -150,7 +151,7 @@ def main() -> int:
         jail = jail.without(Layer.CGROUP, str(error))
     else:
         jail = jail.plus(Layer.CGROUP)
-    sys.stdout.write(json.dumps(jail.to_json()) + "\n")
+    sys.stdout.write(json.dumps(to_plain(jail)) + "\n")
     return 0
 
 

@@ -20,31 +20,20 @@ _OWN_FIELDS = slice(11, 15)
 class ForeignLoad:
     """Processor load of other processes since the object was made."""
 
-    def __init__(
-        self,
-        processes: Callable[[], Collection[int]],
-        cpus: Collection[int] = (),
-        *,
-        root: Path = Path("/proc"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, processes: Callable[[], Collection[int]], cpus: Collection[int] = ()) -> None:
         """Args:
         processes: returns the process ids of the worker.
         cpus: processors that the worker is pinned to; empty if it is not pinned.
-        root: the mount point of procfs.
-        clock: returns monotonic time [s].
         """
         self._processes = processes
         self._cpus = {f"cpu{cpu}" for cpu in cpus}
-        self._root = root
-        self._clock = clock
-        self._began_sec = clock()
+        self._began_sec = time.monotonic()
         self._began = self._busy_sec()
 
     def share(self) -> float:
         """Return the share of the worker's processors that other processes used, 0 to 1; 0 without /proc/stat."""
         now, began = self._busy_sec(), self._began
-        elapsed_sec = self._clock() - self._began_sec
+        elapsed_sec = time.monotonic() - self._began_sec
         if now is None or began is None or elapsed_sec <= 0:
             return 0.0
         (busy_sec, own_sec, count), (busy_before_sec, own_before_sec, _) = now, began
@@ -55,7 +44,7 @@ class ForeignLoad:
         """Return the processor time of all processes and of the worker [s], and the number of processors."""
         tick = os.sysconf("SC_CLK_TCK")
         try:
-            lines = [line.split() for line in (self._root / "stat").read_text().splitlines() if line.startswith("cpu")]
+            lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
             wanted = [line for line in lines if line[0] != "cpu" and (not self._cpus or line[0] in self._cpus)]
             busy = sum(int(line[1 + field]) for line in wanted for field in _BUSY_FIELDS)
         except (OSError, ValueError, IndexError):
@@ -66,7 +55,7 @@ class ForeignLoad:
     def _ticks_of(self, pid: int) -> int:
         """Return the processor time of a process and its ended children [clock ticks]; 0 if the process is gone."""
         try:
-            fields = (self._root / str(pid) / "stat").read_text().rpartition(")")[2].split()[_OWN_FIELDS]
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_OWN_FIELDS]
             return sum(map(int, fields))
         except (OSError, ValueError):
             return 0

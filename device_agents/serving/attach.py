@@ -83,7 +83,6 @@ class TrackerLink:
         timing: Timing = USUAL,
         *,
         open_stream: Callable[[Channel], AttachCall] = open_stream,
-        rng: random.Random | None = None,
     ) -> None:
         self.attached = asyncio.Event()
         """Set while the tracker answers."""
@@ -102,7 +101,6 @@ class TrackerLink:
         self._sessions = sessions
         self._timing = timing
         self._open_stream = open_stream
-        self._rng = rng or random.Random()
         self._renewed = asyncio.Event()
         self._renewals = 0
 
@@ -138,7 +136,7 @@ class TrackerLink:
                 logger.log(level, "not attached, dialling again", extra={"tracker": self._address, "reason": text})
                 last_text, said_sec = text, _now_sec()
             # Jittered, so that a thousand agents do not reconnect at once after a restart of their tracker.
-            await asyncio.sleep(retry_sec * self._rng.uniform(0.5, 1.0))
+            await asyncio.sleep(retry_sec * random.uniform(0.5, 1.0))
             retry_sec = min(_LAST_RETRY_SEC, retry_sec * 1.6)
 
     async def _explained(self, error: FleetError) -> str:

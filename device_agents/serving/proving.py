@@ -12,7 +12,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from device_agents.measuring.foreign_load import ForeignLoad
@@ -75,8 +75,6 @@ async def prove(
     artifact_path: str,
     *,
     cpus: Collection[int] = (),
-    rng: random.Random | None = None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Proof:
     """Prove a claimed time in a fresh worker.
 
@@ -89,9 +87,7 @@ async def prove(
     order = proof_order_from_proto(request)
     if not (math.isfinite(order.claimed_sec) and order.claimed_sec > 0):
         raise InvalidRequest(f"claimed_sec: expected a time above 0, found {order.claimed_sec}")
-    timer = _Timer(
-        worker, order, bound_of_answer_again(request), artifact_path, cpus, rng or random.SystemRandom(), clock
-    )
+    timer = _Timer(worker, order, bound_of_answer_again(request), artifact_path, cpus)
     try:
         return await timer.prove(request)
     except _Refuted as reason:
@@ -111,8 +107,6 @@ class _Timer:
         answer_bound: AnswerBound,
         artifact_path: str,
         cpus: Collection[int],
-        rng: random.Random,
-        clock: Callable[[], float],
     ) -> None:
         self._worker = worker
         self._order = order
@@ -120,9 +114,8 @@ class _Timer:
         self._path = artifact_path
         self._cpus = cpus
         self._others = ForeignLoad(worker.processes, cpus)
-        self._rng = rng
-        self._clock = clock
-        self._ends_at = clock() + order.timeout_sec
+        self._rng = random.SystemRandom()
+        self._ends_at = time.perf_counter() + order.timeout_sec
         self.proof = Proof(verdict=ProofVerdict.IMPOSSIBLE, claimed_sec=order.claimed_sec)
 
     async def prove(self, request: session_service_pb2.ProveRequest) -> Proof:
@@ -176,7 +169,7 @@ class _Timer:
 
     async def _full_times(self, times: RowTimes) -> tuple[_Row, RowTimes]:
         """Time rows until they prove the claim or cannot any more. Return the fastest long row and the best times."""
-        claimed_sec, started, longs = self._order.claimed_sec, self._clock(), []
+        claimed_sec, started, longs = self._order.claimed_sec, time.perf_counter(), []
         best = _Row(seed=b"", sec=math.inf, digests=b"")
         for count in itertools.count(1):
             limit_sec = longest_sec(claimed_sec, times.long, times.empty_long_sec)
@@ -196,7 +189,7 @@ class _Timer:
                 break
             is_busy = self._may_be_load(times)
             is_hopeless = count >= _FEWEST_ROUNDS and times.least_sec > _HOPELESS * claimed_sec and not is_busy
-            if is_hopeless or self._clock() - started > (_BUSY_PATIENCE_SEC if is_busy else _PATIENCE_SEC):
+            if is_hopeless or time.perf_counter() - started > (_BUSY_PATIENCE_SEC if is_busy else _PATIENCE_SEC):
                 break
             await asyncio.sleep(_PAUSE_SEC)
         return best, times
@@ -219,16 +212,16 @@ class _Timer:
         """Time a row by the agent's clock, from sending its seed to receiving its digests."""
         seed = secrets.token_bytes(_SEED_BYTES)
         step = worker_pb2.ProofStep(row=worker_pb2.ProofRow(seed=seed, calls=calls))
-        started = self._clock()
+        started = time.perf_counter()
         response = await self._step(step, limit_sec)
-        sec = self._clock() - started
+        sec = time.perf_counter() - started
         if len(response.digests) != calls * DIGEST_BYTES:
             raise _Refuted(f"{len(response.digests) // DIGEST_BYTES} outputs came of {calls} calls")
         return _Row(seed=seed, sec=sec, digests=response.digests)
 
     async def _step(self, step: worker_pb2.ProofStep, limit_sec: float = math.inf) -> worker_pb2.ProofStepResponse:
         order = worker_pb2.WorkerRequest(proof=step, artifact_path=self._path).SerializeToString()
-        left_sec = max(0.001, min(limit_sec, self._ends_at - self._clock()))
+        left_sec = max(0.001, min(limit_sec, self._ends_at - time.perf_counter()))
         is_again = step.WhichOneof("kind") == "again"
         bound = self._answer_bound if is_again else bound_of_row(step.row.calls * DIGEST_BYTES)
         response = await self._worker.exchange(order, left_sec, bound)

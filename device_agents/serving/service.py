@@ -140,7 +140,7 @@ class SessionService:
         async with _carrying(session):
             answer = await session.until_ended(_call(session, requests))
             with session.answering():
-                for piece in cut(answer.parts, _piece_of_call):
+                for piece in cut(answer.parts, lambda size, part: pb.CallInPiecesResponse(size_bytes=size, piece=part)):
                     yield piece
 
     async def prove(self, request: pb.ProveRequest, context: CallContext) -> pb.ProveResponse:
@@ -154,7 +154,7 @@ class SessionService:
         async with _carrying(session):
             answer = await session.until_ended(_prove(session, requests))
             with session.answering():
-                for piece in cut([answer], _piece_of_proof):
+                for piece in cut([answer], lambda size, part: pb.ProveInPiecesResponse(size_bytes=size, piece=part)):
                     yield piece
 
     async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
@@ -218,11 +218,3 @@ async def _prove(session: Session, requests: AsyncIterator[pb.ProveInPiecesReque
         raise InvalidRequest(f"a request that cannot be read: {error}") from None
     del content
     return (await session.prove(request)).SerializeToString()
-
-
-def _piece_of_call(size_bytes: int, piece: bytes) -> pb.CallInPiecesResponse:
-    return pb.CallInPiecesResponse(size_bytes=size_bytes, piece=piece)
-
-
-def _piece_of_proof(size_bytes: int, piece: bytes) -> pb.ProveInPiecesResponse:
-    return pb.ProveInPiecesResponse(size_bytes=size_bytes, piece=piece)

@@ -24,6 +24,7 @@ from device_agents.jail.view import device_files, readable_paths
 from device_agents.machine import linux
 from device_agents.machine.removal import remove_tree
 from device_agents.machine.terminate import end
+from device_agents.workers import warm
 from device_agents.workers.directory import WorkerDirectory, check_directories
 from device_agents.workers.family import Family
 from device_agents.workers.handle import Patience, WorkerHandle
@@ -32,10 +33,10 @@ from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
 from device_agents.workers.strays import Strays
-from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
 from fleet.base.config import cache_dir, data_dir
 from fleet.base.environment import for_kernels
+from fleet.base.plain import from_plain
 from fleet.confinement.privileges import free_uids, groups_for
 from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
 
@@ -67,14 +68,12 @@ class WorkerPool:
         *,
         restarts: int = 5,
         patience: Patience = _USUAL_PATIENCE,
-        warm_module: str = "device_agents.workers.warm",
         kill: Callable[[int], None] = linux.kill,
         is_jailed: bool = False,
     ) -> None:
         """Args:
         preloads: modules whose `preload()` the warm process calls, so that every worker has the loaded modules.
         restarts: attempts in a row before the devices count as faulted; attempts go on after that, less often.
-        warm_module: program of the warm process.
         kill: how workers are killed.
         is_jailed: put workers into a jail of all the layers that this machine has.
         """
@@ -85,7 +84,6 @@ class WorkerPool:
         self.limits = limits
         self._restarts = restarts
         self._patience = patience
-        self._warm_module = warm_module
         self._kill = kill
         self._is_jailed = is_jailed
         self._groups: cgroup.Groups | None = None
@@ -296,8 +294,8 @@ class WorkerPool:
             await asyncio.wait((family.born,), timeout=_FORK_CHECK_SEC)
             if family.born.done() or process is None:
                 break
-            warm = linux.look_at(process.pid)
-            is_stopped = warm is not None and warm.state in "Tt"
+            found = linux.look_at(process.pid)
+            is_stopped = found is not None and found.state in "Tt"
             if is_stopped or loop.time() > ends_at:
                 logger.warning("warm process does not answer, killing it", extra={"is_stopped": is_stopped})
                 linux.kill(process.pid)
@@ -375,7 +373,7 @@ class WorkerPool:
         words += ["--adopted"] * self._is_adopting + ["--jailed"] * self._is_jailed
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", self._warm_module, "--socket", str(theirs.fileno()), *words),
+                *(sys.executable, "-m", warm.__name__, "--socket", str(theirs.fileno()), *words),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -413,7 +411,7 @@ class WorkerPool:
     def _on_readable(self, source: socket.socket) -> None:
         while source is self._socket:
             try:
-                content = source.recv(MAX_PACKET_BYTES)
+                content = source.recv(warm.MAX_PACKET_BYTES)
             except BlockingIOError:
                 return
             except OSError:
@@ -425,7 +423,7 @@ class WorkerPool:
 
     def _handle(self, packet: dict[str, Any]) -> None:
         if packet["event"] == "ready":
-            jail = Jail.from_json(packet["jail"])
+            jail = from_plain(Jail, packet["jail"])
             if not self._is_adopting:
                 jail = jail.without(Layer.PID, "nobody adopts orphans here, so its first process would be the worker")
             self.jail = jail.plus(Layer.CGROUP) if self._groups else jail.without(Layer.CGROUP, self._no_groups)

@@ -26,6 +26,7 @@ from device_agents.jail.probe import probe
 from device_agents.workers.keeper import start_keeper
 from device_agents.workers.worker import WorkerOrder
 from fleet.base.inspection import forbid_inspection
+from fleet.base.plain import to_plain
 
 MAX_PACKET_BYTES = 64 * 1024
 _DESCRIPTORS = 3
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     gc.collect()
     # Pages that the garbage collector does not touch stay shared with the workers.
     gc.freeze()
-    agent.send(json.dumps({"event": "ready", "jail": jail.to_json()}).encode())
+    agent.send(json.dumps({"event": "ready", "jail": to_plain(jail)}).encode())
     while True:
         content, descriptors, _, _ = socket.recv_fds(agent, MAX_PACKET_BYTES, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not content:

@@ -9,6 +9,7 @@ import socket
 from fleet.errors import ConfigError
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):([0-9]{1,5})")
+_ANSWER_SEC = 2.0
 
 
 def check_address(address: str, what: str) -> None:
@@ -38,10 +39,10 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-def is_answered(address: str, timeout_sec: float = 2.0) -> bool:
+def is_answered(address: str) -> bool:
     """Tell whether anything listens at an address."""
     try:
-        with socket.create_connection(host_and_port(address), timeout=timeout_sec):
+        with socket.create_connection(host_and_port(address), timeout=_ANSWER_SEC):
             return True
     except OSError:
         return False

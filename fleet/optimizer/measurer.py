@@ -25,9 +25,8 @@ _PROBE_SEC = 2.5
 class Measurer:
     """Measures on one device at a time."""
 
-    def __init__(self, device: SteadyDevice, *, probe_sec: float = _PROBE_SEC) -> None:
+    def __init__(self, device: SteadyDevice) -> None:
         self._device = device
-        self._probe_sec = probe_sec
         self._errors_in_a_row = 0
         self._ended_at = -math.inf
         """Time of the last batch's last result, on the monotonic clock."""
@@ -62,7 +61,7 @@ class Measurer:
         if is_suspected:
             await self._device.give_back()
             async with stepped_aside():
-                await asyncio.sleep(self._probe_sec)
+                await asyncio.sleep(_PROBE_SEC)
         # Exclude the time before the previous batch ended, and the time without a device.
         started, self._ended_at = max(started, self._ended_at), time.monotonic()
         waited_sec, self._waited_by_then_sec = max(waited_sec, self._waited_by_then_sec), self._device.waited_sec

@@ -9,8 +9,8 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from fleet.base.plain import from_plain
 from fleet.errors import ArtifactRefused, InvalidRequest
 
 FORMAT = 1
@@ -45,6 +45,13 @@ class TensorType:
     shape: tuple[int, ...]
     dtype: str
     """numpy's name: "float32"."""
+
+    def __post_init__(self) -> None:
+        """Raises:
+        ValueError: a size is negative.
+        """
+        if any(size < 0 for size in self.shape):
+            raise ValueError(f"{self.shape} is no shape")
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -179,69 +186,8 @@ def parse_manifest(text: str | bytes, *, where: str) -> Manifest:
         version = int(found["format"])
         if version > FORMAT:
             raise ArtifactRefused(f"{where} has format {version}, this version reads {FORMAT}; update tvm-fleet here")
-        return _parse(found)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        return from_plain(Manifest, found)
+    except (InvalidRequest, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ArtifactRefused(
             f"the manifest of {where} is malformed ({type(error).__name__}: {error}); export the model again"
         ) from error
-
-
-def _parse(found: dict[str, Any]) -> Manifest:
-    own = _variant(found)
-    return Manifest(
-        title=str(found["title"]),
-        model_digest=str(found["model_digest"]),
-        target=dict(found["target"]),
-        device_type=str(found["device_type"]),
-        machine=str(found["machine"]),
-        cpu_features=tuple(map(str, found["cpu_features"])),
-        tvm_version=str(found["tvm_version"]),
-        threads=int(found["threads"]),
-        affinity=Affinity(found["affinity"]),
-        device_model=str(found["device_model"]),
-        inputs=own.inputs,
-        outputs=own.outputs,
-        records=tuple(_used_record(record) for record in found["records"]),
-        library=str(found["library"]),
-        files={
-            str(name): FileFacts(sha256=str(facts["sha256"]), size_bytes=int(facts["size_bytes"]))
-            for name, facts in found["files"].items()
-        },
-        check=own.check,
-        others=tuple(map(_variant, found.get("others", ()))),
-    )
-
-
-def _variant(found: Mapping[str, Any]) -> Variant:
-    check = found["check"]
-    return Variant(
-        inputs=tuple(map(_tensor_type, found["inputs"])),
-        outputs=tuple(map(_tensor_type, found["outputs"])),
-        check=Check(
-            inputs=tuple(map(str, check["inputs"])),
-            outputs=tuple(map(str, check["outputs"])),
-            tolerances=tuple(map(float, check["tolerances"])),
-            reference=str(check["reference"]),
-            seed=int(check["seed"]),
-            tolerances_by=str(check.get("tolerances_by", "sums")),
-            weakness=str(check.get("weakness", "")),
-        ),
-    )
-
-
-def _tensor_type(found: Mapping[str, Any]) -> TensorType:
-    shape = tuple(map(int, found["shape"]))
-    if any(size < 0 for size in shape):
-        raise ValueError(f"{shape} is no shape")
-    return TensorType(name=str(found["name"]), shape=shape, dtype=str(found["dtype"]))
-
-
-def _used_record(found: Mapping[str, Any]) -> UsedRecord:
-    return UsedRecord(
-        workload=str(found["workload"]),
-        operator=str(found["operator"]),
-        shash=str(found["shash"]),
-        uid=str(found["uid"]),
-        median_sec=float(found["median_sec"]),
-        is_static=bool(found.get("is_static", False)),
-    )

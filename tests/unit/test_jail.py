@@ -18,6 +18,7 @@ from device_agents.jail.diagnosis import finding_of
 from device_agents.jail.layers import OPEN, Jail, Layer
 from device_agents.jail.view import device_files, outermost, readable_paths
 from fleet.base.findings import State
+from fleet.base.plain import from_plain, to_plain
 from fleet.confinement.privileges import free_uids, groups_for
 from fleet.confinement.seccomp import make_filter
 from fleet.errors import ConfigError
@@ -133,7 +134,7 @@ def test_a_jail_survives_its_way_between_processes() -> None:
     """The reasons for missing layers are kept."""
     jail = OPEN.plus(Layer.PID).plus(Layer.UID).without(Layer.SECCOMP, "no filters")
 
-    assert Jail.from_json(jail.to_json()) == jail
+    assert from_plain(Jail, to_plain(jail)) == jail
     assert str(jail) == "uid pid rlimits"
 
 

@@ -15,8 +15,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference_profile import ReferenceNode, ReferenceProfile, parse_nodes, profile_reference
-from fleet.optimizer.profiling.groups import OperatorGroup, group_of
-from fleet.optimizer.profiling.profile import ModelProfile, join
+from fleet.optimizer.profiling.profile import ModelProfile, OperatorGroup, group_of, join
 from fleet.optimizer.profiling.run import refuse_unfit, runs_for
 
 MATRIX = TensorSpec((100, 100), "float32")

@@ -20,6 +20,7 @@ from fleet.errors import DeviceError, DeviceUnreachable
 logger = logging.getLogger(__name__)
 
 _COMMAND_SEC = 20.0
+_PUSH_SEC = 300.0
 _PIECE_BYTES = 65536
 _MOST_BYTES = 1024**2
 _LISTED = re.compile(r"(?P<serial>.+?)\s+(?P<state>no permissions.*?|\S+)(?P<facts>( [a-z_]+:\S*)*)")
@@ -96,21 +97,21 @@ class Adb:
             raise DeviceUnreachable(f"{shown}: {_complaint(text) or f'exit code {process.returncode}'}")
         return text
 
-    async def shell(self, serial: str, command: str, timeout_sec: float = _COMMAND_SEC) -> str:
+    async def shell(self, serial: str, command: str) -> str:
         """Run a command on a phone and return its output.
 
         Raises:
             DeviceUnreachable: it failed there, or the phone is away.
         """
-        return await self.run("shell", command, serial=serial, timeout_sec=timeout_sec)
+        return await self.run("shell", command, serial=serial)
 
-    async def push(self, serial: str, files: Sequence[str], folder: str, timeout_sec: float = 300.0) -> None:
+    async def push(self, serial: str, files: Sequence[str], folder: str) -> None:
         """Copy files into a folder of a phone.
 
         Raises:
             DeviceUnreachable: it failed; adb's text says why, to people.
         """
-        await self.run("push", *files, f"{folder}/", serial=serial, timeout_sec=timeout_sec)
+        await self.run("push", *files, f"{folder}/", serial=serial, timeout_sec=_PUSH_SEC)
 
     async def forward(self, serial: str, port: int) -> int:
         """Forward a local port to a port of the phone, and return it.

@@ -52,8 +52,8 @@ _REMEDIES = {
 class FpgaManager:
     """One fabric. `root` is "/" except in tests."""
 
-    def __init__(self, root: Path = Path("/"), *, name: str = "fpga0") -> None:
-        self._attributes = root / "sys/class/fpga_manager" / name
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._attributes = root / "sys/class/fpga_manager/fpga0"
         self._firmware_dir = root / "lib/firmware"
         self._overlays = root / "sys/kernel/config/device-tree/overlays"
         self._device_tree = root / "sys/firmware/devicetree/base"

@@ -38,11 +38,6 @@ class RatioInterval:
         """Width relative to the ratio."""
         return (self.high - self.low) / self.ratio
 
-    @property
-    def excludes_one(self) -> bool:
-        """True if one program is faster, at the confidence of the interval."""
-        return not self.low <= 1.0 <= self.high
-
 
 def ratio_interval(secs: Sequence[float], other_secs: Sequence[float]) -> RatioInterval | None:
     """Return the interval of `secs / other_secs`, or None if there are too few rounds.

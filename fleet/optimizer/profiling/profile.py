@@ -6,6 +6,8 @@ the largest loss first: tuning it alone does not help, its weights are cold ther
 
 from __future__ import annotations
 
+import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -13,7 +15,6 @@ from fleet.domain.measuring import OperatorCall
 from fleet.domain.roofline import Roofline, share_of
 from fleet.domain.workload import Workload
 from fleet.models.reference_profile import ReferenceProfile
-from fleet.optimizer.profiling.groups import OperatorGroup, group_of
 from fleet.workloads.slices import program_of
 
 VM_PREFIX = "vm.builtin."
@@ -24,6 +25,24 @@ SLOWER_IN_PLACE = 1.15
 
 CALL_SEC = 4e-6
 """Overhead of a call in the VM: 2.7 us, and the instrument on a processor."""
+
+
+class OperatorGroup(enum.StrEnum):
+    """Group of operators, common to two engines, each of which cuts a model into operators of its own."""
+
+    CONVOLUTION = "convolutions"
+    PRODUCT = "matrix products"
+    REDUCTION = "pooling, norms, softmax"
+    OTHER = "element-wise and moves"
+
+
+_GROUPS = {
+    OperatorGroup.CONVOLUTION: re.compile(r"conv(?!ert)", re.IGNORECASE),
+    OperatorGroup.PRODUCT: re.compile(r"matmul|dense|gemm|attention", re.IGNORECASE),
+    OperatorGroup.REDUCTION: re.compile(
+        r"pool|softmax|norm|reduce|^(?:fused_)?(?:arg)?(?:max|min|mean|sum|prod|std|variance)(?:\d|_|\b)", re.IGNORECASE
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +173,14 @@ class ModelProfile:
             "roofline": asdict(self.roofline),
             "notes": list(self.notes),
         }
+
+
+def group_of(operator: str) -> OperatorGroup:
+    """Return the group of an operator by its name: TVM's, one for people, or ONNX Runtime's."""
+    for group, pattern in _GROUPS.items():
+        if pattern.search(operator):
+            return group
+    return OperatorGroup.OTHER
 
 
 def join(

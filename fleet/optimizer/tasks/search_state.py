@@ -24,7 +24,6 @@ from fleet.domain.origin import Origin, Source
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest
 from fleet.optimizer.core.candidates import Proposal
-from fleet.optimizer.tasks.fast_schedule_calls import unchecked_arguments
 from fleet.spaces.design_space import Space, choice_text
 from fleet.spaces.space import space_of
 from fleet.workloads.traces import replay, trace_json
@@ -55,7 +54,7 @@ class SearchState:
         """
         for place in itertools.count():
             if place == len(self._own):
-                with unchecked_arguments():
+                with _unchecked_arguments():
                     made = next(self._rest, None)
                 if made is None:
                     return
@@ -112,6 +111,25 @@ class SearchState:
         for schedule, choice in zip(made, space.choices or (None,), strict=False):
             knobs = choice_text(choice) if choice is not None else ""
             yield self.make(schedule, Origin(source=Source.SPACE, knobs=knobs))
+
+
+@contextlib.contextmanager
+def _unchecked_arguments() -> Iterator[None]:
+    """Disable TVM's run-time checks of schedules' arguments in this process, until the end of the block.
+
+    Each step of a schedule compares its arguments with its annotations, in Python: a third of the time to apply one (6
+    of 19 ms for a 3x3 convolution). Our code is type-checked. The steps' effects and errors stay the same.
+    """
+    from tvm.s_tir import Schedule
+
+    checked = {name: method for name, method in vars(Schedule).items() if hasattr(method, "__wrapped__")}
+    for name, method in checked.items():
+        setattr(Schedule, name, method.__wrapped__)
+    try:
+        yield
+    finally:
+        for name, method in checked.items():
+            setattr(Schedule, name, method)
 
 
 @functools.lru_cache(maxsize=_MOST_STATES)
