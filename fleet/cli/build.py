@@ -173,7 +173,6 @@ def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
         return _built_model(order, out_dir, say)
     from cross.compile.library import build as build_module
     from cross.targets.intrinsics import load_intrinsics
-    from fleet.workloads.alone import schedule_alone
     from fleet.workloads.workload import module_of
 
     say(f"reading {order.workload}")
@@ -182,6 +181,8 @@ def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     best = None if order.is_untuned else _best_trace(order, workload)
     trace = best.trace_json if best else None
     say(f"compiling {workload.operator}")
+    from fleet.workloads.alone import schedule_alone  # imports TVM
+
     alone = schedule_alone(module_of(workload.mod_json), order.target, trace)
     artifact = build_module(alone.mod, order.target, out_dir, args=alone.args, linker=order.linker)
     return BuiltArtifact(
