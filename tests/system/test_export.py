@@ -202,7 +202,7 @@ def test_a_model_runs_where_there_is_no_compiler(exported: Exported, model: Load
     for name in ("tvm_ffi", "numpy", "numpy.libs"):
         (tmp_path / name).symlink_to((PACKAGES / name).resolve())
     (tmp_path / "fleet/base").mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "base/__init__.py", "base/machine.py"):
+    for name in ("__init__.py", "errors.py", "base/__init__.py", "base/machine.py", "base/plain.py"):
         shutil.copy(ROOT / "fleet" / name, tmp_path / "fleet" / name)
     shutil.copytree(ROOT / "fleet/runtime", tmp_path / "fleet/runtime")
     extra = next((path for path in PACKAGES.glob("typing_extensions.py")), None)
