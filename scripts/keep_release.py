@@ -21,8 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASES = ROOT / "tests/golden/releases"
-_ROOMS = ("artifacts", "base", "client", "domain", "identity", "local", "tracker", "tracker/*", "v1", "wire")
-_CLIENT = ("fleet/*.py", *(f"fleet/{room}/*.py" for room in _ROOMS))
+_PACKAGES = ("artifacts", "base", "client", "domain", "identity", "local", "tracker", "tracker/*", "v1", "wire")
+_CLIENT = ("fleet/*.py", *(f"fleet/{package}/*.py" for package in _PACKAGES))
 _LIST_AGENT = "from cross.bundle.code import code_files; print(*code_files(), sep='\\n')"
 
 

@@ -302,13 +302,13 @@ class _Slot:
 
     def _run_confined(self, task: _Task, log_path: Path) -> worker.Answer:
         """Run a task in a worker for this task only, with a writable folder of its own."""
-        room = Path(f"{log_path}.room")
-        room.mkdir(mode=0o700, exist_ok=True)
+        scratch = Path(f"{log_path}.scratch")
+        scratch.mkdir(mode=0o700, exist_ok=True)
         try:
             return self._warm_worker(log_path).run(task)
         finally:
             self._drop_worker()
-            shutil.rmtree(room, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
             self._try_to_warm(log_path)
 
     def _try_to_warm(self, log_path: Path) -> None:

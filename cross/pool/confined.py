@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from fleet.confinement.room import Room
+from fleet.confinement.process import AllowedFiles
 from fleet.errors import BuildError, FleetError
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class Confined(Generic[P, T]):
     """Function that a build pool runs in a confined worker."""
 
     fn: Callable[P, T]
-    room: Room
+    files: AllowedFiles
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function. The worker must have confined itself first."""

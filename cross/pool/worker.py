@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cross.pool.confined import Confined
 from cross.targets.target import Target
-from fleet.confinement.room import enter
+from fleet.confinement.process import confine
 from fleet.errors import BuildError, FleetError
 
 _PR_SET_PDEATHSIG = 1
@@ -60,7 +60,7 @@ def serve(connection: Connection, log_path: str, target: Target | None) -> None:
         except (EOFError, OSError):
             return
         os.ftruncate(1, 0)
-        answer, is_last = _run(task, f"{log_path}.room")
+        answer, is_last = _run(task, f"{log_path}.scratch")
         _send(connection, answer)
         if is_last:
             return
@@ -84,7 +84,7 @@ def _run(task: bytes, folder: str) -> tuple[Answer, bool]:
         call = pickle.loads(task)  # noqa: S301 - written by the process that forked this one
         if isinstance(call.func, Confined):
             is_confined = True
-            enter(call.func.room, folder)
+            confine(call.func.files, folder)
         return Answer(value=call()), is_confined
     except Exception as error:  # noqa: BLE001 - a task may fail in any way; the worker reports it and goes on
         return Answer(error=_as_fleet_error(error)), is_confined

@@ -9,17 +9,17 @@ from device_agents.jail.view import DEVICES, IN_MEMORY
 from fleet.confinement import landlock, privileges, seccomp
 
 
-def leave_the_agent(cell: JailSpec) -> None:
+def leave_the_agent(jail_spec: JailSpec) -> None:
     """Take the first step: enter the cgroup and the namespaces. The next fork is the first process of its pid
     namespace.
 
     Raises:
         OSError: a layer that worked when the agent started does not.
     """
-    if cell.cgroup:
-        cgroup.enter(cell.cgroup)
-    wanted = [layer for layer in namespaces.FLAGS if layer in cell.layers]
-    if cell.has_network:
+    if jail_spec.cgroup:
+        cgroup.enter(jail_spec.cgroup)
+    wanted = [layer for layer in namespaces.FLAGS if layer in jail_spec.layers]
+    if jail_spec.has_network:
         wanted = [layer for layer in wanted if layer is not Layer.NETWORK]
     flags = 0
     for layer in wanted:
@@ -28,39 +28,39 @@ def leave_the_agent(cell: JailSpec) -> None:
         namespaces.enter(flags)
 
 
-def furnish(cell: JailSpec) -> None:
+def furnish(jail_spec: JailSpec) -> None:
     """Take the second step: build the worker's view of the file system.
 
     Raises:
         OSError: see above.
     """
-    if Layer.MOUNT in cell.layers:
-        namespaces.furnish(cell, has_pid_namespace=Layer.PID in cell.layers)
+    if Layer.MOUNT in jail_spec.layers:
+        namespaces.furnish(jail_spec, has_pid_namespace=Layer.PID in jail_spec.layers)
 
 
-def confine(cell: JailSpec) -> None:
+def confine(jail_spec: JailSpec) -> None:
     """Take the third, irreversible step: user, capabilities, file access rules, system call filter.
 
     Raises:
         OSError: see above.
     """
-    if cell.uid:
-        privileges.become(cell.uid, cell.groups)
-    if Layer.NO_NEW_PRIVILEGES in cell.layers:
-        privileges.drop_capabilities(keeps_raw_io=cell.keeps_raw_io)
+    if jail_spec.uid:
+        privileges.become(jail_spec.uid, jail_spec.groups)
+    if Layer.NO_NEW_PRIVILEGES in jail_spec.layers:
+        privileges.drop_capabilities(keeps_raw_io=jail_spec.keeps_raw_io)
         privileges.forbid_new_privileges()
-    if Layer.LANDLOCK in cell.layers:
-        writable = [cell.home, *cell.devices, *DEVICES]
-        if Layer.MOUNT in cell.layers:
+    if Layer.LANDLOCK in jail_spec.layers:
+        writable = [jail_spec.home, *jail_spec.devices, *DEVICES]
+        if Layer.MOUNT in jail_spec.layers:
             writable += IN_MEMORY
-        landlock.restrict([*cell.readable, "/proc", "/dev"], writable, has_network=cell.has_network)
+        landlock.restrict([*jail_spec.readable, "/proc", "/dev"], writable, has_network=jail_spec.has_network)
 
 
-def filter_calls(cell: JailSpec) -> None:
+def filter_calls(jail_spec: JailSpec) -> None:
     """Install the system call filter. Must be last: other steps need calls that it refuses.
 
     Raises:
         OSError: see above.
     """
-    if Layer.SECCOMP in cell.layers:
+    if Layer.SECCOMP in jail_spec.layers:
         seccomp.restrict()

@@ -48,7 +48,7 @@ def enter(flags: int) -> None:
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def furnish(cell: JailSpec, *, has_pid_namespace: bool) -> None:
+def furnish(jail_spec: JailSpec, *, has_pid_namespace: bool) -> None:
     """Build the worker's root with the visible files at their usual paths, and change to it.
 
     Raises:
@@ -56,15 +56,15 @@ def furnish(cell: JailSpec, *, has_pid_namespace: bool) -> None:
     """
     old_mask = os.umask(0o022)
     system.mount("none", "/", "", _RECURSIVE | _PRIVATE)
-    system.mount("tmpfs", cell.root, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,mode=755")
-    _make_temporary(cell.root)
-    for path in cell.readable:
-        _show(cell.root, path, is_writable=False)
-    _show(cell.root, cell.home, is_writable=True)
-    _make_devices(cell)
-    _make_proc(cell.root, has_pid_namespace=has_pid_namespace)
-    system.mount("none", cell.root, "", _BIND | _REMOUNT | _READ_ONLY | _NO_SETUID | _NO_DEVICES)
-    os.chdir(cell.root)
+    system.mount("tmpfs", jail_spec.root, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,mode=755")
+    _make_temporary(jail_spec.root)
+    for path in jail_spec.readable:
+        _show(jail_spec.root, path, is_writable=False)
+    _show(jail_spec.root, jail_spec.home, is_writable=True)
+    _make_devices(jail_spec)
+    _make_proc(jail_spec.root, has_pid_namespace=has_pid_namespace)
+    system.mount("none", jail_spec.root, "", _BIND | _REMOUNT | _READ_ONLY | _NO_SETUID | _NO_DEVICES)
+    os.chdir(jail_spec.root)
     system.syscall(_PIVOT_ROOT[system.architecture()], ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
     system.unmount(".", _DETACH)
     os.chdir("/")
@@ -123,18 +123,18 @@ def _make_read_only(place: str) -> None:
         system.mount("none", place, "", _BIND | _REMOUNT | _READ_ONLY | kept)
 
 
-def _make_devices(cell: JailSpec) -> None:
-    folder = Path(cell.root + "/dev")
+def _make_devices(jail_spec: JailSpec) -> None:
+    folder = Path(jail_spec.root + "/dev")
     folder.mkdir(exist_ok=True)
     system.mount("tmpfs", str(folder), "tmpfs", _NO_SETUID | _NO_EXEC, "size=64k,mode=755")
     for name, target in _LINKS.items():
         (folder / name).symlink_to(target)
     (folder / "shm").mkdir()
-    options = f"size={cell.shared_memory_bytes},mode=1777"
+    options = f"size={jail_spec.shared_memory_bytes},mode=1777"
     system.mount("tmpfs", str(folder / "shm"), "tmpfs", _NO_SETUID | _NO_DEVICES | _NO_EXEC, options)
-    for device in (*DEVICES, *cell.devices):
+    for device in (*DEVICES, *jail_spec.devices):
         if Path(device).exists():
-            _show(cell.root, device, is_writable=True)
+            _show(jail_spec.root, device, is_writable=True)
 
 
 def _make_proc(root: str, *, has_pid_namespace: bool) -> None:

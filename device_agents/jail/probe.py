@@ -96,7 +96,7 @@ def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
     places = {name: Path(folder, name) for name in ("root", "home")}
     for place in places.values():
         place.mkdir()
-    cell = JailSpec(
+    jail_spec = JailSpec(
         layers=[],
         root=str(places["root"]),
         home=str(places["home"]),
@@ -106,14 +106,14 @@ def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
         shared_memory_bytes=1 << 20,
     )
     namespaces.enter(flags)
-    reason = _why_not(lambda: _look_around(cell, has_pid_namespace=has_pid_namespace))
+    reason = _why_not(lambda: _look_around(jail_spec, has_pid_namespace=has_pid_namespace))
     if reason:
         raise OSError(reason)
 
 
-def _look_around(cell: JailSpec, *, has_pid_namespace: bool) -> None:
-    namespaces.furnish(cell, has_pid_namespace=has_pid_namespace)
-    os.chdir(cell.home)
+def _look_around(jail_spec: JailSpec, *, has_pid_namespace: bool) -> None:
+    namespaces.furnish(jail_spec, has_pid_namespace=has_pid_namespace)
+    os.chdir(jail_spec.home)
     for path in (sys.executable, "/proc/self/stat", "/dev/null"):
         Path(path).stat()
 

@@ -26,12 +26,12 @@ class WorkerDirectory:
     @classmethod
     def make(cls, path: Path) -> Self:
         """Make the directories."""
-        room = cls(path)
+        directory = cls(path)
         path.mkdir(mode=0o755)
-        room.home.mkdir(mode=0o700)
-        room.artifacts.mkdir(mode=0o755)
-        room.root.mkdir(mode=0o755)
-        return room
+        directory.home.mkdir(mode=0o700)
+        directory.artifacts.mkdir(mode=0o755)
+        directory.root.mkdir(mode=0o755)
+        return directory
 
     @property
     def home(self) -> Path:

@@ -68,7 +68,7 @@ class WorkerHandle:
         self,
         *,
         family: Family,
-        room: WorkerDirectory,
+        directory: WorkerDirectory,
         limits: WorkerLimits,
         output: OutputPipe,
         link: WorkerLink,
@@ -83,7 +83,7 @@ class WorkerHandle:
         """True once the worker was given an artifact; from then on, a candidate may forge its responses."""
 
         self._family = family
-        self._room = room
+        self._directory = directory
         self._limits = limits
         self._output = output
         self._exited = family.exited
@@ -114,7 +114,7 @@ class WorkerHandle:
     def give(self, artifact: Path) -> str:
         """Let the worker read an artifact; return its path for the worker."""
         self.has_run_candidates = True
-        return str(self._room.give(artifact))
+        return str(self._directory.give(artifact))
 
     async def exchange(
         self, request: bytes | Sequence[Buffer], timeout_sec: float, bound: AnswerBound = LARGEST
@@ -212,7 +212,7 @@ class WorkerHandle:
         while not self._exited.done():
             self._family.kill_orphans()
             members = self._family.members(MAX_PROCESSES)
-            excess = find_excess(members, str(self._room.home), self._limits, in_memory)
+            excess = find_excess(members, str(self._directory.home), self._limits, in_memory)
             if excess is not None:
                 self._excess.set_result(excess)
                 logger.warning("worker used more than it may", extra={"pid": self.pid, "excess": excess.message})
@@ -270,7 +270,7 @@ class WorkerHandle:
         self._output.tail()
         self._output.close()
         self._link.close()
-        await asyncio.to_thread(self._room.remove)
+        await asyncio.to_thread(self._directory.remove)
 
 
 def _parse_whole(frame: bytearray) -> worker_pb2.WorkerResponse:

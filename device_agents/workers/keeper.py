@@ -43,7 +43,7 @@ def start_keeper(order: WorkerOrder, descriptors: list[int], parents_end: int, *
     code = 1
     try:
         os.setsid()
-        leave_the_agent(order.cell)
+        leave_the_agent(order.jail_spec)
         if is_adopted and os.fork():
             os._exit(0)
         os.read(parents_end, 1)
@@ -60,10 +60,10 @@ def _keep(order: WorkerOrder, descriptors: list[int], *, is_adopted: bool) -> in
     agent = socket.socket(fileno=reports)
     alarm = _child_alarm()
     linux.adopt_orphans()
-    if is_adopted and Layer.PID in order.cell.layers:
+    if is_adopted and Layer.PID in order.jail_spec.layers:
         # Then nothing of the worker outlives the agent, even if this process does nothing.
         linux.die_with_parent(signal.SIGKILL)
-    furnish(order.cell)
+    furnish(order.jail_spec)
     forbid_inspection()
     _report(agent, event="kept", pid=os.getpid())
     keeper = os.getpid()

@@ -190,19 +190,19 @@ class WorkerPool:
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
         """Have a worker forked; None if the warm process did not do it."""
         worker_id = next(self._ids)
-        room = WorkerDirectory.make(self._directory / f"worker-{worker_id}")
+        directory = WorkerDirectory.make(self._directory / f"worker-{worker_id}")
         group = self._groups.make(f"worker-{worker_id}", self.limits.memory_bytes) if self._groups else None
-        cell = self._cell(spec, room, group)
+        jail_spec = self._jail_spec(spec, directory, group)
         order = WorkerOrder(
             runtime=spec.runtime,
             settings=spec.settings,
             environment=spec.environment,
-            directory=str(room.home),
+            directory=str(directory.home),
             memory_limit_bytes=self.limits.memory_bytes,
             disk_limit_bytes=self.limits.disk_bytes,
             cpus=spec.cpus or self.default_cpus,
             limits_address_space=spec.limits_address_space,
-            cell=cell,
+            jail_spec=jail_spec,
         )
         ours, theirs = socket.socketpair()
         our_reports, their_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -217,29 +217,29 @@ class WorkerPool:
                 end_of_pipe.close()
             is_born = await self._await_birth(family)
         except BaseException:  # also if cancelled or interrupted; raised again
-            await self._drop(family, room, ours, log_reader)
+            await self._drop(family, directory, ours, log_reader)
             raise
         finally:
             theirs.close()
             their_reports.close()
             os.close(log_writer)
         if not is_born or family.worker is None:
-            await self._drop(family, room, ours, log_reader)
+            await self._drop(family, directory, ours, log_reader)
             if family.failure:
                 raise DeviceFaulted(f"the jail of a worker cannot be made: {family.failure}")
             return None
         self._note()
         return WorkerHandle(
             family=family,
-            room=room,
+            directory=directory,
             limits=self.limits,
             output=OutputPipe(log_reader, sink),
             link=await WorkerLink.connect(ours),
             patience=self._patience,
-            jail=" ".join(cell.layers),
+            jail=" ".join(jail_spec.layers),
         )
 
-    def _cell(self, spec: WorkerSpec, room: WorkerDirectory, group: Path | None) -> JailSpec:
+    def _jail_spec(self, spec: WorkerSpec, directory: WorkerDirectory, group: Path | None) -> JailSpec:
         """Make a jail for one worker, and give the worker ownership of its home."""
         devices = device_files(spec.devices)
         groups = groups_for(devices)
@@ -250,19 +250,19 @@ class WorkerPool:
             jail = jail.without(Layer.NETWORK, "its device is reached over the network")
         uid = self._random.choice(free_uids()) if jail.has(Layer.UID) else 0
         if uid:
-            os.chown(room.home, uid, uid)
+            os.chown(directory.home, uid, uid)
         named = [
             *spec.settings.values(),
             *spec.environment.values(),
             *spec.readable,
-            str(room.artifacts),
+            str(directory.artifacts),
             str(cache_dir()),
         ]
         private = [self._directory, Path.home(), data_dir()]
         return JailSpec(
             layers=list(jail.layers),
-            root=str(room.root),
-            home=str(room.home),
+            root=str(directory.root),
+            home=str(directory.home),
             readable=readable_paths(os.environ, named, private)
             if jail.has(Layer.MOUNT) or jail.has(Layer.LANDLOCK)
             else [],
@@ -306,7 +306,7 @@ class WorkerPool:
             self._on_lost()
         return is_born
 
-    async def _drop(self, family: Family, room: WorkerDirectory, link: socket.socket, log_reader: int) -> None:
+    async def _drop(self, family: Family, directory: WorkerDirectory, link: socket.socket, log_reader: int) -> None:
         """Clean up after a worker that was not started."""
         link.close()
         os.close(log_reader)
@@ -315,7 +315,7 @@ class WorkerPool:
                 await family.kill()
         except TimeoutError:
             family.abandon()
-        await asyncio.to_thread(room.remove)
+        await asyncio.to_thread(directory.remove)
 
     async def _end_families(self) -> None:
         families = list(self._families)

@@ -72,14 +72,14 @@ class WorkerOrder:
     """Logical CPUs that it is pinned to; empty: any."""
 
     limits_address_space: bool = True
-    cell: JailSpec
+    jail_spec: JailSpec
     """Parameters of its jail."""
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         """Parse the agent's message."""
         content = json.loads(text)
-        return cls(**{**content, "cell": JailSpec(**content["cell"])})
+        return cls(**{**content, "jail_spec": JailSpec(**content["jail_spec"])})
 
 
 def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
@@ -218,14 +218,14 @@ def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) ->
         _limit(resource.RLIMIT_AS, order.memory_limit_bytes + _ADDRESS_SPACE_HEADROOM_BYTES)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    confine(order.cell)
+    confine(order.jail_spec)
     # After the change of user, which would reset these settings.
     allow_inspection()  # the agent has to inspect its open files
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise RuntimeError("the keeper ended while its worker started")
     os.chdir(order.directory)
-    filter_calls(order.cell)
+    filter_calls(order.jail_spec)
 
 
 def _arrange_descriptors(socket_fd: int, log_fd: int) -> None:

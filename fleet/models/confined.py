@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from cross.pool.confined import Confined
-from fleet.confinement import room
-from fleet.confinement.room import Room
+from fleet.confinement.process import AllowedFiles, missing_features
 from fleet.models.importers import frontend_of, has_code, importer_of
 from fleet.models.importing.value import Model
 
@@ -27,9 +26,9 @@ T = TypeVar("T")
 
 def reading(fn: Callable[P, T], path: Path | str) -> Callable[P, T]:
     """Return a function that reads a model's file, confined to that file and its weight files."""
-    if has_code(path) and (lacking := room.missing()):
+    if has_code(path) and (lacking := missing_features()):
         logger.warning("a model that may run code is read without a jail", extra={"missing": lacking})
-    return Confined(fn, Room(readable=tuple(map(str, _files_of(path)))))
+    return Confined(fn, AllowedFiles(readable=tuple(map(str, _files_of(path)))))
 
 
 def having(fn: Callable[P, T], model: Model, *, writable: Path | str | None = None) -> Callable[P, T]:
@@ -41,7 +40,7 @@ def having(fn: Callable[P, T], model: Model, *, writable: Path | str | None = No
     if not frontend_of(model.format).has_code:
         return fn
     places = () if writable is None else (str(Path(writable).absolute()),)
-    return Confined(fn, Room(readable=tuple(_linker_places()), writable=places))
+    return Confined(fn, AllowedFiles(readable=tuple(_linker_places()), writable=places))
 
 
 def _files_of(path: Path | str) -> list[Path]:

@@ -219,6 +219,6 @@ def test_reading_is_confined_to_the_files_of_the_model(member: Member, path: Pat
     task = reading(len, path)
     assert isinstance(task, Confined)
     if member.importer in IMPORTERS:
-        assert set(task.room.readable) == {str(file.absolute()) for file in member.importer.files(path)}
+        assert set(task.files.readable) == {str(file.absolute()) for file in member.importer.files(path)}
         assert is_data(path) is not member.importer.frontend.has_code
     assert isinstance(having(len, read(member.importer, path)), Confined) is member.importer.frontend.has_code

@@ -13,7 +13,7 @@ import pytest
 
 from cross.pool.build_pool import BuildPool
 from cross.pool.confined import Confined
-from fleet.confinement.room import Room, missing
+from fleet.confinement.process import AllowedFiles, missing_features
 from fleet.errors import BuildError
 from fleet.models.model import Model, load_model
 from fleet.optimizer.comparing.engine import engine_ready
@@ -55,14 +55,14 @@ async def test_an_engine_runs_when_it_has_a_turn_and_leaves_nothing(
     assert pool.submit(len, "task").result(20) == 4
 
 
-@pytest.mark.skipif(bool(missing()), reason=f"this machine has no {missing()}")
+@pytest.mark.skipif(bool(missing_features()), reason=f"this machine has no {missing_features()}")
 async def test_a_confined_engine_takes_turns_too(
     pool: BuildPool, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Formats that are code run in confinement; the pipes are the only writable files."""
 
     def confined(fn: Callable[..., Any], _: Model, *, writable: Path) -> Callable[..., Any]:
-        return Confined(fn, Room(writable=(str(writable),)))
+        return Confined(fn, AllowedFiles(writable=(str(writable),)))
 
     monkeypatch.setattr("fleet.optimizer.comparing.engine.having", confined)
     async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fleet.confinement.room import missing
+from fleet.confinement.process import missing_features
 from tests.needs import needs
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(missing()), reason=f"this machine has no {missing()}"),
+    pytest.mark.skipif(bool(missing_features()), reason=f"this machine has no {missing_features()}"),
 ]
 
 

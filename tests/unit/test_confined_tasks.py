@@ -15,14 +15,14 @@ import pytest
 
 from cross.pool.build_pool import BuildPool
 from cross.pool.confined import Confined, read_answer
-from fleet.confinement.room import Room, missing
+from fleet.confinement.process import AllowedFiles, missing_features
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.errors import BuildError, FleetError, ImportFailed
 from tests.unit import hostile_tasks as hostile
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(missing()), reason=f"this machine has no {missing()}"),
+    pytest.mark.skipif(bool(missing_features()), reason=f"this machine has no {missing_features()}"),
 ]
 
 
@@ -33,34 +33,34 @@ def pool() -> Iterator[BuildPool]:
     pool.shutdown(wait=False)
 
 
-def confined(pool: BuildPool, fn: Callable[..., Any], *args: object, room: Room | None = None) -> Any:
-    return pool.submit_within(60.0, Confined(fn, room or Room()), *args).result()
+def confined(pool: BuildPool, fn: Callable[..., Any], *args: object, files: AllowedFiles | None = None) -> Any:
+    return pool.submit_within(60.0, Confined(fn, files or AllowedFiles()), *args).result()
 
 
-def test_files_outside_of_the_room_are_closed(pool: BuildPool, tmp_path: Path) -> None:
+def test_files_outside_the_allowlist_are_closed(pool: BuildPool, tmp_path: Path) -> None:
     """The restriction also applies to programs started by the task."""
     given, secret = tmp_path / "model", tmp_path / "id_ed25519"
     given.write_text("weights")
     secret.write_text("secret")
-    room = Room(readable=(str(given),))
+    files = AllowedFiles(readable=(str(given),))
 
-    assert confined(pool, hostile.read, str(given), room=room) == "weights"
-    assert confined(pool, hostile.run_and_read, str(given), room=room) == "weights"
+    assert confined(pool, hostile.read, str(given), files=files) == "weights"
+    assert confined(pool, hostile.run_and_read, str(given), files=files) == "weights"
     for path in (str(secret), "/etc/shadow", f"{tmp_path}/../"):
         with pytest.raises(FleetError, match="PermissionError"):
-            confined(pool, hostile.read, path, room=room)
+            confined(pool, hostile.read, path, files=files)
     with pytest.raises(FleetError, match="CalledProcessError"):
-        confined(pool, hostile.run_and_read, str(secret), room=room)
+        confined(pool, hostile.run_and_read, str(secret), files=files)
     for path in (given, secret, tmp_path / "new"):
         with pytest.raises(FleetError, match="PermissionError"):
-            confined(pool, hostile.write, str(path), room=room)
+            confined(pool, hostile.write, str(path), files=files)
     assert secret.read_text() == "secret"
 
 
 def test_a_task_writes_where_it_may(pool: BuildPool, tmp_path: Path) -> None:
     """A task can write to its own folder, which is removed afterwards, and to the caller's output path."""
     assert confined(pool, hostile.write_temporary).startswith("mine")
-    confined(pool, hostile.write, str(tmp_path / "result"), room=Room(writable=(str(tmp_path),)))
+    confined(pool, hostile.write, str(tmp_path / "result"), files=AllowedFiles(writable=(str(tmp_path),)))
 
     assert (tmp_path / "result").read_text() == "theirs"
 
@@ -153,7 +153,7 @@ def test_errors_are_read() -> None:
         b"cfleet.base.scratch\nos\n.",
         b"cfleet.cli.build\nrun_build\n.",
         b"cfleet.library.store\nLibrary\n.",
-        b"\x80\x04\x8c\x15fleet.confinement.room\x94\x8c\x09os.system\x94\x93.",
+        b"\x80\x04\x8c\x19fleet.confinement.process\x94\x8c\x09os.system\x94\x93.",
         _getattr("fleet.errors", "ErrorKind", "__init_subclass__"),
         _getattr("fleet.domain.measuring", "TensorSpec", "__init__"),
         b"nonsense",

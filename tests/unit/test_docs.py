@@ -172,7 +172,7 @@ def exit_codes(node: ast.AST) -> set[int]:
 def test_all_environment_variables_are_documented() -> None:
     """The reference names all variables that are read, and no others."""
     sources = [
-        path.read_text() for room in ("fleet", "device_agents", "cross") for path in _ROOT.glob(f"{room}/**/*.py")
+        path.read_text() for package in ("fleet", "device_agents", "cross") for path in _ROOT.glob(f"{package}/**/*.py")
     ]
     read = {name for source in sources for name in re.findall(r"\bFLEET_[A-Z_]+[A-Z]\b", source)}
     told = set(re.findall(r"`(FLEET_\w+)`", (_ROOT / "docs/reference/environment.md").read_text()))

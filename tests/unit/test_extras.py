@@ -95,8 +95,8 @@ def test_every_imported_package_is_a_dependency_or_extra() -> None:
     """A new import needs a dependency of all installations, or an extra that the error can name."""
     found = {
         name
-        for room in OURS
-        for path in _ROOT.glob(f"{room}/**/*.py")
+        for package in OURS
+        for path in _ROOT.glob(f"{package}/**/*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         for name in imported(node)
     }

@@ -4,7 +4,7 @@ It is composed of parts that share the job's tables (`job`) and own the rest of 
 backlogs), results (stored first, then applied), measurements (batches and repeats) and verdicts (checks, finalists,
 proofs). Facts from outside that have no effects are plain methods.
 
-A candidate changes its stage (proposed, built, recorded, checked) only in this room, and only this room writes a job's
+A candidate changes its stage (proposed, built, recorded, checked) only in this package, which alone writes a job's
 progress. These rules hold after every event (`fleet.optimizer.core.invariants` checks them):
 
 - A result is stored before anything else happens to its candidate: it counts once stored, not once measured.

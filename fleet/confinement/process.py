@@ -31,7 +31,7 @@ _MOST_FILE_BYTES = 64 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class AllowedFiles:
     """Allowlist of a confined process, in addition to system programs and libraries, Python and this project."""
 
     readable: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Room:
     writable: tuple[str, ...] = ()
 
 
-def missing() -> list[str]:
+def missing_features() -> list[str]:
     """Return descriptions of the confinement features that this machine lacks."""
     found = []
     try:
@@ -52,8 +52,8 @@ def missing() -> list[str]:
     return found
 
 
-def enter(room: Room, own_folder: str) -> None:
-    """Confine this process and its future children. Missing kernel features are skipped; see `missing`.
+def confine(allowed: AllowedFiles, own_folder: str) -> None:
+    """Confine this process and its future children. Missing kernel features are skipped; see `missing_features`.
 
     Args:
         own_folder: writable folder, used for temporary files and as home.
@@ -64,13 +64,13 @@ def enter(room: Room, own_folder: str) -> None:
     os.environ.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
     os.environ.update(TMPDIR=own_folder, HOME=own_folder, XDG_CACHE_HOME=own_folder)
     tempfile.tempdir = own_folder
-    lacking = missing()
+    lacking = missing_features()
     _limit()
     privileges.drop_capabilities()
     privileges.forbid_new_privileges()
     if not any("Landlock" in part for part in lacking):
-        readable = [*_SYSTEM, *_FACTS, *_python(), *room.readable]
-        landlock.restrict(readable, [own_folder, *room.writable, *_DEVICES], has_network=False)
+        readable = [*_SYSTEM, *_FACTS, *_python(), *allowed.readable]
+        landlock.restrict(readable, [own_folder, *allowed.writable, *_DEVICES], has_network=False)
     if seccomp.is_known():
         seccomp.restrict(has_sockets=False)
 
