@@ -79,7 +79,7 @@ def test_places_that_changed_outlast_a_restart_and_bids_are_said_again() -> None
 
 
 @pytest.mark.parametrize("bid", [-1.0, math.nan, math.inf])
-def test_nonfinite_bids_are_refused(bid: float) -> None:
+def test_negative_and_nonfinite_bids_are_refused(bid: float) -> None:
     """The tracker refuses it."""
     state = TrackerState(boot=1)
     fed(state, *joined())
