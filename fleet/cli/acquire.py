@@ -17,7 +17,6 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def acquire(
-    ctx: typer.Context,
     selector: Annotated[
         str,
         typer.Argument(
@@ -94,7 +93,7 @@ def acquire(
 
     async def work() -> int:
         began_sec = time.monotonic()
-        address = options.tracker_address(ctx, tracker)
+        address = options.tracker_address(tracker)
         async with (
             options.connected(address, connect_timeout_sec=connect_timeout) as client,
             client.acquire(terms, on_queued=on_queued) as device,

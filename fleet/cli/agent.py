@@ -10,7 +10,7 @@ import typer
 
 from device_agents.options import AgentOptions
 from fleet.base.network import host_of, is_loopback
-from fleet.base.settings import Source
+from fleet.base.settings import Source, look_up
 from fleet.cli import joined, options, process_options
 from fleet.cli.bundle import bundle
 from fleet.cli.deploy import deploy
@@ -41,7 +41,7 @@ def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOpt
     """
     from device_agents.run import run_agent
 
-    setting = options.tracker_setting(ctx, tracker)
+    setting = look_up("tracker", tracker)
     # The tracker in agent.yaml goes before that of this account's clients.
     address = None if serving.config is not None and setting.source is Source.FILE else setting.asked
     if address is None and serving.config is None:
@@ -52,7 +52,6 @@ def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOpt
 
 @app.command()
 def join(
-    ctx: typer.Context,
     token: joined.RefusedToken = None,
     tracker: options.TrackerOption = None,
     token_file: joined.TokenFileOption = joined.BY_STDIN,
@@ -69,9 +68,9 @@ def join(
     from device_agents.run import join_fleet
 
     found = joined.read_token(token, token_file, instead="fleet agent join")
-    address = options.tracker_address(ctx, tracker)
+    address = options.tracker_address(tracker)
     path, member = options.run(join_fleet(found, address, state_dir))
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(joined.as_data(address, member, path))
         return
     joined.tell(address, member, path)

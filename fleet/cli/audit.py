@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from fleet.base.quantities import elapsed_text
 from fleet.cli import options
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, text_table, utc_text
 from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
 
 _WORDS = {
@@ -34,7 +32,6 @@ _WORDS = {
 
 
 def audit(
-    ctx: typer.Context,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many entries, the newest.")] = 50,
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
@@ -43,23 +40,14 @@ def audit(
 
     Example: fleet audit -n 100 --json
     """
-    from fleet.client.identity_calls import IdentityCalls
-
-    async def work() -> list[AuditEntry]:
-        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            return await calls.deeds(limit)
-
-    deeds = options.run(work())
-    if options.wants_json(ctx, json_output):
+    deeds = options.query_identities(tracker, lambda calls: calls.deeds(limit))
+    if json_output:
         options.print_json({"deeds": [asdict(deed) for deed in deeds]})
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("when", "who", "did", "outcome"):
-        table.add_column(column, overflow="fold")
+    table = text_table("when", "who", "did", "outcome")
     for deed in deeds:
-        when = datetime.fromtimestamp(deed.at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         who = f"{deed.role} {deed.name} {deed.key_id[:8]}"
-        table.add_row(when, *map(Text, (who, deed_text(deed), deed.outcome)))
+        table.add_row(utc_text(deed.at_sec), *map(Text, (who, deed_text(deed), deed.outcome)))
     make_console(is_wide=False).print(table)
 
 

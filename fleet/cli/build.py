@@ -73,7 +73,6 @@ class BuiltArtifact:
 
 
 def build(
-    ctx: typer.Context,
     workload: Annotated[
         str,
         typer.Argument(
@@ -121,7 +120,7 @@ def build(
     )
     with working(f"building {workload}") as say:
         built = run_build(order, say)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(built_data(built))
     else:
         _say(built)

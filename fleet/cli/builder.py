@@ -106,7 +106,6 @@ def serve(
 
 @app.command("list")
 def list_(
-    ctx: typer.Context,
     dask: Annotated[str, typer.Option(envvar="FLEET_DASK", metavar="URL", help="The scheduler: tls://HOST:PORT.")],
     dask_certs: DaskCertsOption = None,
     json_output: options.JsonOption = False,
@@ -123,7 +122,7 @@ def list_(
     from fleet.building.cluster.members import members
 
     found = options.run(members(ClusterAddress(address=dask, certs=dask_certs), connect_timeout))
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json({"builders": [asdict(each) for each in found]})
         return
     if not found:

@@ -13,7 +13,6 @@ from fleet.cli.activity import working
 
 
 def bundle(
-    ctx: typer.Context,
     board: Annotated[
         str,
         typer.Option(
@@ -45,7 +44,7 @@ def bundle(
     with working(f"making the bundle for {spec.title}") as say:
         made = make_bundle(spec, say)
         save(made, output)
-    if options.wants_json(ctx, json):
+    if json:
         options.print_json({"path": str(output), "size_bytes": made.size_bytes, "digest": made.digest})
         return
     console.print(

@@ -7,13 +7,12 @@ from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from fleet.base.config import config_file
 from fleet.base.settings import KEYS, Setting, look_up
 from fleet.cli import completion_values, options
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, text_table
 
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@/]*@")
 
@@ -42,24 +41,16 @@ def show(
 
     Example: fleet config show --json
     """
-    given = options.settings(ctx)
-    flags = {
-        "tracker": given.tracker if tracker is None else tracker,
-        "library": library,
-        "selector": on,
-        "format": given.output,
-    }
+    flags = {"tracker": tracker, "library": library, "selector": on, "format": options.settings(ctx).output}
     found = [_shown(look_up(key, flags[key])) for key in KEYS]
     options.selector_or_default(on)
     path = config_file()
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(
             {"file": str(path), "is_there": path.exists(), "settings": [asdict(setting) for setting in found]}
         )
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("setting", "value", "from"):
-        table.add_column(column, overflow="fold", no_wrap=column == "setting")
+    table = text_table("setting", "value", "from", whole="setting")
     for setting in found:
         source = f"{setting.source}, {setting.where}" if setting.where else str(setting.source)
         table.add_row(setting.key, Text(setting.value), Text(source))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleet.base.settings import look_up
 from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 from fleet.errors import ConfigError, FleetError
@@ -25,7 +26,6 @@ _SHOWN_SEC = 30.0
 
 
 def deploy(
-    ctx: typer.Context,
     host: Annotated[
         str, typer.Argument(metavar="USER@BOARD", help="As ssh takes it; keys and names come from ssh's configuration.")
     ],
@@ -63,7 +63,7 @@ def deploy(
     if config is not None and not config.is_file():
         raise ConfigError(f"there is no file {config} to bring along")
     there = Destination(host=_named(host), directory=directory.removeprefix("~/"), ssh=_command(ssh))
-    address = options.tracker_setting(ctx, tracker).asked
+    address = look_up("tracker", tracker).asked
     with working(f"connecting to {host}"):
         seen = look(there)
     how = Start(options=_agent_options(seen, address, config, allow_network), config=config, with_systemd=systemd)
@@ -83,7 +83,7 @@ def deploy(
             copy(there, seen, bundle)
     if is_same and seen.is_running and seen.options == options_text(how) and config is None:
         console.print("the agent runs already, with these options")
-        if options.wants_json(ctx, json_output):
+        if json_output:
             options.print_json({"host": host, "is_changed": False, "address": None, "devices": []})
         return
     with working("starting the agent"):
@@ -93,7 +93,7 @@ def deploy(
     console.print(f"the agent listens on {deployed.address}")
     if config is None or "advertise_address" not in config.read_text():
         _wait_shown(deployed, address)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         devices = list(deployed.devices)
         options.print_json({"host": host, "is_changed": True, "address": deployed.address, "devices": devices})
         return
@@ -144,16 +144,10 @@ def _join_token(tracker: str | None, host: str) -> str:
     Raises:
         FleetError: this account has no credentials for the tracker, or they are no admin's.
     """
-    from fleet.client.aio import default_address
-    from fleet.client.identity_calls import IdentityCalls
     from fleet.identity.roles import Role
 
-    async def invite() -> str:
-        async with IdentityCalls(tracker or default_address()) as calls:
-            token, _ = await calls.invite(Role.AGENT, ttl_sec=_JOIN_SEC, note=host)
-        return str(token)
-
-    return options.run(invite())
+    token, _ = options.query_identities(tracker, lambda calls: calls.invite(Role.AGENT, ttl_sec=_JOIN_SEC, note=host))
+    return str(token)
 
 
 def _wait_shown(deployed: Deployed, tracker: str | None) -> None:

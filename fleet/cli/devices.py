@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,6 +24,9 @@ from fleet.domain.selectors import parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import NotFound
 from fleet.wire.json_shape import device_json, telemetry_json
+
+if TYPE_CHECKING:
+    from fleet.client.aio import Fleet
 
 _WIDE = 100
 """Width [columns] below which less important columns are left out."""
@@ -50,7 +53,6 @@ def devices(
 
     Example: fleet devices 'kind=cpu,rack=3' --json | jq -r '.devices[].name'
     """
-    ctx.obj = (options.settings(ctx), tracker, json_output)
     if ctx.invoked_subcommand is None:
         _list(ctx, None, json_output, tracker, connect_timeout)
 
@@ -69,18 +71,17 @@ def list_matching(
 
     Example: fleet devices 'kind=cpu,rack=3'
     """
-    _, outer_tracker, outer_json = ctx.obj
     parse_selector(selector)  # reject a malformed selector before connecting
-    _list(ctx, selector, json_output or outer_json, tracker or outer_tracker, connect_timeout)
+    _list(ctx, selector, json_output, tracker, connect_timeout)
 
 
 def _list(
     ctx: typer.Context, selector: str | None, as_json: bool, tracker: str | None, connect_timeout_sec: float
 ) -> None:
-    known = _snapshot(options.tracker_address(ctx, tracker), connect_timeout_sec).devices
+    known = options.query_tracker(tracker, connect_timeout_sec, lambda client: client.snapshot()).devices
     found = known if selector is None else _matching(ctx, selector, known)
     shown = sorted(found, key=_by_name)
-    if options.wants_json(ctx, as_json):
+    if as_json:
         options.print_json({"devices": list(map(device_json, shown))})
         return
     console = make_console(is_wide=False)
@@ -106,7 +107,6 @@ def _by_name(device: DeviceStatus) -> tuple[tuple[str, int], ...]:
 
 @app.command()
 def show(
-    ctx: typer.Context,
     name: options.DeviceArgument,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
@@ -116,13 +116,12 @@ def show(
 
     Example: fleet devices show pi4-03
     """
-    _, outer_tracker, outer_json = ctx.obj
-    snapshot, history = _with_history(options.tracker_address(ctx, tracker or outer_tracker), name, connect_timeout)
+    snapshot, history = options.query_tracker(tracker, connect_timeout, lambda client: _with_history(client, name))
     device = next((device for device in snapshot.devices if device.name == name), None)
     if device is None:
         known = ", ".join(formatting.short_name(device.name) for device in snapshot.devices) or "none"
         raise NotFound(f"there is no {name}; known are: {known}")
-    if options.wants_json(ctx, json_output or outer_json):
+    if json_output:
         options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
         return
     console, now_sec = make_console(is_wide=False), snapshot.taken_at_sec
@@ -133,7 +132,6 @@ def show(
 
 @app.command()
 def reset_epochs(
-    ctx: typer.Context,
     name: options.DeviceArgument,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
@@ -146,38 +144,18 @@ def reset_epochs(
 
     Example: fleet devices reset-epochs pi4-03
     """
-    _, outer_tracker, outer_json = ctx.obj
 
-    async def work() -> int:
-        address = options.tracker_address(ctx, tracker or outer_tracker)
-        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
-            return await client.reset_epochs(name)
-
-    epoch = options.run(work())
-    if options.wants_json(ctx, json_output or outer_json):
+    epoch = options.query_tracker(tracker, connect_timeout, lambda client: client.reset_epochs(name))
+    if json_output:
         options.print_json({"device": name, "epoch": epoch})
         return
     options.stderr().print(f"the epochs of {name} count from {epoch}")
 
 
-def _snapshot(address: str | None, connect_timeout_sec: float) -> Snapshot:
-    async def work() -> Snapshot:
-        async with options.connected(address, connect_timeout_sec=connect_timeout_sec) as client:
-            return await client.snapshot()
-
-    return options.run(work())
-
-
-def _with_history(
-    address: str | None, device_name: str, connect_timeout_sec: float
-) -> tuple[Snapshot, list[Telemetry]]:
-    async def work() -> tuple[Snapshot, list[Telemetry]]:
-        async with options.connected(address, connect_timeout_sec=connect_timeout_sec) as client:
-            snapshot = await client.snapshot()
-            is_known = any(device.name == device_name for device in snapshot.devices)
-            return snapshot, await client.history(device_name) if is_known else []
-
-    return options.run(work())
+async def _with_history(client: Fleet, device_name: str) -> tuple[Snapshot, list[Telemetry]]:
+    snapshot = await client.snapshot()
+    is_known = any(device.name == device_name for device in snapshot.devices)
+    return snapshot, await client.history(device_name) if is_known else []
 
 
 def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:

@@ -13,13 +13,12 @@ from fleet.base.findings import Finding, State
 from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.checks import run_checks
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, text_table
 
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red"}
 
 
 def doctor(
-    ctx: typer.Context,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     quick: Annotated[bool, typer.Option("--quick", help="Skip the slow checks.")] = False,
@@ -31,8 +30,8 @@ def doctor(
     Example: fleet doctor --json | jq '.findings[] | select(.state != "ok")'
     """
     with working("checking this machine") as say:
-        findings = run_checks(tracker or options.settings(ctx).tracker, say, is_quick=quick)
-    if options.wants_json(ctx, json_output):
+        findings = run_checks(tracker, say, is_quick=quick)
+    if json_output:
         options.print_json({"findings": [asdict(finding) for finding in findings]})
     else:
         make_console(is_wide=False).print(_table(findings))
@@ -41,9 +40,7 @@ def doctor(
 
 
 def _table(findings: list[Finding]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("check", "state", "seen"):
-        table.add_column(column, overflow="fold")
+    table = text_table("check", "state", "seen")
     for finding in findings:
         seen = Text(finding.seen)
         if finding.advice:

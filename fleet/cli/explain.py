@@ -38,7 +38,6 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def explain(
-    ctx: typer.Context,
     model: options.ModelArgument,
     target: options.TargetOption = "host",
     peak_gflops: Annotated[
@@ -79,7 +78,7 @@ def explain(
     with working(f"lowering {model.name}"):
         found = _lowered(model, parsed, shapes, batch_size)
         roofline = _roofline(target, parsed, peak_gflops, bandwidth_gbs)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(explanation_data(found, roofline, parsed))
     else:
         console = make_console(is_wide=wide)

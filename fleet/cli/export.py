@@ -16,7 +16,7 @@ from fleet.cli.activity import working
 from fleet.cli.answers_view import answers_line
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
-from fleet.cli.tables import make_console
+from fleet.cli.tables import facts_table, make_console
 from fleet.dashboard.formatting import engine_name
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.service import Exported, ExportOptions
@@ -27,7 +27,6 @@ from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest, TensorType
 
 
 def export(
-    ctx: typer.Context,
     model: options.ModelArgument,
     target: options.TargetOption = "host",
     output: Annotated[
@@ -76,7 +75,7 @@ def export(
     )
     with working(f"exporting {model.name}") as say:
         exported = options.run(run_export(wanted, say))
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(result(exported))
     else:
         make_console(is_wide=False).print(table(exported))
@@ -107,9 +106,6 @@ def result(exported: Exported) -> dict[str, object]:
 def table(exported: Exported) -> Table:
     """Return the result of an export as a table for people."""
     manifest = exported.manifest
-    shown = Table(title=str(exported.path), title_justify="left", show_header=False)
-    shown.add_column(style="bold")
-    shown.add_column(overflow="fold")
     rows = [
         ("size", f"{exported.size_bytes / 1e6:.1f} MB"),
         ("device", _gpu(manifest)),
@@ -124,10 +120,7 @@ def table(exported: Exported) -> Table:
         ("answers", _answers(exported)),
         ("not checked", manifest.check.weakness),
     ]
-    for name, text in rows:
-        if text:
-            shown.add_row(name, text)
-    return shown
+    return facts_table(rows, title=str(exported.path))
 
 
 def schedules_line(exported: Exported) -> str:

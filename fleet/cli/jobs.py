@@ -89,7 +89,6 @@ app.command("submit", cls=_SubmitCommand)(with_tune_options(_submit))
 
 @app.command("list")
 def list_(
-    ctx: typer.Context,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Number of jobs, newest first.")] = 20,
     library: LibraryOption = None,
     wide: WideOption = False,
@@ -101,7 +100,7 @@ def list_(
     """
     with existing_library(library) as opened:
         found = opened.jobs(limit)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json({"jobs": [job_data(job) for job in found]})
     elif found:
         print_jobs(found, make_console(is_wide=wide))
@@ -111,7 +110,6 @@ def list_(
 
 @app.command()
 def show(
-    ctx: typer.Context,
     name: NameArgument,
     library: LibraryOption = None,
     wide: WideOption = False,
@@ -123,7 +121,7 @@ def show(
     """
     with existing_library(library) as opened:
         summary = opened.job(_full(name))
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(summary_data(summary))
     else:
         print_summary(summary, make_console(is_wide=wide))
@@ -131,7 +129,6 @@ def show(
 
 @app.command()
 def watch(
-    ctx: typer.Context,
     name: NameArgument,
     library: LibraryOption = None,
     wide: WideOption = False,
@@ -143,7 +140,7 @@ def watch(
     """
     with existing_library(library) as opened:
         reports = watch_job(opened, _full(name))
-    if options.wants_json(ctx, json_output):
+    if json_output:
         print_document({"reports": [report.to_json() for report in reports]}, indent=None)
         return
     print_reports(reports, make_console(is_wide=wide))
@@ -151,7 +148,6 @@ def watch(
 
 @app.command()
 def cancel(
-    ctx: typer.Context,
     name: NameArgument,
     force: ForceOption = False,
     library: LibraryOption = None,
@@ -162,12 +158,11 @@ def cancel(
     Example: fleet jobs cancel 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(ctx, opened.queue.cancel(_full(name), _caller(force)), json_output)
+        _say(opened.queue.cancel(_full(name), _caller(force)), json_output)
 
 
 @app.command()
 def resume(
-    ctx: typer.Context,
     name: NameArgument,
     force: ForceOption = False,
     library: LibraryOption = None,
@@ -178,12 +173,11 @@ def resume(
     Example: fleet jobs resume 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(ctx, opened.queue.resume(_full(name), _caller(force)), json_output)
+        _say(opened.queue.resume(_full(name), _caller(force)), json_output)
 
 
 @app.command()
 def revert(
-    ctx: typer.Context,
     name: NameArgument,
     undo: Annotated[bool, typer.Option("--undo", help="Use the job's records again.")] = False,
     force: ForceOption = False,
@@ -197,12 +191,12 @@ def revert(
     Example: fleet jobs revert 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(ctx, opened.queue.revert(_full(name), _caller(force), is_undone=undo), json_output)
+        _say(opened.queue.revert(_full(name), _caller(force), is_undone=undo), json_output)
 
 
-def _say(ctx: typer.Context, job: Job, json_output: bool) -> None:
+def _say(job: Job, json_output: bool) -> None:
     """Print a job after a change of its state."""
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(job_data(job))
         return
     state = "is asked to stop" if job.is_stop_asked else f"is {job.state.value.lower()}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from fleet.base.network import host_of, is_loopback
 from fleet.cli import options
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, utc_text
 from fleet.domain.leases import LONGEST_SEC
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -61,7 +60,6 @@ def token() -> None:
 
 @app.command()
 def create(
-    ctx: typer.Context,
     role: Annotated[JoinRole, typer.Option(help="What its user will be.", show_choices=True)] = JoinRole.USER,
     ttl: Annotated[
         float,
@@ -77,51 +75,37 @@ def create(
 
     Example: fleet tracker token create --role agent --ttl 10m
     """
-    from fleet.client.identity_calls import IdentityCalls
     from fleet.identity.roles import Role
 
-    address = options.tracker_address(ctx, tracker)
-
-    async def work() -> None:
-        async with IdentityCalls(address) as calls:
-            made, invitation = await calls.invite(Role(role.value), ttl_sec=ttl, note=note)
-        if options.wants_json(ctx, json_output):
-            options.print_json({"token": str(made), **asdict(invitation)})
-            return
-        print(made)
-        options.stderr().print(there(role, address))
-
-    options.run(work())
+    made, invitation = options.query_identities(
+        tracker, lambda calls: calls.invite(Role(role.value), ttl_sec=ttl, note=note)
+    )
+    if json_output:
+        options.print_json({"token": str(made), **asdict(invitation)})
+        return
+    print(made)
+    options.stderr().print(there(role, options.tracker_address(tracker)))
 
 
 @app.command("list")
-def list_tokens(
-    ctx: typer.Context, tracker: options.TrackerOption = None, json_output: options.JsonOption = False
-) -> None:
+def list_tokens(tracker: options.TrackerOption = None, json_output: options.JsonOption = False) -> None:
     """List the tokens that are neither used nor expired. The tokens themselves are not stored.
 
     Example: fleet tracker token list
     """
-    from fleet.client.identity_calls import IdentityCalls
-
-    async def work() -> None:
-        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            found = await calls.invitations()
-        if options.wants_json(ctx, json_output):
-            options.print_json({"tokens": [asdict(invitation) for invitation in found]})
-            return
-        table = Table("id", "role", "until", "made by", "note", box=None, pad_edge=False, header_style="dim")
-        for each in found:
-            until = datetime.fromtimestamp(each.expires_at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-            table.add_row(*map(Text, (each.token_id, str(each.role), until, each.created_by, each.note)))
-        make_console(is_wide=False).print(table if found else "no token waits to be used")
-
-    options.run(work())
+    found = options.query_identities(tracker, lambda calls: calls.invitations())
+    if json_output:
+        options.print_json({"tokens": [asdict(invitation) for invitation in found]})
+        return
+    table = Table("id", "role", "until", "made by", "note", box=None, pad_edge=False, header_style="dim")
+    for each in found:
+        until = utc_text(each.expires_at_sec)
+        table.add_row(*map(Text, (each.token_id, str(each.role), until, each.created_by, each.note)))
+    make_console(is_wide=False).print(table if found else "no token waits to be used")
 
 
 @app.command()
 def revoke(
-    ctx: typer.Context,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As 'fleet tracker token list' shows it.")],
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
@@ -130,14 +114,8 @@ def revoke(
 
     Example: fleet tracker token revoke 3f9a0c12b7de
     """
-    from fleet.client.identity_calls import IdentityCalls
-
-    async def work() -> None:
-        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            await calls.uninvite(token_id)
-
-    options.run(work())
-    if options.wants_json(ctx, json_output):
+    options.query_identities(tracker, lambda calls: calls.uninvite(token_id))
+    if json_output:
         options.print_json({"token_id": token_id})
         return
     options.stderr().print(f"nobody can join with token {token_id} any more", markup=False)

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from fleet.base.quantities import age_text, elapsed_text
 from fleet.cli import completion_values, options
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, text_table
 from fleet.dashboard import formatting
-from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
 from fleet.wire.json_shape import lease_json
 
@@ -30,17 +29,10 @@ def leases(
 
     Example: fleet leases
     """
-    ctx.obj = (options.settings(ctx), tracker, json_output)
     if ctx.invoked_subcommand is not None:
         return
-
-    async def work() -> Snapshot:
-        address = options.tracker_address(ctx, tracker)
-        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
-            return await client.snapshot()
-
-    snapshot = options.run(work())
-    if options.wants_json(ctx, json_output):
+    snapshot = options.query_tracker(tracker, connect_timeout, lambda client: client.snapshot())
+    if json_output:
         options.print_json({"leases": list(map(lease_json, snapshot.leases))})
         return
     make_console(is_wide=False).print(_table(snapshot) if snapshot.leases else "no leases")
@@ -48,7 +40,6 @@ def leases(
 
 @app.command()
 def revoke(
-    ctx: typer.Context,
     name: Annotated[
         str, typer.Argument(help="The lease, with or without 'leases/'.", autocompletion=completion_values.leases)
     ],
@@ -63,15 +54,9 @@ def revoke(
 
     Example: fleet leases revoke 42 --reason "needed for the release"
     """
-    _, outer_tracker, outer_json = ctx.obj
-
-    async def work() -> Lease:
-        address = options.tracker_address(ctx, tracker or outer_tracker)
-        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
-            return await client.revoke(f"leases/{name.removeprefix('leases/')}", reason)
-
-    lease = options.run(work())
-    if options.wants_json(ctx, json_output or outer_json):
+    full_name = f"leases/{name.removeprefix('leases/')}"
+    lease = options.query_tracker(tracker, connect_timeout, lambda client: client.revoke(full_name, reason))
+    if json_output:
         options.print_json({"leases": [lease_json(lease)]})
         return
     options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.held_by}")
@@ -79,9 +64,7 @@ def revoke(
 
 def _table(snapshot: Snapshot) -> Table:
     now_sec = snapshot.taken_at_sec
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("lease", "device", "holder", "held", "renew within", "ends", "purpose"):
-        table.add_column(column, overflow="fold")
+    table = text_table("lease", "device", "holder", "held", "renew within", "ends", "purpose")
     for lease in snapshot.leases:
         table.add_row(
             formatting.short_name(lease.name),

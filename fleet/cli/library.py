@@ -77,7 +77,6 @@ VersionOption = Annotated[
 
 @app.command()
 def best(
-    ctx: typer.Context,
     pattern: PatternArgument = "*",
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
@@ -101,7 +100,7 @@ def best(
         rows = [row for scope in scopes for workload in workloads for row in _best_rows(opened, workload, scope, top)]
     if not rows:
         raise NotFound(_nothing_of(pattern, within, known, opened.url))
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json({"best": [best_data(row) for row in rows]})
         return
     print_best(rows, make_console(is_wide=wide))
@@ -109,7 +108,6 @@ def best(
 
 @app.command("export")
 def export_(
-    ctx: typer.Context,
     directory: Annotated[Path, typer.Argument(help="The directory to write to; made if missing.")],
     pattern: PatternArgument = "*",
     target: TargetOption = None,
@@ -135,7 +133,7 @@ def export_(
         if len(versions) == 1:
             within = replace(within, tvm_version=versions.pop())
         done = export_json(opened, directory, pattern=pattern, within=within, overwrite=overwrite)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json({"directory": str(directory), "workloads": done.workloads, "records": done.records})
         return
     options.stderr().print(f"Exported {done.records} records of {done.workloads} workloads to {directory}.")
@@ -143,7 +141,6 @@ def export_(
 
 @app.command("import")
 def import_(
-    ctx: typer.Context,
     directory: Annotated[Path, typer.Argument(help="The directory with MetaSchedule's two files.")],
     device_model: Annotated[
         str,
@@ -166,7 +163,7 @@ def import_(
     scope = RecordScope(target_json=target, device_model=device_model, tvm_version=version)
     with working(f"reading the records of {directory}"), Library.open(library) as opened:
         done = import_json(opened, directory, scope)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(asdict(done))
         return
     known = f", {done.known_records} of them known" if done.known_records else ""
@@ -175,7 +172,6 @@ def import_(
 
 @app.command()
 def snapshots(
-    ctx: typer.Context,
     library: LibraryOption = None,
     wide: WideOption = False,
     json_output: options.JsonOption = False,
@@ -187,7 +183,7 @@ def snapshots(
     with existing_library(library) as opened:
         found = opened.memory.snapshots()
         in_use = {one.digest for version in {s.feature_version for s in found} if (one := _in_use(opened, version))}
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json({"snapshots": [snapshot_data(one, is_in_use=one.digest in in_use) for one in found]})
     elif found:
         print_snapshots(found, in_use, make_console(is_wide=wide))
@@ -197,7 +193,6 @@ def snapshots(
 
 @app.command()
 def prune(
-    ctx: typer.Context,
     keep: Annotated[
         int,
         typer.Option(
@@ -224,7 +219,7 @@ def prune(
     made_before = datetime.now(UTC) - timedelta(days=days)
     with existing_library(library) as opened:
         gone = opened.prune(newest=keep, made_before=made_before, is_trial=dry_run)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(
             {
                 "snapshots": list(gone.snapshots),
@@ -241,7 +236,6 @@ def prune(
 
 @app.command()
 def migrate(
-    ctx: typer.Context,
     to: Annotated[int, typer.Option(metavar="VERSION", help=f"The schema version; today's is {SCHEMA_VERSION}.")],
     backup: Annotated[
         Path | None, typer.Option("--backup", metavar="FILE", help="Where the copy goes. Default: beside the library.")
@@ -260,7 +254,7 @@ def migrate(
     Example: fleet library migrate --to 3
     """
     done = change_version(library, to, backup=backup, has_backup=no_backup)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         backed_up = None if done.backup is None else str(done.backup)
         options.print_json({"had_version": done.found, "has_version": to, "backup": backed_up})
         return

@@ -11,7 +11,6 @@ from fleet.cli import joined, options
 
 
 def login(
-    ctx: typer.Context,
     token: joined.RefusedToken = None,
     tracker: options.TrackerOption = None,
     token_file: joined.TokenFileOption = joined.BY_STDIN,
@@ -34,11 +33,11 @@ def login(
     from fleet.wire.joining import join
 
     found = joined.read_token(token, token_file, instead="fleet login")
-    address = options.tracker_address(ctx, tracker)
+    address = options.tracker_address(tracker)
     roles = frozenset({Role.USER, Role.ADMIN})
     credentials, member = options.run(join(address, found, name=name or account_name(), roles=roles))
     path = CredentialStore().save(address, credentials)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(joined.as_data(address, member, path))
         return
     joined.tell(address, member, path)

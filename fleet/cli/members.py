@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -11,38 +10,30 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli import options
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, utc_text
 
 _SHOWN_DIGITS = 12
 _SHOWN_DEVICES = 3
 
 
-def members(ctx: typer.Context, tracker: options.TrackerOption = None, json_output: options.JsonOption = False) -> None:
+def members(tracker: options.TrackerOption = None, json_output: options.JsonOption = False) -> None:
     """List who has joined the fleet: people, agents and optimizers, and those whose key was revoked. For admins.
 
     Example: fleet tracker members
     """
-    from fleet.client.identity_calls import IdentityCalls
-    from fleet.identity.member import Member
-
-    async def work() -> list[Member]:
-        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            return await calls.members()
-
-    found = options.run(work())
-    if options.wants_json(ctx, json_output):
+    found = options.query_identities(tracker, lambda calls: calls.members())
+    if json_output:
         options.print_json({"members": [asdict(member) for member in found]})
         return
     table = Table("key", "name", "role", "since", "devices", "revoked", box=None, pad_edge=False, header_style="dim")
     for each in found:
-        gone = f"{_moment(each.revoked_at_sec)} {each.reason}" if each.revoked_at_sec is not None else ""
-        cells = (each.key_id[:_SHOWN_DIGITS], each.name, str(each.role), _moment(each.joined_at_sec))
+        gone = f"{utc_text(each.revoked_at_sec)} {each.reason}" if each.revoked_at_sec is not None else ""
+        cells = (each.key_id[:_SHOWN_DIGITS], each.name, str(each.role), utc_text(each.joined_at_sec))
         table.add_row(*map(Text, (*cells, _devices(each.device_names), gone)))
     make_console(is_wide=False).print(table)
 
 
 def revoke(
-    ctx: typer.Context,
     key: Annotated[str, typer.Argument(metavar="KEY", help="As 'fleet tracker members' shows it, or more of it.")],
     reason: Annotated[str, typer.Option(help="For people; the member sees it, too.")] = "",
     tracker: options.TrackerOption = None,
@@ -54,14 +45,8 @@ def revoke(
 
     Example: fleet tracker revoke 0a1b2c3d4e5f --reason 'laptop lost'
     """
-    from fleet.client.identity_calls import IdentityCalls, Revocation
-
-    async def work() -> Revocation:
-        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            return await calls.revoke(key, reason)
-
-    done = options.run(work())
-    if options.wants_json(ctx, json_output):
+    done = options.query_identities(tracker, lambda calls: calls.revoke(key, reason))
+    if json_output:
         options.print_json(asdict(done))
         return
     said = f"{done.member.role} {done.member.name} ({done.member.key_id[:8]}) is no member any more"
@@ -74,7 +59,3 @@ def _devices(names: tuple[str, ...]) -> str:
     shown = ", ".join(name.removeprefix("devices/") for name in names[:_SHOWN_DEVICES])
     more = len(names) - _SHOWN_DEVICES
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _moment(at_sec: float) -> str:
-    return datetime.fromtimestamp(at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -80,7 +80,7 @@ def serve(
     if port is not None and not allow_network:
         refuse_network(serving_host)
     wanted = OptimizerOptions(
-        tracker=options.tracker_address(ctx, tracker),
+        tracker=options.tracker_address(tracker),
         library=library,
         jobs=jobs,
         workers=workers,
@@ -95,14 +95,14 @@ def serve(
 
 
 @app.command("list")
-def list_(ctx: typer.Context, library: LibraryOption = None, json_output: JsonOption = False) -> None:
+def list_(library: LibraryOption = None, json_output: JsonOption = False) -> None:
     """List the optimizers of a library that are alive.
 
     Example: fleet optimizer list
     """
     with existing_library(library) as opened:
         found = opened.queue.optimizers()
-    if options.wants_json(ctx, json_output):
+    if json_output:
         names = ("name", "tracker", "holder", "host", "pid")
         options.print_json({"optimizers": [{name: getattr(item, name) for name in names} for item in found]})
         return

@@ -7,17 +7,17 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from rich.console import Console
 
 from fleet.base.config import at_home
 from fleet.base.network import is_answered
-from fleet.base.settings import Setting, Source, look_up
+from fleet.base.settings import Source, look_up
 from fleet.base.signals import ENDING, on_signals
 from fleet.cli import completion_values
 from fleet.cli.activity import working
@@ -30,6 +30,7 @@ from fleet.errors import ConfigError, FleetError
 if TYPE_CHECKING:
     from cross.compile.cache import BuildCache
     from fleet.client.aio import Fleet
+    from fleet.client.identity_calls import IdentityCalls
 
 T = TypeVar("T")
 
@@ -69,11 +70,29 @@ def _number(text: str | float) -> float:
         raise typer.BadParameter(f"{text!r} is not a number of seconds") from None
 
 
+def _in_json(ctx: typer.Context, given: bool) -> bool:
+    """Tell whether output is JSON: by --json here or before the subcommand, else by --format or its setting."""
+    is_asked = given or _of_group(ctx, "json_output")
+    return is_asked or look_up("format", settings(ctx).output).value == "json"
+
+
+def _tracker(ctx: typer.Context, given: str | None) -> str | None:
+    """Return the tracker given here, before the subcommand, or to `fleet` itself."""
+    found = _of_group(ctx, "tracker") if given is None else given
+    return settings(ctx).tracker if found is None else found
+
+
+def _of_group(ctx: typer.Context, option: str) -> Any:
+    """Return an option of the command group; None if it has no such option."""
+    return None if ctx.parent is None else ctx.parent.params.get(option)
+
+
 TrackerOption = Annotated[
     str | None,
     typer.Option(
         "--tracker",
         metavar="HOST:PORT",
+        callback=_tracker,
         help="The tracker. Default: $FLEET_TRACKER, else that of 'fleet config show', else 127.0.0.1:9290.",
     ),
 ]
@@ -85,10 +104,6 @@ PrivateOption = Annotated[
         "--private", help="Start a tracker and an agent for this run, even if a tracker runs on this machine."
     ),
 ]
-
-
-def _in_json(ctx: typer.Context, given: bool) -> bool:
-    return wants_json(ctx, given)
 
 
 def _device_name(given: str) -> str:
@@ -237,14 +252,9 @@ def settings(ctx: typer.Context) -> Settings:
     return found if isinstance(found, Settings) else Settings()
 
 
-def tracker_setting(ctx: typer.Context, given: str | None) -> Setting:
-    """Return the tracker: from the command, the global option, or `fleet.base.settings`."""
-    return look_up("tracker", settings(ctx).tracker if given is None else given)
-
-
-def tracker_address(ctx: typer.Context, given: str | None) -> str:
-    """Return the tracker's address."""
-    return tracker_setting(ctx, given).value
+def tracker_address(given: str | None) -> str:
+    """Return the tracker's address: that of the command line, else of `fleet.base.settings`."""
+    return look_up("tracker", given).value
 
 
 def running_fleet(ctx: typer.Context, given: str | None, is_private: bool) -> str | None:
@@ -264,7 +274,7 @@ def running_fleet(ctx: typer.Context, given: str | None, is_private: bool) -> st
         return None
     from fleet.identity.store import CredentialStore  # takes 4 ms
 
-    setting = tracker_setting(ctx, given)
+    setting = look_up("tracker", settings(ctx).tracker if given is None else given)
     if setting.asked is not None or not is_answered(setting.value):
         return setting.asked
     if CredentialStore().find(setting.value) is None:
@@ -292,11 +302,6 @@ def selector_or_default(given: str | None) -> str:
             raise
         raise ConfigError(f"{found.where}: {error}") from error
     return found.value
-
-
-def wants_json(ctx: typer.Context, given: bool) -> bool:
-    """Tell whether output is JSON."""
-    return given or look_up("format", settings(ctx).output).value == "json"
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -336,6 +341,27 @@ async def connected(address: str | None, *, connect_timeout_sec: float) -> Async
         with working(f"connecting to the tracker at {address or look_up('tracker').value}"):
             client = await stack.enter_async_context(aio.connect(address, connect_timeout_sec=connect_timeout_sec))
         yield client
+
+
+def query_tracker(given: str | None, connect_timeout_sec: float, query: Callable[[Fleet], Awaitable[T]]) -> T:
+    """Return the result of one query by a client of a tracker."""
+
+    async def work() -> T:
+        async with connected(tracker_address(given), connect_timeout_sec=connect_timeout_sec) as client:
+            return await query(client)
+
+    return run(work())
+
+
+def query_identities(given: str | None, query: Callable[[IdentityCalls], Awaitable[T]]) -> T:
+    """Return the result of one query about the members of a tracker's fleet."""
+    from fleet.client.identity_calls import IdentityCalls  # slow to import
+
+    async def work() -> T:
+        async with IdentityCalls(tracker_address(given)) as calls:
+            return await query(calls)
+
+    return run(work())
 
 
 def run(work: Coroutine[object, object, T]) -> T:

@@ -92,7 +92,7 @@ def profile(
             return await profile_model(wanted, holding, say)
 
     found = options.run(work())
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(found.to_json())
     else:
         console = make_console(is_wide=wide)

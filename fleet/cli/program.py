@@ -18,7 +18,6 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def program(
-    ctx: typer.Context,
     bitstream: Annotated[Path, typer.Argument(help="The .bit or .bin file.")],
     command: Annotated[
         list[str] | None, typer.Argument(help="After --: a command to run while the board is still held.")
@@ -65,10 +64,10 @@ def program(
         digest = digest_of(bitstream)
     except OSError as error:
         raise ConfigError(f"cannot read the bitstream {bitstream}: {error.strerror}") from error
-    is_json = options.wants_json(ctx, json_output)
+    is_json = json_output
 
     async def work() -> int:
-        address = options.tracker_address(ctx, tracker)
+        address = options.tracker_address(tracker)
         async with (
             options.connected(address, connect_timeout_sec=connect_timeout) as client,
             client.acquire(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -10,11 +10,14 @@ from rich.text import Text
 
 from fleet.base.quantities import age_text
 from fleet.cli import completion_values, options
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, text_table
 from fleet.domain.leases import PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest
 from fleet.wire.json_shape import request_json
+
+if TYPE_CHECKING:
+    from fleet.client.aio import Fleet
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -29,7 +32,6 @@ def request() -> None:
 
 @app.command("list")
 def list_(
-    ctx: typer.Context,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -38,14 +40,8 @@ def list_(
 
     Example: fleet request list
     """
-
-    async def work() -> Snapshot:
-        address = options.tracker_address(ctx, tracker)
-        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
-            return await client.snapshot()
-
-    snapshot = options.run(work())
-    if options.wants_json(ctx, json_output):
+    snapshot = options.query_tracker(tracker, connect_timeout, lambda client: client.snapshot())
+    if json_output:
         shown = list(map(request_json, snapshot.requests))
         options.print_json({"requests": shown, "request_count": snapshot.request_count})
         return
@@ -58,7 +54,6 @@ def list_(
 
 @app.command()
 def cancel(
-    ctx: typer.Context,
     request_id: Annotated[
         str,
         typer.Argument(
@@ -78,14 +73,12 @@ def cancel(
     if not request_id:  # every id begins with an empty text, as from an unset variable
         raise InvalidRequest("name a request by the beginning of its id; 'fleet request list' shows them")
 
-    async def work() -> PendingRequest:
-        address = options.tracker_address(ctx, tracker)
-        async with options.connected(address, connect_timeout_sec=connect_timeout) as client:
-            known = [each.request_id for each in (await client.snapshot()).requests]
-            return await client.cancel_request(_whole(request_id, known), reason)
+    async def cancel_whole(client: Fleet) -> PendingRequest:
+        known = [each.request_id for each in (await client.snapshot()).requests]
+        return await client.cancel_request(_whole(request_id, known), reason)
 
-    done = options.run(work())
-    if options.wants_json(ctx, json_output):
+    done = options.query_tracker(tracker, connect_timeout, cancel_whole)
+    if json_output:
         options.print_json({"requests": [request_json(done)]})
         return
     options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.terms.selector}")
@@ -105,9 +98,7 @@ def _whole(beginning: str, known: list[str]) -> str:
 
 
 def _table(snapshot: Snapshot) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("request", "holder", "wants", "priority", "waits", "because", "purpose"):
-        table.add_column(column, overflow="fold", no_wrap=column == "request")
+    table = text_table("request", "holder", "wants", "priority", "waits", "because", "purpose", whole="request")
     for each in snapshot.requests:
         table.add_row(
             Text(each.request_id[:_SHOWN_ID_CHARS]),

@@ -90,7 +90,7 @@ def run(
         where, outputs = options.run(work())
     if output is not None:
         _write(output, outputs)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(result(loaded, where, outputs, output))
     else:
         make_console(is_wide=False).print(table(loaded, where, outputs))

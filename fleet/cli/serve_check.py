@@ -12,7 +12,7 @@ from fleet.base.quantities import time_text
 from fleet.cli import options, stepping
 from fleet.cli.activity import working
 from fleet.cli.answers_view import answers_line
-from fleet.cli.tables import make_console
+from fleet.cli.tables import facts_table, make_console
 from fleet.dashboard.formatting import engine_name
 from fleet.domain.measuring import MOST_RUNS, Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
@@ -60,7 +60,7 @@ def serve_check(
 
     with working(f"checking {model.name}"):
         where, report = options.run(work())
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(result(model, where, report))
     else:
         make_console(is_wide=False).print(table(model, where, report))
@@ -110,13 +110,7 @@ def table(model: Path, where: str, report: ServeReport) -> Table:
         ("proves little", check.weakness),
         *(row for served in report.shapes for row in _times(served, names_shapes=len(report.shapes) > 1)),
     ]
-    shown = Table(title=f"{report.manifest.title} ({model.name})", title_justify="left", show_header=False)
-    shown.add_column(style="bold")
-    shown.add_column(overflow="fold")
-    for name, text in rows:
-        if text:
-            shown.add_row(name, text)
-    return shown
+    return facts_table(rows, title=f"{report.manifest.title} ({model.name})")
 
 
 def _times(served: ServedShapes, *, names_shapes: bool) -> list[tuple[str, str]]:

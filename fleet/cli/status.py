@@ -16,7 +16,6 @@ from fleet.wire.json_shape import snapshot_json
 
 
 def status(
-    ctx: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print once instead of staying.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, callback=options.finite, metavar="SEC", help="Least time between two updates.")
@@ -35,8 +34,8 @@ def status(
     """
     console = CleanConsole(highlight=False, markup=False)
     is_once = once or console.is_dumb_terminal or not _is_terminal()
-    as_json = options.wants_json(ctx, json_output)
-    address = options.tracker_address(ctx, tracker)
+    as_json = json_output
+    address = options.tracker_address(tracker)
 
     async def work() -> int:
         async with options.connected(address, connect_timeout_sec=connect_timeout) as client:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -64,6 +64,25 @@ def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:
     return table
 
 
+def text_table(*columns: str, whole: str = "") -> Table:
+    """Return an empty table of texts, which wrap if space is short, but in the column `whole`."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name == whole)
+    return table
+
+
+def facts_table(rows: Iterable[tuple[str, str]], *, title: str) -> Table:
+    """Return a table with a row for each fact that has a text."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        if text:
+            table.add_row(name, text)
+    return table
+
+
 def line(text: str) -> Text:
     """Return text that is truncated, not wrapped, if space is short."""
     return Text(text, no_wrap=True, overflow="ellipsis")
@@ -117,6 +136,11 @@ def gflops(flop: float, sec: float | None) -> float | None:
 def rate(value: float | None) -> str:
     """Return operations per second as text; empty when they are not known."""
     return f"{value:.1f}" if value else ""
+
+
+def utc_text(at_sec: float) -> str:
+    """Return a moment in UTC, to the second."""
+    return datetime.fromtimestamp(at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def clock_time(at: datetime) -> str:

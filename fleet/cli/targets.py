@@ -12,7 +12,7 @@ from rich.text import Text
 from cross.targets.boards import Board, find_board, load_boards
 from fleet.cli import completion_values, options
 from fleet.cli.groups import ShowingGroup
-from fleet.cli.tables import make_console
+from fleet.cli.tables import make_console, text_table
 
 app = typer.Typer(cls=ShowingGroup, invoke_without_command=True, add_completion=False)
 
@@ -25,11 +25,10 @@ def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None
 
     Example: fleet targets
     """
-    ctx.obj = (options.settings(ctx), json_output)
     if ctx.invoked_subcommand is not None:
         return
     boards = list(load_boards().values())
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json({"targets": list(map(board_data, boards))})
     else:
         make_console(is_wide=False).print(_table(boards))
@@ -37,7 +36,6 @@ def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None
 
 @app.command()
 def show(
-    ctx: typer.Context,
     name: Annotated[
         str, typer.Argument(help="The board, as 'fleet targets' lists it.", autocompletion=completion_values.boards)
     ],
@@ -48,7 +46,7 @@ def show(
     Example: fleet targets show jetson-orin --json
     """
     board = find_board(name)
-    if options.wants_json(ctx, json_output or ctx.obj[1]):
+    if json_output:
         options.print_json(board_data(board))
     else:
         make_console(is_wide=False).print(_one(board))
@@ -73,9 +71,7 @@ def short_target(board: Board) -> str:
 
 
 def _table(boards: list[Board]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("name", "title", "kind", "arch", "target"):
-        table.add_column(column, overflow="fold", no_wrap=column == "name")
+    table = text_table("name", "title", "kind", "arch", "target", whole="name")
     for board in boards:
         table.add_row(Text(board.name), Text(board.title), board.kind, board.arch or "any", Text(short_target(board)))
     return table

@@ -12,7 +12,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.base.quantities import time_text
 from fleet.cli import options, stepping
 from fleet.cli.activity import working
-from fleet.cli.tables import make_console
+from fleet.cli.tables import facts_table, make_console
 from fleet.client.device import Device
 from fleet.domain.measuring import MOST_RUNS, TIMING, Measurement, disturbances_in, spread
 
@@ -105,7 +105,7 @@ def time(
     with working(f"timing {artifact.name}"):
         device, measurement = options.run(work())
     arguments = [str(arg) for arg in given or loaded.args]
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(result(loaded, arguments, device, measurement))
     else:
         make_console(is_wide=False).print(table(loaded, arguments, device, measurement))
@@ -135,18 +135,13 @@ def result(artifact: Artifact, arguments: list[str], device: Device, measurement
 
 def table(artifact: Artifact, arguments: list[str], device: Device, measurement: Measurement) -> Table:
     """Return the timing as a table for people."""
-    shown = Table(title=f"{artifact.function}({', '.join(arguments)})", title_justify="left", show_header=False)
-    shown.add_column(style="bold")
-    shown.add_column(overflow="fold")
-    for name, text in _rows(device, measurement):
-        shown.add_row(name, text)
-    return shown
+    return facts_table(_rows(device, measurement), title=f"{artifact.function}({', '.join(arguments)})")
 
 
 def _rows(device: Device, measurement: Measurement) -> list[tuple[str, str]]:
     run_secs, clocks, provenance = measurement.run_secs, measurement.clocks, measurement.provenance
     simulated = ", simulated" if device.inventory.is_simulated else ""
-    rows = [
+    return [
         ("device", f"{device.name} ({device.inventory.device_model}{simulated})"),
         ("median", f"{time_text(measurement.median_sec)} of {len(run_secs)} repeats"),
         ("cycles", ", ".join(map(str, measurement.run_cycles))),
@@ -162,7 +157,6 @@ def _rows(device: Device, measurement: Measurement) -> list[tuple[str, str]]:
         ("caches flushed", str(provenance.get("flushed", ""))),
         ("disturbed by", "; ".join(found.text for found in disturbances_in(provenance))),
     ]
-    return [(name, text) for name, text in rows if text]
 
 
 def _change(provenance: Mapping[str, object], key: str, scale: float, unit: str) -> str:

@@ -72,7 +72,6 @@ def unit(
 
 @app.command()
 def fsck(
-    ctx: typer.Context,
     state_dir: Annotated[Path | None, typer.Option(help="The tracker's, which must not run.")] = None,
     restore: Annotated[
         bool, typer.Option("--restore", help="Go on with the best there is: the journal's rest, or its last good copy.")
@@ -95,10 +94,10 @@ def fsck(
     directory = TrackerOptions(state_dir=state_dir).directory
     if restore or empty:
         options.stderr().print(fsck.restore(directory) if restore else fsck.start_empty(directory))
-        if not options.wants_json(ctx, json_output):
+        if not json_output:
             return
     found = fsck.check(directory)
-    if options.wants_json(ctx, json_output):
+    if json_output:
         options.print_json(asdict(found))
     else:
         typer.echo(f"journal: {found.journal}\ncopy:    {found.copy}")
@@ -107,7 +106,6 @@ def fsck(
 
 @app.command()
 def unbind(
-    ctx: typer.Context,
     device: options.DeviceArgument,
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
@@ -116,14 +114,8 @@ def unbind(
 
     Example: fleet tracker unbind pi4-03
     """
-    from fleet.client.identity_calls import IdentityCalls
-
-    async def work() -> str:
-        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            return await calls.unbind(device)
-
-    key_id = options.run(work())
-    if options.wants_json(ctx, json_output):
+    key_id = options.query_identities(tracker, lambda calls: calls.unbind(device))
+    if json_output:
         options.print_json({"device": device, "key_id": key_id})
         return
     options.stderr().print(f"{device} was bound to the key {key_id[:8]}, and is free")

@@ -28,7 +28,6 @@ from fleet.cli.options import (
     running_fleet,
     seconds,
     selector_or_default,
-    wants_json,
 )
 from fleet.cli.options import build_cache as cache_of
 from fleet.cli.shapes import parse_shapes
@@ -239,7 +238,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         check_exists(options.model, takes_programs=True)
         typed = [name for name in _HERE_ONLY if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
         flags = tuple(f"--{name.replace('_', '-')}" for name in typed)
-        act(options, Asked(as_json=wants_json(ctx, json_output), is_wide=wide, here_only=flags))
+        act(options, Asked(as_json=json_output, is_wide=wide, here_only=flags))
 
     run.__name__ = act.__name__.strip("_")
     run.__doc__ = act.__doc__

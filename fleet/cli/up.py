@@ -15,7 +15,6 @@ from fleet.errors import ConfigError
 
 
 def up(
-    ctx: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The tracker's port; 0 takes a free one.")] = TRACKER_PORT,
     config: Annotated[
         Path | None,
