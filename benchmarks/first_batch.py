@@ -29,7 +29,7 @@ from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target, parse_target
 from fleet.cost_model.observation import Observation
 from fleet.errors import BuildError
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
 _BATCH = 8

@@ -49,7 +49,7 @@ from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.errors import BuildError, InvalidRequest
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
 _SEEN = (

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cost_data.dataset import Group, Program, load
+from fleet.domain.keys import trace_digest
 from fleet.domain.origin import Origin
 from fleet.domain.workload import Workload
 from fleet.library import StoredWorkload
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Proposal, Seed
 from fleet.optimizer.seeds import nearest
 from fleet.workloads.workload import argument_specs, module_of
 
@@ -28,7 +29,10 @@ def neighbours_seeds(program: Program, path: Path) -> tuple[Seed, ...]:
     found = nearest(asked, [_stored(group.program) for group in groups.values()])
     best = {one.shash: _best(groups[one.shash]) for one in found}
     return tuple(
-        Seed(mod_json=one.mod_json, trace_json=trace, origin=Origin.of_trace(trace))
+        Seed(
+            mod_json=one.mod_json,
+            proposal=Proposal(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace)),
+        )
         for one in found
         for trace in (groups[one.shash].traces[index] for index in best[one.shash])
     )

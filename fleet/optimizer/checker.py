@@ -143,8 +143,7 @@ class Checker:
         if expected.fault:
             return
         with contextlib.suppress(MeasurementError):  # the device is lost: no verdict on the time
-            proof = await self._prove(workload, build, effect.claimed_sec, expected)
-            yield Proven(effect.workload, effect.trace_json, proof)
+            yield Proven(effect, await self._prove(workload, build, effect.claimed_sec, expected))
 
     async def _expect(self, workload: Workload) -> AsyncGenerator[ReferenceMade | ReferenceFailed, None]:
         """Compute the reference outputs of a workload with its unscheduled program, unless they are known."""

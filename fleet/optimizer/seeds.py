@@ -13,7 +13,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.library import Library, Record, StoredWorkload
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Proposal, Seed
 
 _NEIGHBOURS = 3
 _OF_EACH = 2
@@ -46,7 +46,8 @@ def seeds_for(
 
 def _seed(mod_json: str, record: Record) -> Seed:
     trace = record.trace_json
-    return Seed(mod_json=mod_json, trace_json=trace, origin=Origin.of_record(record.provenance, trace))
+    origin = Origin.of_record(record.provenance, trace)
+    return Seed(mod_json=mod_json, proposal=Proposal(trace_json=trace, digest=record.trace_digest, origin=origin))
 
 
 def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:

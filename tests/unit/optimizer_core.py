@@ -160,7 +160,7 @@ class Script:
                     verdict = ev.Verdict.NOT_PROVEN
                 self.run(ev.Checked(shash, digest, verdict, "off by 3", proof))
             case ev.Prove():
-                self.run(ev.Proven(effect.workload, effect.trace_json, self.proofs[effect.trace_json]))
+                self.run(ev.Proven(effect, self.proofs[effect.trace_json]))
             case ev.Notice():
                 self.notices.append(narrate(effect.news))
             case _:

@@ -42,7 +42,7 @@ class Proposal:
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
     """Applied; only in the search's process, and there only until the features are known."""
 
-    predicted: float = math.nan
+    predicted: float = field(default=math.nan, compare=False)
     """Score by the model, higher is better; nan without a model."""
 
     features: Features | None = field(default=None, compare=False)
@@ -56,6 +56,16 @@ class Proposal:
     def is_of_rules(self) -> bool:
         """True if MetaSchedule's rules are known to have made it."""
         return self.origin is not None and self.origin.is_of_rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """A schedule that was good for another workload, or for this one on another device."""
+
+    mod_json: str
+    """Program that it was made for."""
+
+    proposal: Proposal
 
 
 @dataclass(slots=True, kw_only=True)

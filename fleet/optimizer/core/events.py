@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Observation
     from fleet.domain.proving import Proof
-    from fleet.optimizer.core.candidates import Candidate, Proposal
+    from fleet.optimizer.core.candidates import Candidate, Proposal, Seed
     from fleet.optimizer.core.news import News
-    from fleet.optimizer.search_terms import Seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +251,7 @@ class ProofWanted:
 class Proven:
     """A proof of a known schedule has ended. Answered by KeepProof; a refutation also by Prove for the next best."""
 
-    workload: str
-    trace_json: str
+    wanted: Prove
     proof: Proof
 
 

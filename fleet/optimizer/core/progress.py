@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import RepeatCount
-from fleet.optimizer.core.candidates import Backlog
+from fleet.optimizer.core.candidates import Backlog, Seed
 
 if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fleet.domain.workload import Workload
     from fleet.optimizer.core.news import News
     from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
-    from fleet.optimizer.search_terms import Seed
 
 _KEPT_DECISIONS = 8
 

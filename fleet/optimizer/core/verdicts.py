@@ -123,14 +123,14 @@ class Verdicts:
 
     def prove(self, event: ev.Proven) -> None:
         """Apply a proof; after a refutation the next best schedule is proven."""
-        item, proof = self._job.workload(event.workload), event.proof
+        item, trace_json, proof = self._job.workload(event.wanted.workload), event.wanted.trace_json, event.proof
         if proof.verdict is ProofVerdict.REFUTED:
-            self._withdraw(item, event.trace_json, proof)
+            self._withdraw(item, trace_json, proof)
             self.prove_best(item)
         elif proof.verdict is ProofVerdict.UNDECIDED:
             item.unprovable = proof.message
         else:
-            self._keep_proof(item, event.trace_json, proof)
+            self._keep_proof(item, trace_json, proof)
 
     def _release_unmeasured(self, batch: Batch) -> None:
         """Release candidates that were not sent: nothing is known of them, so they may be proposed again."""

@@ -26,8 +26,7 @@ from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.domain.jobs import DEFAULT_STRATEGY
-from fleet.optimizer.core.candidates import Proposal
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Proposal, Seed
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population
 from fleet.optimizer.tasks.predict_candidates import expected_of

@@ -18,8 +18,7 @@ from cross.targets.target import Target, make_target
 from fleet.domain.origin import Origin, Source
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal
-from fleet.optimizer.search_terms import Seed
+from fleet.optimizer.core.candidates import Proposal, Seed
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.design_space import choice_text
@@ -84,23 +83,25 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
 
 
 def _adapt(state: SearchState, seed: Seed) -> Proposal | Misfit:
+    trace = seed.proposal.trace_json
+    known = seed.proposal.origin or Origin.of_trace(trace)
     try:
         if seed.mod_json != state.mod_json:
             check_program(seed.mod_json)
         mod, origin = module_of(state.mod_json), module_of(seed.mod_json)
-        made = replay(origin, seed.trace_json)
+        made = replay(origin, trace)
     except InvalidRequest:
         return Misfit.BROKEN
     if seed.mod_json == state.mod_json:
-        return state.make(made, replace(seed.origin, is_adapted=True))
-    found = None if seed.origin.is_of_rules else _most_like(state, origin, made, seed.origin.knobs)
+        return state.make(made, replace(known, is_adapted=True))
+    found = None if known.is_of_rules else _most_like(state, origin, made, known.knobs)
     if found is not None:
         return found
     recorded = _renamed(made, origin, mod)
     if recorded is None:
         return Misfit.OTHER_BLOCKS
     try:
-        source = Source.RULES if seed.origin.is_of_rules else Source.STEPS
+        source = Source.RULES if known.is_of_rules else Source.STEPS
         return state.make(_fitted(mod, state.target, recorded), Origin(source=source, is_adapted=True))
     except InvalidRequest:
         return Misfit.REFUSED
