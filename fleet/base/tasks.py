@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,3 +24,14 @@ async def stopped(task: asyncio.Task[T]) -> None:
     """Cancel a task and wait for its end, ignoring its outcome."""
     task.cancel()
     await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def started(coroutine: Coroutine[None, None, T], *, name: str) -> AsyncIterator[asyncio.Task[T]]:
+    """Run a task during a block, which awaits it. If the block fails first, cancel the task and ignore its outcome."""
+    task = asyncio.create_task(coroutine, name=name)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

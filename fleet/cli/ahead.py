@@ -23,25 +23,36 @@ _ARCHITECTURE = '{"kind": "llvm"}'
 
 def start_ahead(arguments: Sequence[str]) -> None:
     """Start the pools that the command line is certain to need; the command starts the others."""
-    if list(arguments[:1]) != ["tune"]:
+    modules = _modules(arguments)
+    if modules is None or any(word in _HELP or any(kind in word for kind in _SLOW) for word in arguments):
         return
+    from cross.pool.fork_server import start_fork_server
+    from fleet.errors import ConfigError
+
+    with contextlib.suppress(ConfigError):  # the command reports the error
+        start_fork_server(likely_target(arguments), modules)
+
+
+def _modules(arguments: Sequence[str]) -> Sequence[str] | None:
+    """Return the imports of a command's tasks; None if it may not build on this machine."""
+    if list(arguments[:1]) == ["export"]:
+        from fleet.export import MODULES as EXPORT_MODULES
+
+        return EXPORT_MODULES
+    if list(arguments[:1]) != ["tune"] or any(word.startswith(_ELSEWHERE) for word in arguments):
+        return None
     from fleet.base.settings import look_up
     from fleet.errors import ConfigError
 
     try:
         has_fleet, selector = look_up("tracker").asked is not None, look_up("selector").value
     except ConfigError:
-        return  # the command reports the error
-    if has_fleet:
-        return
-    for word in [selector, *arguments[1:]]:
-        if word in _HELP or word.startswith(_ELSEWHERE) or any(kind in word for kind in _SLOW):
-            return
-    from cross.pool.fork_server import start_fork_server
+        return None  # the command reports the error
+    if has_fleet or any(kind in selector for kind in _SLOW):
+        return None
     from fleet.building import MODULES
 
-    with contextlib.suppress(ConfigError):  # the command reports the error
-        start_fork_server(likely_target(arguments), MODULES)
+    return MODULES
 
 
 def likely_target(arguments: Sequence[str]) -> Target:

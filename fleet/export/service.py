@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from fleet.artifacts.fit import needed_features
 from fleet.base.digests import digest_of
 from fleet.base.outputs import check_output
 from fleet.base.scratch import scratch_dir
+from fleet.base.tasks import started
 from fleet.building.pool import run_within
 from fleet.building.turns import Turns
 from fleet.checking.numerics import Array, answer_tolerances
@@ -35,6 +37,7 @@ from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import ArtifactRefused, BuildError, ConfigError, InvalidRequest
+from fleet.export import MODULES
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
@@ -50,12 +53,12 @@ from fleet.workloads.extract import compile_model, extract
 logger = logging.getLogger(__name__)
 
 _TASK_TIMEOUT_SEC = 600.0
-_WORKERS = 2
-"""Compiling and computing reference outputs run side by side."""
-
 _LIBRARY = "library.so"
 _DEVICE_TYPES = {"llvm": "cpu", "cuda": "cuda", "rocm": "rocm", "opencl": "opencl"}
 """Device of each kind of target in TVM's runtime; others have no runtime, or cannot be built here."""
+
+_Checked: TypeAlias = "tuple[Answers, tuple[float, ...] | None]"
+"""Reference answers, and their rounding spread if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +148,15 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
     _check(options)
     with ExitStack() as stack:
         out_dir = stack.enter_context(scratch_dir("export"))
-        pool = BuildPool(_WORKERS, target=options.target)
-        stack.callback(pool.shutdown, wait=False)
-        pool.start()
+        # The compiler has a worker of its own: it keeps the lowered model between two tasks.
+        compiler, checker = (BuildPool(1, target=options.target, modules=MODULES) for _ in range(2))
+        for pool in (compiler, checker):
+            stack.callback(pool.shutdown, wait=False)
+            pool.start()
         async with Turns.of_this_machine().building():
             say(f"importing {options.model.name}")
             model = await run_within(
-                pool,
+                checker,
                 _TASK_TIMEOUT_SEC,
                 reading(load_model, options.model),
                 options.model,
@@ -159,21 +164,24 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
                 batch_size=options.input_batch_size,
                 random_weights_seed=options.seed if options.random_weights else None,
             )
-            workloads = await run_within(pool, _TASK_TIMEOUT_SEC, having(extract, model), model, options.target)
-            choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
-            say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
-            target, traces = options.target, dict(choice.traces)
-            compiling = having(compile_model, model, writable=out_dir)
-            finding = (_answers(pool, one, options.seed) for one in model.variants)
-            artifact, answers = await asyncio.gather(
-                run_within(pool, _TASK_TIMEOUT_SEC, compiling, model, target, traces, out_dir),
-                asyncio.gather(*finding),
-            )
+            async with started(_all_answers(checker, model, options.seed), name="answers") as answering:
+                extracting, compiling = having(extract, model), having(compile_model, model, writable=out_dir)
+                workloads = await run_within(
+                    compiler, _TASK_TIMEOUT_SEC, extracting, model, options.target, is_compiled_next=True
+                )
+                choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
+                say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
+                given = (model, options.target, dict(choice.traces), out_dir)
+                artifact, answers = await asyncio.gather(
+                    run_within(compiler, _TASK_TIMEOUT_SEC, compiling, *given), answering
+                )
             say(f"writing {options.output.name}")
             manifest = await asyncio.to_thread(
                 _write, options, model, artifact, answers, choice, terms_of_model(workloads)
             )
-            agreement = await _run(pool, options.output) if options.runs_it and manifest.device_type == "cpu" else None
+            agreement = (
+                await _run(checker, options.output) if options.runs_it and manifest.device_type == "cpu" else None
+            )
     return Exported(
         path=options.output,
         digest=await asyncio.to_thread(digest_of, options.output),
@@ -186,8 +194,11 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
     )
 
 
-async def _answers(pool: BuildPool, model: Model, seed: int) -> tuple[Answers, tuple[float, ...] | None]:
-    """Return reference answers, and their rounding spread if it is known."""
+async def _all_answers(pool: BuildPool, model: Model, seed: int) -> list[_Checked]:
+    return await asyncio.gather(*(_answers(pool, one, seed) for one in model.variants))
+
+
+async def _answers(pool: BuildPool, model: Model, seed: int) -> _Checked:
     found = await run_within(pool, _TASK_TIMEOUT_SEC, having(find_answers, model), model, seed)
     spread = await find_spread(pool, model, seed=found.seed, style=found.style, largest_index=found.largest_index)
     return found, spread
@@ -238,7 +249,7 @@ def _write(
     options: ExportOptions,
     model: Model,
     artifact: Artifact,
-    answers: Sequence[tuple[Answers, tuple[float, ...] | None]],
+    answers: Sequence[_Checked],
     choice: Choice,
     terms: int,
 ) -> Manifest:

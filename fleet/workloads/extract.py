@@ -26,11 +26,18 @@ if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule.extracted_task import ExtractedTask
 
 
-def extract(model: Model, target: Target) -> list[Workload]:
+_kept: dict[tuple[str, str], IRModule] = {}
+"""Lowered models by their digest and target, from `extract` to `compile_model`."""
+
+
+def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> list[Workload]:
     """Return the workloads of a model, the costliest (weight times operations) first. Omits concats that copy nothing,
     and programs with a data-dependent size.
 
     Those of a model for several shapes are the workloads of all; the weight of one that occurs in several is their sum.
+
+    Args:
+        is_compiled_next: keep the lowered model in this process until `compile_model` takes it.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -38,7 +45,10 @@ def extract(model: Model, target: Target) -> list[Workload]:
     load_intrinsics(target)
     if model.format is ModelFormat.PROGRAM:
         return [workload_of(one_function(model.content.decode(), model.title), name=model.title)]
-    found = _united([_workloads(variant, target) for variant in model.variants])
+    lowered = [_fused(variant, target) for variant in model.variants]
+    if is_compiled_next:
+        _kept.update(zip((_key(variant, target) for variant in model.variants), lowered, strict=True))
+    found = _united([_workloads(mod, target) for mod in lowered])
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
 
@@ -66,7 +76,7 @@ def compile_model(
     from fleet.workloads.several_shapes import one_program
 
     load_intrinsics(target)
-    fused = {variant.inputs: _fused(variant, target) for variant in model.variants}
+    fused = {one.inputs: _kept.pop(_key(one, target), None) or _fused(one, target) for one in model.variants}
     try:
         applied = {
             inputs: apply_schedules(mod, target, schedules, is_static=is_static) for inputs, mod in fused.items()
@@ -93,10 +103,13 @@ def _fused(model: Model, target: Target) -> IRModule:
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {complaint(error)}") from error
 
 
-def _workloads(model: Model, target: Target) -> list[Workload]:
+def _key(model: Model, target: Target) -> tuple[str, str]:
+    return model.digest, target.json
+
+
+def _workloads(fused: IRModule, target: Target) -> list[Workload]:
     from fleet.workloads.concats import skipped_programs
 
-    fused = _fused(model, target)
     skipped = skipped_programs(fused, target)
     return [
         workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))

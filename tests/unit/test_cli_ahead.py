@@ -1,4 +1,4 @@
-"""Work that `fleet tune` starts before its module is imported."""
+"""Work that `fleet tune` and `fleet export` start before their modules are imported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ settings = {"FLEET_TRACKER": "lab:9290", "FLEET_SELECTOR": "kind=cuda", "FLEET_C
 os.environ.pop("FLEET_TRACKER", None)
 not_sure = [start(arguments) for arguments in json.loads(sys.argv[1])]
 not_sure += [start_with(*setting) for setting in settings.items()]
-is_started = start(["tune", "m.onnx", "--trials", "8"])
+is_started = start(json.loads(sys.argv[2]))
 first = server()
 start(["tune", "m.onnx"])
 heavy = sorted({"tvm", "numpy", "typer", "grpc"} & set(sys.modules))
@@ -49,6 +49,8 @@ _NOT_SURE = [
     ["tune", "m.onnx", "--tracker=lab:9290"],
     ["tune", "m.onnx", "--dask", "tls://lab:8786"],
     ["tune", "m.onnx", "--on", "kind=cuda"],
+    ["export", "--help"],
+    ["export", "m.onnx", "--target", "cuda"],
 ]
 
 
@@ -61,9 +63,12 @@ def test_host_intrinsics_are_loaded_unless_another_target_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_tune_starts_the_build_pools_server_once_and_only_where_it_is_sure_to_build_here() -> None:
+@pytest.mark.parametrize("command", [["tune", "m.onnx", "--trials", "8"], ["export", "m.onnx", "--target", "rpi4-64"]])
+def test_the_build_pools_server_starts_once_and_only_for_commands_that_are_sure_to_build_here(
+    command: list[str],
+) -> None:
     """It starts without heavy imports, or it would start no earlier than the pool itself does."""
-    words = [sys.executable, "-c", _SCRIPT, json.dumps(_NOT_SURE)]
+    words = [sys.executable, "-c", _SCRIPT, json.dumps(_NOT_SURE), json.dumps(command)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
 
     assert [[False] * (len(_NOT_SURE) + 3), True, True, []] == json.loads(done.stdout)

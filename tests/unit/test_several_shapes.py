@@ -96,6 +96,14 @@ def test_the_workloads_of_several_shapes_are_those_of_all(model: Model) -> None:
     assert len({workload.name for workload in found}) == len(found)
 
 
+def test_a_lowered_model_kept_for_its_compilation_gives_the_same_program(model: Model, tmp_path: Path) -> None:
+    """The first compilation takes the kept one, the second lowers the model again."""
+    extract(model, TARGET, is_compiled_next=True)
+    first, second = (compile_model(model, TARGET, {}, tmp_path) for _ in range(2))
+
+    assert first.digest == second.digest
+
+
 def test_all_shapes_have_the_same_weights(path: Path) -> None:
     """Random weights are the same, too, though they are fitted to the data of a shape. The file has the weights
     once.
