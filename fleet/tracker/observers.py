@@ -81,7 +81,7 @@ def installed_observers() -> tuple[Observer, ...]:
 def _load(entry: EntryPoint) -> Observer:
     try:
         observer: Observer = entry.load()()
-    except Exception as error:
+    except Exception as error:  # code of another package, which may raise anything
         raise ConfigError(
             f"the observer {entry.name!r} of the entry points {GROUP!r} cannot be loaded: "
             f"{type(error).__name__}: {error}; correct it, or uninstall its package"

@@ -44,7 +44,7 @@ def is_slow_when_long(content: bytes) -> None:
 
 
 def takes_memory_when_long(content: bytes) -> None:
-    bytearray(b"x" * (30_000_000 if len(content) > 10_000 else 10))
+    bytearray(b"x" * (40_000_000 if len(content) > 10_000 else 10))
 
 
 @pytest.mark.parametrize(

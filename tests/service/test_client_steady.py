@@ -113,7 +113,7 @@ async def test_a_faulted_device_burns_no_trials(tmp_path: Path) -> None:
         )
         results = await measured(seat, artifact(tmp_path), 3)
     assert [(result.candidate_id, result.error) for result in results] == [("0", None), ("1", None), ("2", None)]
-    assert any("did not run" in notice for notice in notices)
+    assert any("could not run the program" in notice for notice in notices)
 
 
 async def test_only_the_last_of_a_batch_ends_it(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_example_is_read() -> None:
         ("{write: ctrl, value: 1}", "{write: ctrl, value: 4}", "4 does not fit the 2 bits of ctrl"),
         ("{write: ctrl, value: 1}", "{wirte: ctrl, value: 1}", "found 'wirte'; did you mean 'write'"),
         ("{write: ctrl, value: 1}", "[ctrl, 1]", "expected 'key: value' entries"),
-        ("mask: 1, equals: 0", "mask: 1, equals: 2", "waits for what cannot be"),
+        ("mask: 1, equals: 0", "mask: 1, equals: 2", "waits for an impossible value"),
         ("buffer: in}", "buffer: out}", "no buffer 'out'"),
         (
             "offset: 0x1000, size_bytes: 8192",
