@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Protocol
 
 from cross.compile.tools import last_lines, run_tool
 from fleet.artifacts.elf import EM_CUDA, ElfHeader, read_header
+from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, ConfigError
 
 _TIMEOUT_SEC = 120.0
@@ -199,8 +199,8 @@ class Nvcc:
 
     def compile(self, source: str, arch: str) -> bytes:
         """Return a cubin."""
-        with tempfile.TemporaryDirectory(prefix="fleet-nvcc-") as scratch:
-            written, output = Path(scratch) / "kernels.cu", Path(scratch) / "kernels.cubin"
+        with scratch_dir("nvcc") as scratch:
+            written, output = scratch / "kernels.cu", scratch / "kernels.cubin"
             written.write_text(source)
             options = ["-cubin", f"-arch={arch}", "-O3", "-w", *_COMMON, *_HALF_OPERATORS]
             command = [self.path, *options, "--expt-relaxed-constexpr", "-o", str(output), str(written)]

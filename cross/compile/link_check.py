@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from cross.compile.toolchains import Linker, check_linked, find_linker, find_linkers, link, platform_of
 from cross.targets.boards import find_board
 from cross.targets.target import Target, make_target, parse_target
+from fleet.base.scratch import scratch_dir
 from fleet.errors import FleetError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def try_linkers() -> Iterator[LinkAttempt]:
     """Link one object with every linker of every platform. The one that builds use comes first."""
     for platform_name, board in BOARDS.items():
         target = parse_target(find_board(board).target_json)
-        with tempfile.TemporaryDirectory(prefix="fleet-link-") as scratch:
-            code = Path(scratch) / "code.o"
+        with scratch_dir("link") as scratch:
+            code = scratch / "code.o"
             _write_object(target, code)
             yield from _attempts(platform_name, target, code)
 

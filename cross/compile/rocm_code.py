@@ -12,13 +12,13 @@ import contextlib
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cross.compile.tools import run_tool, zig
 from fleet.artifacts.elf import EM_AMDGPU, read_header
 from fleet.base.config import did_you_mean
+from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, ConfigError
 
 MACHINES = {
@@ -103,8 +103,8 @@ def compiling(target: Mapping[str, object]) -> Iterator[None]:
     import tvm_ffi
 
     gfx, linker, library = architecture(target), find_linker(), find_device_library()
-    with tempfile.TemporaryDirectory(prefix="fleet-rocm-") as scratch:
-        controls = Path(scratch) / "controls.ll"
+    with scratch_dir("rocm") as scratch:
+        controls = scratch / "controls.ll"
         controls.write_text(control_library(gfx, wave_size=wave_size(target)))
         files = [str(library), str(controls)]
         tvm_ffi.register_global_func(
@@ -180,8 +180,8 @@ def link(content: bytes, gfx: str, linker: Sequence[str]) -> bytes:
     Raises:
         BuildError: it does not link, or is for another GPU.
     """
-    with tempfile.TemporaryDirectory(prefix="fleet-rocm-") as scratch:
-        written, output = Path(scratch) / "kernels.o", Path(scratch) / "kernels.hsaco"
+    with scratch_dir("rocm") as scratch:
+        written, output = scratch / "kernels.o", scratch / "kernels.hsaco"
         written.write_bytes(content)
         command = [*linker, "--no-undefined", "-shared", "-o", str(output), str(written)]
         complaint = f"{shlex.join(linker)} does not link the kernels for {gfx}"

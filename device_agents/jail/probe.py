@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from device_agents.jail.layers import Jail, Layer
 from device_agents.jail.spec import JailSpec
 from device_agents.jail.view import readable_paths
 from fleet.base.plain import to_plain
+from fleet.base.scratch import scratch_dir
 from fleet.confinement import landlock, privileges, seccomp
 from fleet.confinement.system import architecture
 
@@ -50,7 +50,7 @@ def _tried() -> dict[Layer, str]:
         reasons[Layer.USER] = user
     if not reasons[Layer.MOUNT]:
         flags = sum(namespaces.FLAGS[layer] for layer in namespaces.FLAGS if not reasons[layer])
-        with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
+        with scratch_dir("jail") as folder:
             reasons[Layer.MOUNT] = _why_not(lambda: _furnish(folder, flags, has_pid_namespace=not reasons[Layer.PID]))
     reasons[Layer.NO_NEW_PRIVILEGES] = _why_not(privileges.forbid_new_privileges, privileges.drop_capabilities)
     if seccomp.is_known():
@@ -80,8 +80,8 @@ def _why_no_user(reasons: dict[Layer, str]) -> str:
 
 def _keep_house(uid: int) -> None:
     """Change the owner of a folder and remove it, as for a worker's home: root in a container may lack the rights."""
-    with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
-        home = Path(folder, "home")
+    with scratch_dir("jail") as folder:
+        home = folder / "home"
         home.mkdir(mode=0o700)
         os.chown(home, uid, uid)
         try:
@@ -91,9 +91,9 @@ def _keep_house(uid: int) -> None:
             raise
 
 
-def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
+def _furnish(folder: Path, flags: int, *, has_pid_namespace: bool) -> None:
     """Build a root as for a worker, and check it."""
-    places = {name: Path(folder, name) for name in ("root", "home")}
+    places = {name: folder / name for name in ("root", "home")}
     for place in places.values():
         place.mkdir()
     jail_spec = JailSpec(

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import logging
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.base.scratch import scratch_dir
 from fleet.models.model import Model, ModelFormat
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ def profile_reference(
     feeds = dict(zip(model.input_names, inputs, strict=True))
     try:
         median_sec = statistics.median(_run(model, feeds, threads, runs, profile_prefix=None))
-        with tempfile.TemporaryDirectory(prefix="fleet-ort-") as folder:
-            _run(model, feeds, threads, runs, profile_prefix=Path(folder) / "profile")
-            (found,) = Path(folder).iterdir()
+        with scratch_dir("ort") as folder:
+            _run(model, feeds, threads, runs, profile_prefix=folder / "profile")
+            (found,) = folder.glob("profile*")
             nodes = parse_nodes(json.loads(found.read_text()))
     except Exception as error:  # noqa: BLE001 - its errors share no other base class
         logger.warning("ONNX Runtime refuses the model", extra={"model": model.title, "reason": str(error)})
