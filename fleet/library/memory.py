@@ -161,7 +161,7 @@ def _samples(connection: sa.Connection, feature_version: str, limit: int) -> sa.
         .limit(limit)
     )
     chosen = counting.choose(newest.subquery())
-    of_record = (table.c[name] for name in ("target_key", "device_model", "tvm_version", "median_sec"))
+    of_record = (table.c[name] for name in ("target_key", "device_model", "median_sec"))
     of_workload = (workloads.c.shash.label("workload"), workloads.c.flop)
     return (
         sa.select(
@@ -191,7 +191,7 @@ def _program_of(row: sa.RowMapping) -> RecordProgram:
 
 
 def _sample_of(row: Mapping[str, object]) -> StoredSample:
-    names = ("record_id", "workload", "target_key", "device_model", "tvm_version", "stores", "flop")
+    names = ("record_id", "workload", "target_key", "device_model", "stores", "flop")
     run_sec = row["median_sec"]
     return StoredSample(
         **{name: row[name] for name in names},  # type: ignore[arg-type]

@@ -254,7 +254,6 @@ class StoredSample:
     """Operations of the workload; 0 = unknown."""
 
     device_model: str
-    tvm_version: str
     run_sec: float
     """Median of its repeats; infinite if it failed."""
 

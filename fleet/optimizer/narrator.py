@@ -10,8 +10,6 @@ from fleet.domain.proving import Proof
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.prioritizer.values import Done, Finish
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-
 
 def narrate(news: News | None) -> str:
     """Return news as text; empty for None."""

@@ -48,7 +48,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 
 @settings(max_examples=30)
 @given(histories())
-def test_nothing_is_found_where_nothing_went_wrong(history: list[Event]) -> None:
+def test_a_clean_run_has_no_findings(history: list[Event]) -> None:
     """No violation is found for any order of leases and any interrupted runs."""
     assert [] == check(history)
 

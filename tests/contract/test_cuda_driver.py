@@ -244,7 +244,7 @@ async def test_without_cudas_libraries_the_device_is_listed_as_faulted(nvml: Fak
     assert "tvm_library" in health.reason
 
 
-async def test_nothing_is_looked_for_where_no_driver_is(tmp_path: Path) -> None:
+async def test_without_a_driver_no_device_is_searched(tmp_path: Path) -> None:
     """Without /proc/driver/nvidia no library is loaded and no device served."""
     assert CudaDriver.find(tmp_path) == []
     assert not [entry for entry in find_devices(tmp_path) if entry["driver"] == "cuda"]

@@ -169,7 +169,7 @@ async def test_an_emulated_device_never_passes_for_a_board(emulated_driver: Driv
     await driver.close()
 
 
-async def test_nothing_works_before_open(driver: Driver) -> None:
+async def test_no_method_works_before_open(driver: Driver) -> None:
     """A constructor does no I/O, so there is no data to return."""
     with pytest.raises(DeviceClosed):
         driver.inventory()
@@ -207,7 +207,7 @@ async def test_telemetry_is_cheap(open_driver: Driver) -> None:
     assert min(times) < 1e-3
 
 
-async def test_a_healthy_device_says_so(open_driver: Driver) -> None:
+async def test_a_healthy_device_is_reported_as_healthy(open_driver: Driver) -> None:
     """Probing returns, it does not raise."""
     assert (await open_driver.probe()).is_healthy
 

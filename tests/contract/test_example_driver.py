@@ -16,10 +16,10 @@ from tests.contract.installed import install
 from tests.contract.test_driver import (
     NoStrays,
     open_driver,
-    test_a_healthy_device_says_so,
+    test_a_healthy_device_is_reported_as_healthy,
     test_closing_is_idempotent_and_final,
     test_its_runtime_answers_in_a_real_worker,
-    test_nothing_works_before_open,
+    test_no_method_works_before_open,
     test_opening_twice_fails,
     test_reset_kills_leftover_processes,
     test_telemetry_is_cheap,
@@ -28,10 +28,10 @@ from tests.contract.test_driver import (
 
 __all__ = [
     "open_driver",
-    "test_a_healthy_device_says_so",
+    "test_a_healthy_device_is_reported_as_healthy",
     "test_closing_is_idempotent_and_final",
     "test_its_runtime_answers_in_a_real_worker",
-    "test_nothing_works_before_open",
+    "test_no_method_works_before_open",
     "test_opening_twice_fails",
     "test_reset_kills_leftover_processes",
     "test_telemetry_is_cheap",

@@ -95,7 +95,7 @@ def test_a_trace_from_a_file_is_the_trace_from_memory(ms: Any, library: Library,
 
 
 @pytest.mark.slow
-def test_importing_again_adds_nothing(ms: Any, library: Library, tmp_path: Path) -> None:
+def test_importing_again_adds_no_records(ms: Any, library: Library, tmp_path: Path) -> None:
     """A second import of the same files adds nothing; for another device they are other records."""
     write_stock(ms, tmp_path / "stock")
     import_json(library, tmp_path / "stock", PI4)
@@ -175,7 +175,7 @@ def test_metaschedule_finds_the_best_exported_record(ms: Any, library: Library, 
     assert [sec.value for sec in best.run_secs] == [1e-3, 1e-3]
 
 
-def test_an_export_overwrites_nothing_unasked(library: Library, tmp_path: Path) -> None:
+def test_an_export_overwrites_files_only_on_request(library: Library, tmp_path: Path) -> None:
     """A directory that has a database is refused, and overwritten only with permission."""
     export_json(library, tmp_path / "out")
 

@@ -257,7 +257,7 @@ def test_a_job_of_this_process_cannot_be_cancelled_or_resumed_from_elsewhere(lib
         library.queue.resume(job.name)
 
 
-def test_records_of_a_reverted_job_are_kept_and_used_for_nothing(library: Library) -> None:
+def test_records_of_a_reverted_job_are_kept_but_unused(library: Library) -> None:
     """Neither the best nor the trials of a workload count them, and other jobs may measure them, until it is undone."""
     kept, reverted = (library.start_job(title=title).name for title in "ab")
     library.add_records([record(0, kept), record(1, reverted), record(2, reverted)])

@@ -166,7 +166,7 @@ def test_a_worse_snapshot_is_kept_but_not_used(library: Library) -> None:
     assert [entry.content for entry in library.memory.snapshots()] == [b"good", b"worse"]
 
 
-def test_a_training_that_changed_nothing_is_no_second_snapshot(library: Library) -> None:
+def test_an_unchanged_model_makes_no_second_snapshot(library: Library) -> None:
     """It covers the newer records, so they are not trained on again."""
     first = publish(library, b"same")
     again = publish(library, b"same", last_record_id=9)

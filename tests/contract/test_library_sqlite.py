@@ -141,7 +141,7 @@ def test_a_read_only_library_is_read_and_refuses_records(tmp_path: Path) -> None
             library.add_record(record(1))
 
 
-def test_a_library_that_may_not_be_opened_says_so(tmp_path: Path) -> None:
+def test_an_unreadable_library_is_reported(tmp_path: Path) -> None:
     """A missing permission is reported as such, not as damage of the file."""
     path = opened_up(tmp_path) / "library.sqlite"
     Library.open(path).close()
@@ -152,7 +152,7 @@ def test_a_library_that_may_not_be_opened_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_loses_nothing_stored(tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_record(tmp_path: Path) -> None:
     """A record without room fails with DiskFull; earlier ones stay, and later ones are stored once there is room."""
     engine = open_engine(database_url(tmp_path / "library.sqlite"), is_default=False)
     with Library(engine) as library:

@@ -330,7 +330,7 @@ def test_a_continued_job_reports_the_best_of_both_jobs(library: Library) -> None
     assert summary.best_record_id == before[0].id
 
 
-def test_a_library_that_may_be_written_says_so(library: Library) -> None:
+def test_a_writable_library_is_reported(library: Library) -> None:
     """The check precedes long work, so that its results can be stored; it changes nothing."""
     job = library.start_job(title="m")
 
@@ -404,7 +404,7 @@ for number in range(1_000_000):
 
 
 @pytest.mark.slow
-def test_two_processes_write_at_once_and_lose_nothing(url: str) -> None:
+def test_two_processes_write_at_once_without_loss(url: str) -> None:
     """Two writers that even create the library together store 250 records each."""
     code = f"""
 import sys

@@ -97,7 +97,7 @@ def test_a_batch_has_its_size_and_no_candidate_twice(task: ProposeTask) -> None:
         assert len({proposal.digest for proposal in found}) == len(found)
 
 
-def test_nothing_is_proposed_again(later: ProposeTask) -> None:
+def test_no_candidate_is_proposed_again(later: ProposeTask) -> None:
     """Neither measured candidates nor those in progress are proposed."""
     found = {proposal.digest for proposal in propose(later)}
 

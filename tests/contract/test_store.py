@@ -98,7 +98,7 @@ async def test_the_least_recently_used_goes_first(store: ArtifactStore) -> None:
     assert kept == [True, False, True]
 
 
-async def test_an_upload_that_stops_half_way_leaves_nothing(store: ArtifactStore, tmp_path: Path) -> None:
+async def test_an_upload_that_stops_half_way_is_removed(store: ArtifactStore, tmp_path: Path) -> None:
     """The store and the disk keep no part of it."""
     with store.receive(digest_of(b"content"), 7) as incoming:
         incoming.write(b"cont")

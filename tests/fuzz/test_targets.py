@@ -22,7 +22,7 @@ QUICK = [target for target in TARGETS.values() if target.quick_inputs]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", QUICK, ids=[target.name for target in QUICK])
-def test_nothing_but_documented_errors_comes_out(target: Target) -> None:
+def test_only_documented_errors_are_raised(target: Target) -> None:
     """Whatever bytes come, they are read or refused: no traceback, no hang, no memory without bound, no line in the
     log that would call it our own fault."""
     try:

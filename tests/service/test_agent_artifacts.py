@@ -40,7 +40,7 @@ async def test_only_missing_artifacts_are_requested(bench: Bench) -> None:
     assert await bench.holding(epoch=2).find_missing([digest]) == []
 
 
-async def test_a_ticket_puts_artifacts_and_does_nothing_else(bench: Bench) -> None:
+async def test_a_ticket_allows_only_uploads_of_artifacts(bench: Bench) -> None:
     """A builder uploads for the session with a ticket instead of a token; it cannot measure, and is refused after the
     session.
     """
@@ -72,7 +72,7 @@ async def test_a_ticket_puts_artifacts_and_does_nothing_else(bench: Bench) -> No
         ({"size_bytes": 100}, "of the announced 100"),
     ],
 )
-async def test_a_wrong_upload_is_refused_and_leaves_nothing(bench: Bench, fields: dict[str, object], text: str) -> None:
+async def test_a_wrong_upload_is_refused_and_removed(bench: Bench, fields: dict[str, object], text: str) -> None:
     """The hash is checked by the agent, not believed."""
     holder = bench.holding(epoch=1)
 
@@ -162,7 +162,7 @@ async def test_artifacts_of_a_live_session_are_not_evicted(bench: Bench) -> None
         await holder.put(b"too much" + bytes(140_000))
 
 
-async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
+async def test_no_member_joins_without_a_token(bench: Bench) -> None:
     """A caller without a token is refused before its request is parsed or complete, even if it is unreadable or too
     large. With a token, such a request is the caller's mistake.
     """
@@ -246,7 +246,7 @@ async def test_an_artifact_damaged_on_disk_is_asked_for_again(bench: Bench) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
-async def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
     """The upload fails as DiskFull and leaves no partial file, and a smaller one fits. Unused artifacts are evicted
     first.
     """

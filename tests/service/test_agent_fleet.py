@@ -108,7 +108,7 @@ async def test_a_client_measures_through_tracker_and_agent(served: tuple[ServedT
     assert results[0].median_sec < results[2].median_sec
 
 
-async def test_uploads_over_a_network_bring_everything(
+async def test_uploads_over_a_network_are_complete(
     served: tuple[ServedTracker, Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uploads are compressed and start before the missing artifacts are known; new, known and large ones can be

@@ -116,7 +116,7 @@ async def test_session_end_cancels_running_work(session: Session) -> None:
     assert sorted(cleaned) == [0, 1, 2]
 
 
-async def test_nothing_begins_in_a_session_that_is_over(session: Session) -> None:
+async def test_no_call_begins_in_an_ended_session(session: Session) -> None:
     """The work is not even started."""
     started: list[bool] = []
 

@@ -155,7 +155,7 @@ async def test_the_agent_keeps_off_the_processors_of_its_device(bench: Bench, ho
 
 
 @pytest.mark.measures
-async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(holder: Holder, models: Path) -> None:
+async def test_a_busy_processor_is_reported_with_the_times_until_it_is_idle(holder: Holder, models: Path) -> None:
     """The marks explain a candidate's slow time, and end with the load."""
     knobs = {"number": 1, "repeat": 5, "min_repeat_ms": 20}
 
@@ -294,7 +294,7 @@ async def test_a_relax_model_is_flushed_too(holder: Holder, models: Path) -> Non
         ({"cache_flush_bytes": 2**31}, "flush_bytes: at most"),
     ],
 )
-async def test_knobs_that_cannot_work_say_why(
+async def test_invalid_knobs_give_the_reason(
     holder: Holder, models: Path, knobs: dict[str, object], message: str
 ) -> None:
     """They are refused with a reason and leave the worker as it is."""

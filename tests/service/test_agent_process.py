@@ -136,7 +136,7 @@ def open_files(pid: int) -> list[Path]:
     return []
 
 
-async def test_an_agent_says_that_it_serves_once_its_tracker_has_it(tmp_path: Path) -> None:
+async def test_an_agent_reports_serving_once_it_is_registered(tmp_path: Path) -> None:
     """An agent with a copied key is refused while the other is attached, and must not report that it serves until
     then.
     """

@@ -365,7 +365,7 @@ async def test_leases_of_a_replaced_tracker_are_over(bench: Bench) -> None:
     assert await bench.holding(epoch=1).open() > 0
 
 
-async def test_ending_while_the_worker_starts_leaves_nothing(bench: Bench) -> None:
+async def test_ending_while_the_worker_starts_cleans_up(bench: Bench) -> None:
     """A partial start is completed and ended, whenever the session's end arrives."""
     for epoch in range(1, 11):
         holder = bench.holding(epoch=epoch)

@@ -117,7 +117,7 @@ def test_options_reach_the_agent_as_they_are(board: Board) -> None:
     assert shlex.join(options) == board.options()
 
 
-def test_where_nothing_was_nothing_goes_back(board: Board) -> None:
+def test_an_absent_original_is_not_restored(board: Board) -> None:
     """An empty folder holds no agent that could run again."""
     board.directory.mkdir()
 

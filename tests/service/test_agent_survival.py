@@ -265,7 +265,7 @@ async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
     assert results[0].signal == signal.SIGKILL
 
 
-async def test_a_daemon_that_ended_leaves_nothing_behind(bench: Bench) -> None:
+async def test_a_daemon_that_ended_leaves_no_files_behind(bench: Bench) -> None:
     """An orphaned daemon, such as adb's server, is adopted by the agent; it once stayed as a zombie."""
     command = "setsid sleep 0.1 > /dev/null & echo $!"
     starter = await asyncio.create_subprocess_exec("sh", "-c", command, stdout=asyncio.subprocess.PIPE)
@@ -301,7 +301,7 @@ async def test_how_a_worker_ended_is_waited_for(tmp_path: Path) -> None:
         await pool.close()
 
 
-async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
+async def test_many_crashes_leave_no_files_behind(bench: Bench) -> None:
     """No process, no directory, no descriptor is lost per crash."""
     holder = bench.holding(epoch=1)
     harmful = await holder.put(b"crash")
@@ -373,7 +373,7 @@ async def test_a_device_that_can_start_no_worker_is_faulted_until_it_can(
         assert await bench.holding(2).open()
 
 
-async def test_errors_of_candidates_hold_nothing_that_a_terminal_obeys(bench: Bench) -> None:
+async def test_errors_of_candidates_contain_no_terminal_escapes(bench: Bench) -> None:
     """Colours and reversed text direction are removed: error messages reached clients as the kernel wrote them."""
     holder = bench.holding(epoch=1)
 

@@ -94,7 +94,7 @@ async def test_a_job_learns_without_candidates_that_crash_its_worker(library: Li
 
 
 @pytest.mark.slow
-async def test_features_are_those_of_the_schedules(library: Library) -> None:
+async def test_features_match_those_of_the_schedules(library: Library) -> None:
     """A schedule gets its rows and the hash of its program; one that does not apply gets none."""
     from fleet.spaces.space import schedules
     from fleet.workloads.programs import matmul

@@ -88,7 +88,7 @@ async def is_free(client: Fleet) -> bool:
     return not await holds(client)
 
 
-async def test_a_local_fleet_leaves_nothing_behind(config: Path) -> None:
+async def test_a_local_fleet_leaves_no_files_behind(config: Path) -> None:
     """Tracker and agent serve while the block runs; their processes and files are gone after it."""
     others = set(psutil.Process().children(recursive=True))
     async with LocalFleet(agent_config=config) as local, fleet.aio.connect(local.address) as client:

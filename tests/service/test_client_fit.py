@@ -40,7 +40,7 @@ def library(folder: Path, machine: int, *, flags: int = 0, **target: str) -> Art
         (ZYNQ, 40, {"flags": 0x5000200}, "soft-float"),
     ],
 )
-async def test_it_is_refused_with_the_reason_and_nothing_is_sent(
+async def test_it_is_refused_with_the_reason_before_anything_is_sent(
     inventory: device_pb2.Inventory, machine: int, facts: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     """Architecture, CPU features, float ABI: each in a message of its own."""

@@ -79,7 +79,7 @@ async def test_unsatisfiable_requests_have_specific_errors() -> None:
         assert not (await client.snapshot()).requests
 
 
-async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+async def test_a_cancelled_wait_leaves_no_files_behind() -> None:
     """Cancelling an acquire removes it from the queue; a simultaneous grant is released."""
     async with one_device() as (_, _, client):
         async with client.acquire("simulated"):
@@ -314,7 +314,7 @@ async def test_bad_addresses_are_refused_before_anything_is_tried() -> None:
             fleet.aio.connect(address)
 
 
-async def test_something_else_at_the_address_is_said_so() -> None:
+async def test_another_service_at_the_address_is_reported() -> None:
     """The errors distinguish another server from no server."""
     async with serving(session=SmallAgent(), role=Role.TRACKER) as address:
         with pytest.raises(TrackerUnavailable, match="is no tracker of tvm-fleet"):

@@ -119,7 +119,7 @@ async def test_bash_completes_jobs_of_the_library(folder: Path) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_key_changes_nothing_in_a_library(folder: Path, tmp_path: Path) -> None:
+async def test_a_key_has_no_effect_on_a_library(folder: Path, tmp_path: Path) -> None:
     """Completion leaves the library's bytes, version and orphaned jobs unchanged, and creates no file beside it."""
     path = tmp_path / "library.sqlite"
     name = make_with_job(str(path), schema.OLDEST_VERSION)
@@ -170,7 +170,7 @@ def test_all_commands_that_name_a_job_are_known() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_tracker_that_says_nothing_costs_a_moment_and_no_word(folder: Path) -> None:
+async def test_a_silent_tracker_costs_a_moment_and_prints_no_message(folder: Path) -> None:
     """If a tracker accepts connections and never answers, completion offers and prints nothing, and the shell goes
     on.
     """

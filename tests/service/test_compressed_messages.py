@@ -62,7 +62,7 @@ async def test_a_compressed_message_is_refused_as_it_came(
     assert servicer.selectors == []
 
 
-async def test_the_refusal_says_that_the_message_is_compressed(address: str) -> None:
+async def test_the_refusal_names_compression(address: str) -> None:
     """The message tells authors of other clients to turn compression off."""
     async with rpc.make_channel(address, SECRET) as channel:
         call = channel.calls.unary_unary("/fleet.v1.FleetService/CheckSelector")

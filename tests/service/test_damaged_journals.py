@@ -313,7 +313,7 @@ async def test_a_tracker_closes_once_its_copy_is_made(tmp_path: Path, monkeypatc
     assert made == [True]
 
 
-def test_the_command_says_how_a_journal_is(tmp_path: Path) -> None:
+def test_the_command_reports_the_state_of_a_journal(tmp_path: Path) -> None:
     """The exit code serves scripts; a missing journal is a usage error."""
     path = filled(tmp_path)
     keep_copy(path)

@@ -29,7 +29,7 @@ _ELSEWHERE = "127.1:1"
 
 @pytest.mark.parametrize("has_joined", [True, False])
 @pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
-def test_a_tracker_that_is_down_is_said_to_be(
+def test_a_tracker_that_is_down_is_reported(
     words: tuple[str, ...], has_joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the tracker's machine, by its LAN address, the error once told admins to get a token from the dead tracker."""

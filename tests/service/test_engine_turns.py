@@ -42,9 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 X = np.ones((64, 64), "float32")
 
 
-async def test_an_engine_runs_when_it_has_a_turn_and_leaves_nothing(
-    pool: BuildPool, model: Model, tmp_path: Path
-) -> None:
+async def test_an_engine_runs_in_its_turn_and_cleans_up(pool: BuildPool, model: Model, tmp_path: Path) -> None:
     """Several turns run on the device's processors; afterwards the process takes other tasks, and no pipe is left."""
     async with engine_ready(pool, model, [[X]], folder=tmp_path, threads=1) as engine:
         assert engine is not None

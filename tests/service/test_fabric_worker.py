@@ -196,7 +196,7 @@ def chain(tile: FabricTile) -> IRModule:
     return builder.get()
 
 
-async def test_knobs_that_cannot_change_cycles_cost_nothing(
+async def test_knobs_without_effect_on_cycles_cost_no_trials(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[FabricTile, Artifact]
 ) -> None:
     """Adaptive repeats see no spread; flushing caches and growing the number of runs are left out."""

@@ -154,7 +154,7 @@ async def test_a_device_tree_without_a_region_cannot_take_an_overlay(tmp_path: P
             await load(FpgaManager(root))
 
 
-async def test_a_mainline_kernel_without_overlays_says_so(tmp_path: Path) -> None:
+async def test_a_mainline_kernel_without_overlays_is_reported(tmp_path: Path) -> None:
     """The error explains that the kernel has an FPGA manager without a programming interface."""
     attributes = tmp_path / "sys/class/fpga_manager/fpga0"
     attributes.mkdir(parents=True)

@@ -55,7 +55,7 @@ def test_versions_that_take_all_names_in_one_loop_are_known(version: str, expect
     assert expected == grpc_method_name_workaround.needs_hook(version)
 
 
-async def test_a_method_that_is_not_there_is_said_so(address: str) -> None:
+async def test_a_missing_method_is_reported(address: str) -> None:
     """The error comes at once, as newer clients of an older server expect."""
     async with rpc.make_channel(address, SECRET) as channel:
         for path in ("/fleet.v1.FleetService/NotYetWritten", "/fleet.v2.FleetService/GetFleet"):

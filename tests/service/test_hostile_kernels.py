@@ -76,7 +76,7 @@ def test_a_daemon_that_killed_its_keeper_and_the_warm_process_is_dead(outcomes: 
     assert outcomes["outlive"]["served"]
 
 
-def test_a_kernel_that_stopped_everything_ends_with_its_lease(outcomes: dict[str, Outcome]) -> None:
+def test_a_kernel_that_stopped_all_processes_ends_with_its_lease(outcomes: dict[str, Outcome]) -> None:
     """The agent kills it without help from stopped processes, replaces the warm process, and the device recovers."""
     assert outcomes["stop_all"] == {"served": True, "survivors": []}
 
@@ -95,7 +95,9 @@ def test_keys_and_epochs_are_not_to_be_opened(site: str, opened: int, request: p
     assert outcome == {"kind": "UNSPECIFIED", "opened": opened, "there": 3}
 
 
-def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome], bare: dict[str, Outcome]) -> None:
+def test_a_kernel_reaches_only_its_own_files_and_processes(
+    jailed: dict[str, Outcome], bare: dict[str, Outcome]
+) -> None:
     """No process, network, namespace or directory; without a jail all of these."""
     assert jailed["look_around"] == {"kind": "UNSPECIFIED", "found": 0}
     assert bare["look_around"]["found"] & ~64 == 63

@@ -179,7 +179,7 @@ def test_clients_find_their_leases_and_places_after_the_upgrade(path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["_write_chain", "_count_boot"])
-def test_a_migration_that_is_killed_loses_nothing(tmp_path: Path, step: str) -> None:
+def test_a_migration_that_is_killed_loses_no_data(tmp_path: Path, step: str) -> None:
     """Before its commit the journal is still of version 2, after it of the new one; either has every request."""
     path = tmp_path / "journal.sqlite"
     values = ["bob@lab", "kind=cpu", 0, 30.0, 86400.0, None, NOW, "x" * 100, NOW]
@@ -203,7 +203,7 @@ def test_a_migration_that_is_killed_loses_nothing(tmp_path: Path, step: str) -> 
 
 
 @pytest.mark.slow
-def test_a_migration_that_does_not_fit_the_disk_changes_nothing(tmp_path: Path) -> None:
+def test_a_migration_that_does_not_fit_the_disk_has_no_effect(tmp_path: Path) -> None:
     """The start fails with advice, and works once there is space."""
     path = tmp_path / "journal.sqlite"
     values = ["bob@lab", "kind=cpu", 0, 30.0, 86400.0, None, NOW, "x" * 100, NOW]

@@ -139,7 +139,7 @@ def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
     assert (code, err.strip()) == (0, f"Exported 2 records of 1 workloads to {tmp_path / 'out'}.")
 
 
-def test_an_export_of_nothing_writes_nothing(path: str, tmp_path: Path) -> None:
+def test_an_empty_export_writes_no_file(path: str, tmp_path: Path) -> None:
     """A pattern that names no workload is a mistake, as in `fleet library best`, and leaves no empty files."""
     code, _, err = fleet("export", str(tmp_path / "out"), "conv9*", "--library", path)
 
@@ -289,7 +289,7 @@ def test_looking_into_a_library_needs_no_tvm() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_a_disturbed_best_is_said(path: str) -> None:
+def test_a_disturbed_best_is_reported(path: str) -> None:
     """Tables have a sentence about the disturbance, JSON has the reasons; an undisturbed time has neither."""
     facts: dict[str, object] = {"workload": "1", "scope": PI5}
     _, calm, _ = fleet("best", "--library", path)

@@ -59,7 +59,7 @@ def test_a_url_of_no_library_is_the_callers_mistake(
 
 
 @pytest.mark.slow
-def test_a_look_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a missing library creates no library and no folder, also below a missing home."""
     monkeypatch.chdir(tmp_path)
     for name in ("FLEET_DATA_DIR", "FLEET_LIBRARY", "FLEET_CONFIG", "XDG_DATA_HOME", "XDG_STATE_HOME"):
@@ -87,7 +87,7 @@ def test_a_number_that_no_database_holds_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced"])
-def test_a_library_that_is_taken_away_stores_nothing(way: str, tmp_path: Path) -> None:
+def test_a_removed_library_refuses_records(way: str, tmp_path: Path) -> None:
     """SQLite keeps using a deleted file: trials were reported as stored and were lost."""
     path = tmp_path / "l.sqlite"
     with Library.open(path) as library:

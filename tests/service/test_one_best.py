@@ -105,7 +105,7 @@ def test_a_job_and_the_library_agree_on_the_best_at_every_moment(library: Librar
     assert len(set(seen)) > 2
 
 
-def test_an_export_says_how_long_its_schedules_take_alone(library: Library) -> None:
+def test_an_export_reports_the_time_of_its_schedules(library: Library) -> None:
     """An export reports times of schedules alone, even if times in the whole model, which are longer, decided."""
     own = workload()
     library.add_workload(StoredWorkload(shash=own.shash, name=own.name, mod_json=own.mod_json))

@@ -68,7 +68,7 @@ async def test_schedules_compute_the_same_as_numpy(name: str, holder: Holder, mo
     np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
 
 
-async def test_times_of_events_are_not_proven_and_say_so(holder: Holder, models: Path) -> None:
+async def test_times_of_events_are_marked_as_not_proven(holder: Holder, models: Path) -> None:
     """Times of events exclude the launch of a kernel, which every clock outside of the device includes."""
     digest = await holder.put((models / "tuned.so").read_bytes())
     output = session_service_pb2.ProofArgument(spec=MATMUL_ARGS[2].output)
@@ -80,7 +80,7 @@ async def test_times_of_events_are_not_proven_and_say_so(holder: Holder, models:
     assert "events" in proof.message
 
 
-async def test_it_works_in_the_jail_and_says_so(bench: Bench, holder: Holder, models: Path) -> None:
+async def test_it_works_in_the_jail_and_reports_the_jail(bench: Bench, holder: Holder, models: Path) -> None:
     """The driver of the GPU is seen and compiles kernels, though the home of the agent's user is not there."""
     result = await holder.run((models / "tuned.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)
 

@@ -133,7 +133,7 @@ def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path, mo
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     """The message names the folder and the variable that selects another one."""
     folder = tmp_path / "small"
     folder.mkdir()

@@ -165,7 +165,7 @@ async def test_a_job_with_a_damaged_model_fails_at_once(library: Library, tmp_pa
 
 
 @pytest.mark.slow
-async def test_an_optimizer_ends_although_its_library_takes_nothing(library: Library, tmp_path: Path) -> None:
+async def test_an_optimizer_ends_although_its_library_refuses_records(library: Library, tmp_path: Path) -> None:
     """Its job counts as abandoned afterwards, and waits for another optimizer."""
     job = library.queue.submit(title="m", spec=order(library, tmp_path))
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:

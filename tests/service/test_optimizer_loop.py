@@ -289,7 +289,7 @@ class Searching(BuiltAlready):
         return future
 
 
-async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(tmp_path: Path) -> None:
+async def test_a_job_that_is_cut_off_with_batches_ahead_measures_each_once(tmp_path: Path) -> None:
     """Candidates that were only searched are not claimed, built ones are; the next run measures these first."""
     pool = Searching(tmp_path)
     async with bench(tmp_path, pool, shares_cores=False) as job:

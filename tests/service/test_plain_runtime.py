@@ -111,7 +111,7 @@ async def test_parallel_loops_come_right_time_after_time(worker: WorkerHandle, m
 
 
 @pytest.mark.measures
-async def test_times_are_those_of_tvms_evaluator(models: Path, tmp_path: Path) -> None:
+async def test_times_match_those_of_tvms_evaluator(models: Path, tmp_path: Path) -> None:
     """The same kernel takes about the same time; here a factor of three covers a busy machine."""
     args = (spec("fill", 64, 64), spec("fill", 64, 64), spec("output", 64, 64))
     best = {}

@@ -107,7 +107,7 @@ async def write_on_and_on(call: Any) -> None:
     [(DeviceClosed("the agent is shutting down"), DeviceClosed), (None, TrackerUnavailable)],
     ids=["with an error", "without a word"],
 )
-async def test_a_stream_that_ends_while_this_side_writes_ends_as_the_server_said(
+async def test_a_stream_that_ends_during_a_write_has_the_servers_status(
     raised: FleetError | None, expected: type[FleetError]
 ) -> None:
     """The write that fails then is no error of its own. Again and again: it is a race, and most lose it."""
@@ -159,7 +159,7 @@ class Refusing:
         return self.put_artifact
 
 
-async def test_an_upload_that_is_refused_while_it_goes_on_ends_as_the_server_said() -> None:
+async def test_an_upload_refused_half_way_has_the_servers_status() -> None:
     """The server reads nothing more of such a call, so the client first sees only a failed write."""
     server = make_server()
     service = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
@@ -184,7 +184,7 @@ async def test_an_upload_that_is_refused_while_it_goes_on_ends_as_the_server_sai
     assert {type(error) for error in found} == {CacheFull}
 
 
-async def test_a_full_disk_is_said(served: tuple[Raising, Stub]) -> None:
+async def test_a_full_disk_is_reported(served: tuple[Raising, Stub]) -> None:
     """ENOSPC anywhere in a service becomes DiskFull."""
     served[0].error = OSError(errno.ENOSPC, "No space left on device", "/some/file")
 

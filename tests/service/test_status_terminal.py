@@ -132,7 +132,7 @@ async def test_no_colour_and_no_sign_but_ascii(address: str, terminal: Terminal)
 
 
 @pytest.mark.parametrize("is_dumb", [True, False], ids=["dumb terminal", "stderr is a pipe"])
-async def test_it_prints_once_where_nothing_can_be_drawn(address: str, terminal: Terminal, is_dumb: bool) -> None:
+async def test_it_prints_once_without_a_terminal(address: str, terminal: Terminal, is_dumb: bool) -> None:
     """On a dumb terminal, or with stderr redirected, since the application draws on stderr."""
     variables = {"TERM": "dumb"} if is_dumb else {}
     async with status(address, terminal, stderr=None if is_dumb else asyncio.subprocess.PIPE, **variables) as process:

@@ -89,7 +89,7 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
     ],
     ids=["value", "key", "many", "kind", "name"],
 )
-async def test_labels_that_say_too_much_are_refused(labels: Callable[[], dict[str, str]], text: str) -> None:
+async def test_overlong_labels_are_refused(labels: Callable[[], dict[str, str]], text: str) -> None:
     """Every snapshot would contain long values or very many labels. Kind and name come from the inventory only."""
     greeting = hello("devices/a", **labels())
     async with serve_tracker() as served:
@@ -147,7 +147,7 @@ async def test_an_unencodable_answer_fails_only_its_own_client(caplog: pytest.Lo
                 await client.acquire_device("name=c")
 
 
-async def test_a_stream_that_says_nothing_ends() -> None:
+async def test_a_silent_stream_is_ended() -> None:
     """Silent streams of clients, agents and joining peers end; ten thousand of them would otherwise stay for ever."""
     async with (
         serve_tracker(limits=TrackerLimits(hello_sec=0.05)) as served,

@@ -151,7 +151,7 @@ def test_database_of_another_program_is_refused(tmp_path: Path) -> None:
         Journal(path).open(NOW)
 
 
-def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_writes_atomically(tmp_path: Path) -> None:
     """A change that does not fit raises DiskFull, leaves the file as it was, and fits later."""
     journal = Journal(tmp_path / "journal.sqlite")
     journal.open(NOW)

@@ -479,7 +479,7 @@ async def _write_for_ever(call: grpc.aio.StreamStreamCall, events: list[lease_se
 
 
 @pytest.mark.slow
-async def test_full_disk_refuses_grants_and_loses_nothing(tmp_path: Path) -> None:
+async def test_full_disk_refuses_grants_and_loses_no_data(tmp_path: Path) -> None:
     """While the journal cannot grow, leases continue and new ones are refused with the reason; then grants work
     again.
     """

@@ -128,7 +128,7 @@ def test_the_board_serves_when_the_command_ends(
     np.testing.assert_allclose(outputs[2], left @ right, rtol=1e-5)
 
 
-def test_a_second_time_nothing_is_copied_or_restarted(
+def test_a_second_run_copies_and_restarts_no_agent(
     board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str]
 ) -> None:
     """Deploying is safe to repeat."""

@@ -118,7 +118,7 @@ def test_symbolic_shapes(fleet: Fleet, tmp_path: Path) -> None:
     assert "--shape x=" in message
 
 
-def test_a_selector_that_nothing_can_satisfy(fleet: Fleet) -> None:
+def test_an_unsatisfiable_selector(fleet: Fleet) -> None:
     """It fails at once and lists the devices."""
     message = refused("acquire", "kind=fpga", "--tracker", fleet.address, "--", "true", code=1)
 
@@ -192,7 +192,7 @@ def test_missing_hardware_leaves_other_devices_alone(tmp_path: Path) -> None:
     assert held.returncode == 0
 
 
-def test_an_agent_with_nothing_to_serve_does_not_start(tmp_path: Path) -> None:
+def test_an_agent_without_a_device_does_not_start(tmp_path: Path) -> None:
     """One line, and the exit code of a wrong configuration."""
     path = tmp_path / "agent.yaml"
     path.write_text(f"devices: [{{driver: rocm, sys_root: {tmp_path}}}]")
@@ -201,7 +201,7 @@ def test_an_agent_with_nothing_to_serve_does_not_start(tmp_path: Path) -> None:
     assert "no AMD GPU" in message
 
 
-def test_a_kind_of_which_nothing_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_without_a_connected_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that would start an agent for phones alone fails at once if there are none."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -234,7 +234,7 @@ def test_a_pair_of_tvm_packages_that_crashes(
 
 @pytest.mark.parametrize("words", [("targets", "--json"), ("man",)])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_finds_no_room_is_said_in_one_line(words: tuple[str, ...], unbuffered: str) -> None:
+def test_a_full_disk_for_the_output_is_reported_in_one_line(words: tuple[str, ...], unbuffered: str) -> None:
     """A full disk is reported in one line, in the middle of the output and at its last write."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:

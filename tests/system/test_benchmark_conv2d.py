@@ -17,7 +17,7 @@ def multiplications(layer: Layer) -> int:
     return outputs * layer.channels * layer.kernel**2 * layer.count
 
 
-def test_the_layers_are_those_of_the_network() -> None:
+def test_the_layers_match_those_of_the_network() -> None:
     """20 convolutions and 1.81 billion multiplications, the paper's count less the classifier's."""
     assert sum(layer.count for layer in RESNET18) == 20
     assert sum(map(multiplications, RESNET18)) == pytest.approx(1.81e9, rel=0.01)

@@ -72,6 +72,6 @@ def test_tuned_time_counts_as_ours_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize(("name", "error", "is_wrong"), [("bert", 2e-3, True), ("resnet18_int8", 2e-3, False)])
-def test_outputs_that_differ_are_said_to_be_wrong(name: str, error: float, is_wrong: bool) -> None:
+def test_different_outputs_are_reported_as_wrong(name: str, error: float, is_wrong: bool) -> None:
     """In float a thousandth is wrong; in int8 engines may round differently."""
     assert bool(figures(name, {"onnxruntime": 1.0, "static": 1.0}, error=error).wrong) is is_wrong

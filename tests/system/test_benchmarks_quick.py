@@ -219,7 +219,7 @@ def test_process_ends_with_all_its_children(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_process_that_fails_says_why(tmp_path: Path) -> None:
+def test_process_that_fails_gives_the_reason(tmp_path: Path) -> None:
     """The error contains the program's output before its end."""
     with Process([sys.executable, "-c", "raise SystemExit('no such board')"], tmp_path / "log") as process:
         with pytest.raises(ProcessFailed, match=r"exit code 1(.|\n)*no such board"):

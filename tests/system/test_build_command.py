@@ -158,7 +158,7 @@ def test_an_operator_of_a_model_is_built_by_its_pattern(tmp_path: Path) -> None:
 
 
 @slow
-def test_the_facts_of_an_operator_are_those_of_its_packed_weights(two_heads: Path, tmp_path: Path) -> None:
+def test_the_facts_of_an_operator_match_those_of_its_packed_weights(two_heads: Path, tmp_path: Path) -> None:
     """Its schedule takes weights in tiles: arguments with the model's own shapes would be read past their end."""
     order = BuildOrder(workload=f"{two_heads}:*conv2d*", target=target_of("host"), output=tmp_path / "it.so", shapes={})
 
@@ -247,7 +247,7 @@ def test_targets_are_listed_and_shown() -> None:
 
 @slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_path: Path) -> None:
+def test_an_ended_build_leaves_no_files(number: signal.Signals, tmp_path: Path) -> None:
     """The output's folder is clean; after kill -9, the next command removes the temporary folder."""
     temporary, output = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()

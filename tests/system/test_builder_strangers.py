@@ -46,7 +46,7 @@ def place(address: str) -> str:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another account takes root")
-def test_another_account_of_the_machine_runs_nothing(tmp_path: Path, own_credentials: Path) -> None:
+def test_another_account_of_the_machine_runs_no_code(tmp_path: Path, own_credentials: Path) -> None:
     """The cluster runs with defaults: on the loopback, with certificates that the scheduler made for its account."""
     with running_cluster(tmp_path, hosts=["127.0.0.1"] * 2, arounds=[()] * 2, has_own_certs=True) as cluster:
         addresses = [cluster.scheduler.address, cluster.builders[0].address]
@@ -62,7 +62,7 @@ def test_another_account_of_the_machine_runs_nothing(tmp_path: Path, own_credent
     )
 
 
-def test_another_machine_runs_nothing(tmp_path: Path) -> None:
+def test_another_machine_runs_no_code(tmp_path: Path) -> None:
     """The attack fails with scheduler and builder on the loopback, and with both listening on the network."""
     with joined_networks(2) as (hub, stranger):
         for name, host in (("loopback", "127.0.0.1"), ("network", hub.address)):

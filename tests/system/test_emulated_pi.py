@@ -164,7 +164,7 @@ def test_sums_of_integers_are_exact_on_a_core_with_dot_products(bench: Bench) ->
     assert (built / "digest").read_text() == found.stdout.strip(), found.stderr
 
 
-def test_a_pi_that_is_slowed_down_says_so_with_the_measurement(bench: Bench) -> None:
+def test_a_throttled_pi_is_reported_with_the_measurement(bench: Bench) -> None:
     """Measurements carry the throttle reasons of the firmware."""
     name = "/sys/devices/platform/soc/soc:firmware/get_throttled"
     with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
@@ -201,7 +201,7 @@ def test_code_for_a_newer_core_dies_there_and_the_next_candidate_is_fine(bench: 
     assert fine.error is None
 
 
-def test_a_killed_worker_costs_its_candidate_and_nothing_else(bench: Bench) -> None:
+def test_a_killed_worker_costs_its_candidate_only(bench: Bench) -> None:
     """kill -9 on the board, in the middle of a run."""
     slow, right = bench.artifact("slow"), bench.artifact("pi4")
     with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:

@@ -81,7 +81,7 @@ def test_missing_packages_of_a_board_are_named(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_bundle_for_another_board_says_so(tmp_path: Path) -> None:
+def test_a_bundle_names_the_board_that_it_is_for(tmp_path: Path) -> None:
     """The 64-bit one on a 32-bit system."""
     with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
         board.path(f"{HOME}/agent.tar.xz").write_bytes(bundle_for("rpi4-64").path.read_bytes())

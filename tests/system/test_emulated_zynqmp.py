@@ -88,7 +88,7 @@ async def test_programmed_under_a_lease_it_multiplies_and_counts_cycles(bench: B
         await use_a_board(client, BOARD, bench.tilings, bench.folder)
 
 
-async def test_the_cycles_are_those_of_any_other_machine(bench: Bench) -> None:
+async def test_the_cycles_match_those_of_any_other_machine(bench: Bench) -> None:
     """They are the design's: loads, blocks of 8 x 8 sums, K steps each, of every tile of the product."""
     async with bench.connect() as client, client.acquire(BOARD) as device:
         await program(device, "gemm_i8", bench.folder)
@@ -144,7 +144,7 @@ async def test_a_killed_agent_restores_the_bitstream_label(bench: Bench) -> None
     np.testing.assert_array_equal(PRODUCT, found.product)
 
 
-async def test_a_bitstream_for_another_chip_changes_nothing(bench: Bench) -> None:
+async def test_a_bitstream_for_another_chip_has_no_effect(bench: Bench) -> None:
     """It is refused for its IDCODE, and the fabric computes on."""
     async with bench.connect() as client, client.acquire(BOARD) as device:
         await program(device, "gemm_i8", bench.folder)

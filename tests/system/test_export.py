@@ -183,7 +183,7 @@ def run_bare(model_path: Path, *, python_path: str, isolated: bool) -> tuple[lis
     return json.loads(first), json.loads(second.replace("'", '"')), json.loads(third.replace("'", '"'))
 
 
-def test_loading_a_model_imports_next_to_nothing(exported: Exported, model: LoadedModel) -> None:
+def test_loading_a_model_imports_few_modules(exported: Exported, model: LoadedModel) -> None:
     """The runtime needs neither TVM's Python package nor its compiler, no gRPC and no SQL."""
     answer, modules, libraries = run_bare(exported.path, python_path="", isolated=False)
 

@@ -124,7 +124,7 @@ def two_machines(tracker: Server, tmp_path: Path) -> tuple[Account, Account, Acc
     return first, second, operator
 
 
-def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: Path) -> None:
+def test_a_refused_agent_gives_the_reason_and_ends(tracker: Server, tmp_path: Path) -> None:
     """The second machine of one host name: exit code 2, the owner of the name, and both remedies."""
     first, second, operator = two_machines(tracker, tmp_path)
 

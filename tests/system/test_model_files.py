@@ -84,7 +84,7 @@ def test_an_exported_model_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["build", "export"])
-def test_a_place_where_nothing_can_be_written(command: str, two_products: Path, read_only: Path) -> None:
+def test_an_unwritable_folder(command: str, two_products: Path, read_only: Path) -> None:
     """The error comes before the model is compiled, not after."""
     said = refused(command, str(two_products), "-o", str(read_only / "it"))
 

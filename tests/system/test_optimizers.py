@@ -146,7 +146,7 @@ def test_a_job_is_cancelled_resumed_and_reverted(
     assert job(path, name).trials_done >= len(digests(kept)) > 0
 
 
-def test_an_optimizer_keeps_nothing_that_it_built_for_a_job_that_has_ended(
+def test_an_optimizer_removes_the_artifacts_of_an_ended_job(
     two_products: Path,
     path: Path,
     tmp_path_factory: pytest.TempPathFactory,

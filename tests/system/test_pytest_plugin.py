@@ -64,7 +64,7 @@ def test_the_example_passes_on_a_device(fleet: Fleet) -> None:
     assert "2 passed" in ended.stdout
 
 
-def test_each_test_runs_on_each_kind_and_the_report_says_where(
+def test_each_test_runs_on_each_kind_and_the_report_names_the_kind(
     fleet: Fleet, tests_of_leases: Path, tmp_path: Path
 ) -> None:
     """Two selectors, two runs of a test, each with a lease of its own; a test without a device runs once."""

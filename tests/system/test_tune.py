@@ -121,9 +121,7 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
         assert known == {record.workload for record in before}, "static schedules come before all trials"
 
 
-def test_a_device_that_is_not_there_is_said_before_the_import(
-    model: Path, lasting_fleet: Fleet, tmp_path: Path
-) -> None:
+def test_a_missing_device_is_reported_before_the_import(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
     """The import of a large model takes minutes; a typo is reported before it."""
     words = tune_words(model, tmp_path / "library.sqlite", "--tracker", lasting_fleet.address, "--on", "kind=nothing")
 

@@ -71,7 +71,7 @@ def test_time_goes_on_without_the_tracker() -> None:
         gate.check(token(1))
 
 
-def test_nothing_is_admitted_before_the_tracker_was_met() -> None:
+def test_no_client_is_admitted_before_the_tracker_was_met() -> None:
     """Tokens are refused without the tracker's key or clock."""
     gate = Admission([DEVICE], TrackerClock(LocalClock()))
     with pytest.raises(TrackerUnavailable):

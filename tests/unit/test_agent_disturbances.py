@@ -12,12 +12,12 @@ from fleet.domain.devices import Telemetry
 from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 
-def test_nothing_known_is_nothing_said() -> None:
+def test_unknown_facts_are_not_printed() -> None:
     """A machine that tells nothing about itself is not suspected."""
     assert find_disturbances(Telemetry(), Telemetry()) == []
 
 
-def test_throttling_is_said_with_its_reasons() -> None:
+def test_throttling_is_shown_with_its_reasons() -> None:
     """Throttling counts whether it began before or during the run."""
     before, after = Telemetry(throttle_reasons=("thermal",)), Telemetry(throttle_reasons=("thermal", "power-brake"))
 
@@ -42,14 +42,14 @@ def test_a_gpu_at_its_power_limit_is_not_disturbed(reason: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 foreign process"), (2, "2 foreign processes")])
-def test_processes_of_others_are_said(count: int, text: str) -> None:
+def test_processes_of_others_are_reported(count: int, text: str) -> None:
     """Processes that came during the run count, too."""
     found = find_disturbances(Telemetry(foreign_processes=0), Telemetry(foreign_processes=count))
 
     assert found == [Disturbance(DisturbanceKind.FOREIGN_PROCESSES, text)]
 
 
-def test_another_governor_is_said() -> None:
+def test_another_governor_is_reported() -> None:
     """A changed governor is a disturbance."""
     found = find_disturbances(Telemetry(governor="performance"), Telemetry(governor="powersave"))
 
@@ -57,7 +57,7 @@ def test_another_governor_is_said() -> None:
 
 
 @pytest.mark.parametrize("governor", ["performance", "userspace", ""])
-def test_a_fixed_clock_that_falls_is_said(governor: str) -> None:
+def test_a_fixed_clock_that_falls_is_reported(governor: str) -> None:
     """A fixed clock falls only if the processor is forced to slow down."""
     before, after = Telemetry(governor=governor, freq_hz=3e9), Telemetry(governor=governor, freq_hz=2.6e9)
 
@@ -78,7 +78,7 @@ def test_a_clock_that_moves_by_design_is_not() -> None:
     assert find_disturbances(Telemetry(freq_hz=3e9), Telemetry()) == []
 
 
-def test_waiting_for_a_processor_is_said_by_share() -> None:
+def test_waiting_for_a_processor_is_reported_as_a_share() -> None:
     """The most hindered thread counts: a parallel loop is as slow as its slowest part."""
     found = find_contention({1: 5.0, 2: 0.0}, {1: 5.0, 2: 0.031, 3: 0.002}, 0.1)
 
@@ -97,6 +97,6 @@ def test_every_thread_of_a_process_is_read() -> None:
     assert os.getpid() in waited_sec_by_thread(os.getpid())
 
 
-def test_a_process_that_is_gone_waits_for_nothing() -> None:
+def test_an_ended_process_waits_for_no_turn() -> None:
     """A worker may die under a candidate."""
     assert waited_sec_by_thread(2**22 + 1) == {}

@@ -169,7 +169,7 @@ def test_a_look_is_bounded_whatever_the_bound(bound_sec: float) -> None:
     st.floats(0, 2),
     st.lists(st.floats(1e-6, 2), min_size=30, max_size=30),
 )
-def test_nothing_that_came_near_is_stopped_in_the_look(
+def test_no_near_candidate_is_stopped_in_the_quick_look(
     look_runs: int, max_repeat: int, hopeless: float, behind: float, secs: list[float]
 ) -> None:
     """A stopped candidate was slower than its bound in every run; any other has all its repeats."""

@@ -10,7 +10,7 @@ from device_agents.machine import frames
 
 
 @given(st.binary(max_size=1000))
-def test_frames_say_their_length(content: bytes) -> None:
+def test_frames_start_with_their_length(content: bytes) -> None:
     """A frame is a header with the length, and the content."""
     frame = frames.format_frame(content)
 

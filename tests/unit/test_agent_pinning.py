@@ -23,7 +23,7 @@ def phone(root: Path, file: str = "cpu_capacity") -> Path:
 
 
 @pytest.mark.parametrize("setting", [None, "all"])
-def test_all_keeps_nothing_anywhere(setting: str | None) -> None:
+def test_the_option_all_removes_every_artifact(setting: str | None) -> None:
     """The default pins nothing."""
     assert choose_cpus(setting, range(4), where="here") == ()
 

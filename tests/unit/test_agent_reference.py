@@ -27,7 +27,7 @@ def taken(*runs: tuple[float, ...], limit: float = 1.15) -> ReferenceTimes:
 
 
 @pytest.mark.parametrize("secs", [(math.nan,), (math.inf, -math.inf), (0.0,), (-1.0, 1.0), (1e308, 1e308)])
-def test_times_that_no_clock_says_are_none(secs: tuple[float, ...]) -> None:
+def test_impossible_times_become_none(secs: tuple[float, ...]) -> None:
     """Impossible times from a candidate that answers in its worker's place neither break the agent nor change the usual
     time.
     """
@@ -110,7 +110,7 @@ def test_a_holder_that_slowed_the_device_down_for_long_leaves_no_mark() -> None:
     assert reference.has_drifted
 
 
-def test_one_fast_run_changes_nothing() -> None:
+def test_one_fast_run_has_no_effect() -> None:
     """One fast run may come from a short boost of the clock."""
     assert taken(*[CALM] * 8, (0.8, 0.8, 0.8), CALM).usual_sec == pytest.approx(1.0)
 
@@ -138,7 +138,7 @@ def test_when_it_is_due() -> None:
     assert not reference.is_due(PID, 0.2)
 
 
-def test_an_old_time_says_nothing_about_now() -> None:
+def test_an_old_time_is_no_evidence_for_the_present() -> None:
     """A device that was idle for a minute shows a gap, not a line."""
     reference = taken(CALM)
 

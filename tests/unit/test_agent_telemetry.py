@@ -38,7 +38,7 @@ def test_unnamed_sensors_count_if_no_sensor_has_a_name(tmp_path: Path) -> None:
     assert HostTelemetry(tmp_path / "nothing").read().temp_c is None
 
 
-def test_clock_and_governor_are_those_of_the_devices_own_processors(tmp_path: Path) -> None:
+def test_clock_and_governor_match_those_of_the_devices_own_processors(tmp_path: Path) -> None:
     """The little cores of a phone clock differently, and are not where the kernels run."""
     for cpu, (khz, governor) in enumerate([(600_000, "schedutil"), (600_000, "schedutil"), (2_400_000, "performance")]):
         folder = f"sys/devices/system/cpu/cpu{cpu}/cpufreq"

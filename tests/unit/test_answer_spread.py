@@ -93,7 +93,7 @@ def test_planted_errors_are_found(write: object, tmp_path: Path) -> None:
         assert not agree([wrong], [right], tolerances).is_right
 
 
-def test_whatever_float64_says_one_percent_is_too_much() -> None:
+def test_one_percent_is_too_much_whatever_float64_allows() -> None:
     """A wrong evaluation in float64 does not raise the tolerance above 1 %."""
     right = np.array([1600, -1200], np.float32)
     wrong = right * np.float32([1.01, 1])

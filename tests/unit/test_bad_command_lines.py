@@ -261,7 +261,7 @@ _GRPC_NOISE = "PollerCompletionQueue._handle_events"
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # 181 commands
-def test_a_bad_command_line_gets_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_bad_command_line_gets_one_line_and_cleans_up(tmp_path: Path) -> None:
     """Exit code, one line on stderr with the problem, the value and a remedy, empty stdout, no file."""
     for words, code, said in BAD:
         done = CliRunner().invoke(app, words)

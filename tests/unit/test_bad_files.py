@@ -268,7 +268,7 @@ def test_a_data_directory_that_is_a_file_is_named(monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_a_folder_that_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     """Somebody else removed the folder that the command was started in."""
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -178,7 +178,7 @@ def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None
     assert len(list(Path(cache.folder).glob("*/*"))) == 2
 
 
-def test_everything_that_decides_a_library_is_in_its_name() -> None:
+def test_the_cache_key_of_a_library_has_all_its_inputs() -> None:
     """A library has one name for any order of a target's options, and none if the compiler's version is unknown."""
     options = {"function": "main", "checks_arguments": True, "tvm": "0.27"}
     names = [

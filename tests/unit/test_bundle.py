@@ -172,7 +172,7 @@ def test_every_board_that_is_listed_has_a_userland() -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is left at the archive's destination."""
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(bundle, "fetch", lambda *_: [])

@@ -21,7 +21,7 @@ def wait_for(text: str, capsys: pytest.CaptureFixture[str], seen: list[str]) -> 
         time.sleep(0.01)
 
 
-def test_a_quick_command_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_command_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     """A progress line for a short command is noise."""
     with working("reading"):
         pass

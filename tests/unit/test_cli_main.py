@@ -115,7 +115,7 @@ def test_words_in_brackets_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_streams_that_are_closed_cost_nothing(closed: str) -> None:
+def test_closed_streams_take_no_resources(closed: str) -> None:
     """Programs started in the background may have such streams."""
     script = f'exec "$0" -m fleet targets show rpi4-64 {closed}'
 
@@ -144,7 +144,7 @@ def test_the_package_is_the_command() -> None:
     ],
 )
 @pytest.mark.slow
-def test_nothing_heavy_is_imported_to_look_at_the_fleet(code: str) -> None:
+def test_fleet_status_imports_no_heavy_packages(code: str) -> None:
     """Client, dashboard and command line start without TVM, numpy, SQLAlchemy, and a tracker's own packages."""
     program = f"import sys\n{code}\nimport json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

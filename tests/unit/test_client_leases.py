@@ -75,7 +75,7 @@ async def test_a_grant_for_a_cancelled_request_is_released() -> None:
     assert table.table.held == {}
 
 
-async def test_a_repeated_grant_changes_nothing() -> None:
+async def test_a_repeated_grant_has_no_effect() -> None:
     """The answer to a repeated request may come twice."""
     table = Recorder()
     waiting = table.ask()
@@ -141,7 +141,7 @@ async def test_a_refusal_is_its_own_error() -> None:
 
 
 @pytest.mark.parametrize(("ends_at_sec", "why"), [(50, "maximum length"), (90, "no renewal")])
-async def test_an_expired_lease_says_why(ends_at_sec: int, why: str) -> None:
+async def test_an_expired_lease_gives_the_reason(ends_at_sec: int, why: str) -> None:
     """At the maximum length the renewals were in time, so the advice is another one."""
     table = Recorder()
     waiting = table.ask()

@@ -96,7 +96,7 @@ def test_the_same_samples_make_the_same_snapshot() -> None:
     np.testing.assert_array_equal(first.predict(query).log_sec, again.predict(query).log_sec)
 
 
-def test_own_records_say_more_than_those_of_others(snapshot: Snapshot) -> None:
+def test_own_records_weigh_more_than_those_of_others(snapshot: Snapshot) -> None:
     """A workload that behaves the other way around is ranked by its own records in the end."""
     contrary = made_up(103, rule=-1)
 

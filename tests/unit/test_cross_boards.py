@@ -45,7 +45,7 @@ def test_llvm_knows_every_core(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_every_board_says_where_its_numbers_come_from(name: str) -> None:
+def test_every_board_names_the_source_of_its_figures(name: str) -> None:
     """Its description has sources, a title, a way to recognise it, and the facts that its kind needs."""
     board = BOARDS[name]
     assert board.sources

@@ -105,7 +105,7 @@ def test_unwritable_folder_is_a_build_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
-def test_a_full_disk_is_said_before_the_compiler_dies_of_it(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_the_compiler_fails(tmp_path: Path) -> None:
     """The process survives, and no partial file is left."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("mounting is not allowed here")

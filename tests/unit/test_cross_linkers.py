@@ -183,7 +183,7 @@ def script(path: Path, text: str) -> Linker:
     return Linker(name=path.name, command=(str(path),))
 
 
-def test_a_linker_that_makes_nothing_is_named(tmp_path: Path) -> None:
+def test_a_linker_without_output_is_named(tmp_path: Path) -> None:
     """Before, the next step failed: artifacts cannot be written, no such file or directory."""
     with pytest.raises(BuildError, match=r"the linker nothing ended without an error and made no library; .*--linker"):
         link(script(tmp_path / "nothing", "exit 0"), [], tmp_path / "a.so")

@@ -155,7 +155,7 @@ def test_a_program_without_half_precision_does_not_convert_it() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_candidate_computes_the_same_where_the_processor_converts_nothing(dtype: str, tmp_path: Path) -> None:
+def test_a_candidate_computes_the_same_where_the_processor_lacks_conversions(dtype: str, tmp_path: Path) -> None:
     """The first of these processors has no instruction for half precision: there the functions are called."""
     import tvm
 
@@ -174,7 +174,7 @@ def test_a_candidate_computes_the_same_where_the_processor_converts_nothing(dtyp
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("reduce", "infinity"), [("max", -np.inf), ("min", np.inf)])
-def test_the_largest_of_nothing_but_minus_infinity_is_that(reduce: str, infinity: float, dtype: str) -> None:
+def test_the_maximum_of_minus_infinities_is_minus_infinity(reduce: str, infinity: float, dtype: str) -> None:
     """Code that detects masked rows compares with it. The last finite number, TVM's initial value, stays itself."""
     import tvm
     from tvm import te, topi

@@ -26,7 +26,7 @@ def samples(count: int = 360, **readings: float) -> list[Telemetry]:
     return [Telemetry(read_at_sec=NOW - 10 * (count - 1 - index), **readings) for index in range(count)]  # type: ignore[arg-type]
 
 
-def test_nothing_known_is_said() -> None:
+def test_nothing_known_is_reported() -> None:
     """A text replaces empty axes."""
     assert "no readings yet" in picture([])
     assert "nothing to plot" in picture(samples(load_1min=1.0))

@@ -141,7 +141,7 @@ def test_narrow_footers_keep_the_help_key(width: int) -> None:
     assert ("20 waiting" in head) is (width >= 40)
 
 
-def test_keys_are_those_of_the_moment() -> None:
+def test_keys_are_read_at_each_call() -> None:
     """A job is stopped, not revoked; no key is offered that does nothing."""
     job = keys_line(hints(action_for(JobStatus(name="jobs/1")), is_open=True), width=200).plain
     nothing = keys_line(hints(None, is_open=False), width=200).plain
@@ -154,7 +154,7 @@ def test_keys_are_those_of_the_moment() -> None:
     assert {"/", "x", "z", "q"} < {key for key, _ in ALL_KEYS}
 
 
-def test_an_absent_tracker_is_said_with_the_time() -> None:
+def test_an_absent_tracker_is_reported_with_the_time() -> None:
     """The line has the time of the loss and the time since then."""
     line = away_line("lab:9290", "14:03:12", 75.0).plain
     assert line == "tracker lab:9290 away since 14:03:12 (1 min), trying again"

@@ -138,7 +138,7 @@ def test_the_header_counts_and_shows_the_order() -> None:
     assert "device ↑ 12" in device_sheet(fleet, Choice(sort_by="device")).header.plain
 
 
-def test_an_empty_pane_says_why() -> None:
+def test_an_empty_pane_gives_the_reason() -> None:
     """An empty pane and a filter without a match have different notes."""
     assert "attach one with: fleet agent serve --tracker lab:9290" in device_sheet((), Choice()).note
     none = device_sheet(boards(3), Choice(selector=parse_selector("cuda")))

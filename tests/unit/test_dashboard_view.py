@@ -88,7 +88,7 @@ def test_a_busy_fleet_looks_as_agreed(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+def test_every_line_fits_the_terminal(width: int) -> None:
     """No line wraps, and the essential fields are not cut."""
     text = text_of(busy_fleet(), width)
     assert max(map(len, text.splitlines())) <= width
@@ -96,7 +96,7 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
         assert needed in text
 
 
-def test_an_empty_fleet_says_how_to_fill_it() -> None:
+def test_an_empty_fleet_shows_how_to_add_devices() -> None:
     """Without devices the way to attach one is shown."""
     text = text_of(Snapshot(), 100)
     assert "no devices yet; attach one with: fleet agent serve --tracker 127.0.0.1:9290" in text

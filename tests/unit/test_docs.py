@@ -145,7 +145,7 @@ def test_examples_of_agent_yaml_have_keys_that_the_code_knows(text: str) -> None
         assert entry.keys() - {"driver"} <= keys[entry["driver"]]
 
 
-def test_the_exit_codes_are_those_of_the_command_line() -> None:
+def test_the_exit_codes_match_those_of_the_command_line() -> None:
     """A script that branches on a code finds it in the table."""
     said = re.findall(r"^\| ([\d, ]+) \|", (_ROOT / "docs/reference/exit-codes.md").read_text(), flags=re.MULTILINE)
     trees = [ast.parse(path.read_text()) for path in _ROOT.glob("fleet/**/*.py")]

@@ -69,7 +69,7 @@ fleet.connect, fleet.Device, fleet.Evaluator
 
 
 @pytest.mark.slow
-def test_a_command_that_lacks_a_package_says_which_extra_has_it(tmp_path: Path) -> None:
+def test_a_command_that_lacks_a_package_names_the_extra(tmp_path: Path) -> None:
     """A missing package costs one line with the command to type, and no traceback; commands that need no extra work."""
     (tmp_path / "model.onnx").write_bytes(b"")
     done = subprocess.run(

@@ -217,7 +217,7 @@ _NINE = ", ".join(["*{0}"] * 9)
     ],
 )
 @pytest.mark.timeout(20)
-def test_a_hostile_description_costs_nothing(text: str, message: str) -> None:
+def test_a_hostile_description_takes_no_memory_or_time(text: str, message: str) -> None:
     """A lease's holder sends it and the agent reads it: its size and depth are bounded."""
     with pytest.raises(InvalidRequest, match=message) as refused:
         check_registers(text, ())

@@ -137,7 +137,7 @@ def test_cycles_add_up_over_calls(program: FabricProgram) -> None:
     assert program.cycles == 21
 
 
-def test_nothing_is_opened_before_the_first_call(scaler: Scaler) -> None:
+def test_no_connection_is_opened_before_the_first_call(scaler: Scaler) -> None:
     """A worker on a board without an accessible window still runs code that does not need the fabric."""
     here = Here(scaler)
     program = FabricProgram(parse_description(DESCRIPTION), here)

@@ -16,7 +16,7 @@ def found(remedies: Remedies, most_moves: int = 9) -> Found:
 
 
 @pytest.mark.slow
-def test_nothing_goes_wrong_whatever_is_lost() -> None:
+def test_invariants_hold_whichever_messages_are_lost() -> None:
     """Kills, a wiped or restored journal, a clock set back, a lost ledger and stolen tokens, in any order of eleven
     moves: only the holder gets in, and does; epochs grow unless both the journal and the agent's ledger are lost."""
     result = found(Remedies(), most_moves=11)

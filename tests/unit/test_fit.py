@@ -86,7 +86,7 @@ def test_every_board_fits_itself(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("board_name", ["rpi4-64", "rpi5-64", "jetson-xavier", "jetson-orin", "x86-64-v3", "x86-64-v4"])
-def test_features_of_cores_are_those_of_llvm(board_name: str) -> None:
+def test_features_of_cores_match_those_of_llvm(board_name: str) -> None:
     """The table's features of a core are LLVM's."""
     import tvm_ffi
 

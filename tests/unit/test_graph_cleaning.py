@@ -82,7 +82,7 @@ def test_a_norm_that_follows_no_weights_is_a_multiplication_and_an_addition() ->
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_and_reshapes_that_change_nothing_go() -> None:
+def test_dropout_and_reshapes_without_effect_are_removed() -> None:
     """Operators that compute nothing are removed entirely."""
 
     def body(x: Expr, emit: Emit) -> Expr:

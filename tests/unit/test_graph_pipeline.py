@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
-def test_a_network_is_left_with_one_transpose_and_nothing_unfused(name: str) -> None:
+def test_a_network_keeps_one_transpose_and_no_unfused_operator(name: str) -> None:
     """The image is converted, once. Each bias, activation and residual is in the program of its convolution."""
     mod = lower(import_model(load_model(bundled_model(name))), TARGET)
 

@@ -102,7 +102,7 @@ def run(mod: IRModule, target: Target) -> list[Array]:
 
 
 @pytest.mark.parametrize(("target", "dtype"), [(HOST, "int8"), (AVX2, "uint8")], ids=["host, int8", "avx2, uint8"])
-def test_codes_are_those_of_onnx_runtime(target: Target, dtype: str, tmp_path: Path) -> None:
+def test_codes_match_those_of_onnx_runtime(target: Target, dtype: str, tmp_path: Path) -> None:
     """Codes differ by at most one step, and seldom: additions and means are made in float, in another order."""
     model = loaded(residual(dtype), tmp_path)
     expected_real, expected_codes = theirs(model, [IMAGE])
@@ -117,7 +117,7 @@ def test_codes_are_those_of_onnx_runtime(target: Target, dtype: str, tmp_path: P
     np.testing.assert_allclose(real, expected_real, atol=0.31)
 
 
-def test_a_process_that_has_built_nothing_explains_them(tmp_path: Path) -> None:
+def test_a_process_without_builds_explains_them(tmp_path: Path) -> None:
     """A process that has made no schedule has not registered the processor's instructions yet."""
     (tmp_path / "model.onnx").write_bytes(residual("int8").SerializeToString())
 
@@ -125,7 +125,7 @@ def test_a_process_that_has_built_nothing_explains_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [AVX2, ARM], ids=["avx2", "arm"])
-def test_nothing_wider_than_a_byte_goes_through_memory(target: Target, tmp_path: Path) -> None:
+def test_only_bytes_go_through_memory(target: Target, tmp_path: Path) -> None:
     """Tensors are bytes until the mean, which is computed in float; on ARM, too, where codes are signed."""
     lowered = lower(import_model(loaded(residual("int8"), tmp_path)), target)
 

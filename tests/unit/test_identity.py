@@ -125,7 +125,7 @@ def test_credentials_are_private_to_their_owner(authority: Credentials, tmp_path
         store.find("10.0.0.5:9290")
 
 
-def test_a_file_that_holds_something_else_is_said_so(tmp_path: Path) -> None:
+def test_a_file_with_other_content_is_reported(tmp_path: Path) -> None:
     """A torn or foreign file names itself and the remedy."""
     secret = PlainSecret(secret=b"x" * 32)
 
@@ -156,7 +156,7 @@ def test_credentials_of_trackers_that_are_gone_for_good_go_too(authority: Creden
     assert ["10.0.0.5:9290.pem", "127.0.0.1:2.pem"] == sorted(path.name for path in store.folder.iterdir())
 
 
-def test_every_rpc_is_in_the_table_and_nothing_else() -> None:
+def test_the_table_has_exactly_the_rpcs() -> None:
     """A new rpc needs an entry with its permissions: the descriptors of all services are walked."""
     there = set()
     for path in sorted((ROOT / "fleet/v1").glob("*_service_pb2.py")):

@@ -120,7 +120,7 @@ def is_right(op_type: str, folder: Path) -> bool:
     )
 
 
-def test_table_is_long_enough_and_says_each_operator_once() -> None:
+def test_the_table_names_each_operator_once() -> None:
     """The table has at least forty imported operators, is sorted, and lists none twice."""
     assert len(IMPORTED) >= 40
     assert [sorted(found) for found in (IMPORTED, IN_PART, NOT_IMPORTED)] == [IMPORTED, IN_PART, NOT_IMPORTED]

@@ -25,7 +25,7 @@ X86 = "x86_64-linux-gnu"
         ({"kind": "cuda", "arch": "sm_86"}, "cuda sm_86"),
     ],
 )
-def test_a_target_says_which_instructions_its_code_may_use(target: dict[str, object], name: str) -> None:
+def test_a_target_lists_the_instructions_of_its_code(target: dict[str, object], name: str) -> None:
     """An instruction set is the widest vectors and dot products; cores and other details do not count."""
     assert parse_target(json.dumps({"kind": "llvm", **target})).instruction_set == name
 

@@ -86,7 +86,7 @@ def test_a_worker_reads_libraries_and_its_files_but_no_home(tmp_path: Path) -> N
     assert any(Path(sys.base_prefix).is_relative_to(path) for path in paths)
 
 
-def test_nothing_is_shown_twice() -> None:
+def test_no_line_is_shown_twice() -> None:
     """A path below another one is there with it."""
     assert outermost(["/usr/lib", "/usr", "/usr-local", "/opt/a/../b"]) == ["/opt/b", "/usr", "/usr-local"]
 

@@ -79,7 +79,7 @@ def test_a_path_that_refuses_is_an_object(tmp_path: Path) -> None:
     assert _failed("report", "--json", "--library", str(path))["exit_code"] == 2
 
 
-def test_a_commands_own_json_option_asks_for_nothing() -> None:
+def test_a_commands_own_json_option_is_not_the_global_one() -> None:
     """Words after -- belong to another command, and --format after a command is the command's own."""
     at = ("--tracker", "127.0.0.1:1")
     for words in (

@@ -38,7 +38,7 @@ def test_a_text_with_line_breaks_stays_one_line(written: Lines) -> None:
 
 
 @pytest.mark.parametrize("written", [False], indirect=True)
-def test_nothing_is_written_over_a_screen_that_others_draw(written: Lines) -> None:
+def test_no_text_is_written_over_a_live_screen(written: Lines) -> None:
     """Held-back lines are written at the end, and only the newest of them."""
     with logs.held_back():
         for at in range(150):

@@ -34,7 +34,7 @@ def scan(x: Expr, emit: Emit) -> Expr:
 
 
 @pytest.mark.slow
-def test_an_operator_that_nothing_schedules_is_named() -> None:
+def test_an_unscheduled_operator_is_named() -> None:
     """A scan is left to TVM and reported; without static schedules, or for a GPU, nothing is reported."""
     mod = lower(function_of([(1, 64)], scan), AVX2)
 

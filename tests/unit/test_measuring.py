@@ -29,6 +29,6 @@ def test_an_unknown_kind_counts_as_a_disturbance() -> None:
     assert found_in({"kind": 7}) == (Disturbance(DisturbanceKind.OTHER, ""),)
 
 
-def test_without_provenance_nothing_is_known() -> None:
+def test_without_provenance_facts_are_unknown() -> None:
     """A measurement without provenance has no disturbances."""
     assert Measurement(candidate_id="a").disturbances == ()

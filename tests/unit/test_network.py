@@ -17,7 +17,7 @@ def test_the_loopback_is_this_machines_alone(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "pi4.local", "localhost.example.com"])
-def test_everything_else_is_reached_by_others(host: str) -> None:
+def test_every_other_command_is_reached_by_others(host: str) -> None:
     """Names that need a look-up count, too; the message names the option to allow it. Without TLS there is no such
     option.
     """

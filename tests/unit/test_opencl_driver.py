@@ -69,7 +69,7 @@ def made(**settings: str) -> list[OpenClDriver]:
     return OpenClDriver.from_config(settings, where="devices[0]", host_name="here")
 
 
-def test_without_a_driver_but_pocl_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_but_pocl_no_device_is_queried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty machine and one with PoCL alone are not searched, and no CPU is served by default."""
     monkeypatch.setattr(opencl, "find_opencl_devices", lambda: pytest.fail("asked"))
 

@@ -68,12 +68,12 @@ def named_after(*blocks: str) -> str:
         ),
     ],
 )
-def test_a_name_says_operator_and_shapes(name: str, shapes: list[tuple[int, ...]], expected: str) -> None:
+def test_a_name_consists_of_operator_and_shapes(name: str, shapes: list[tuple[int, ...]], expected: str) -> None:
     """Kernel, stride, groups, channels and sizes are read off the arguments."""
     assert describe_workload(name, specs(*shapes)) == expected
 
 
-def test_another_type_than_float_is_said() -> None:
+def test_another_type_than_float_is_reported() -> None:
     """Two operators that differ in their type only have two names."""
     shapes = [(64, 64), (64, 64), (64, 64)]
     assert describe_workload("matmul", specs(*shapes, dtype="int8")) == "matmul 64x64x64 int8"

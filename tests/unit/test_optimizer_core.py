@@ -76,7 +76,7 @@ def test_a_failed_build_is_a_failed_trial() -> None:
     assert [record.run_sec for record in item.records] == [math.inf, 1.0]
 
 
-def test_a_batch_of_which_nothing_is_built_has_gained_nothing() -> None:
+def test_a_batch_without_a_built_candidate_gains_zero() -> None:
     """Its expected gain is not compared with the next batch's result: that shifted the forecasts of all later
     batches.
     """
@@ -112,7 +112,7 @@ def test_no_more_trials_are_planned_than_there_are() -> None:
     assert job.feed(ev.RoundWanted()) == []
 
 
-def test_a_search_that_finds_nothing_closes_its_workload() -> None:
+def test_a_search_without_a_result_closes_its_workload() -> None:
     """A failing search closes its workload, too, with a notice for the user; the others go on."""
     job = Script(known("a"), known("b"))
 
@@ -184,9 +184,7 @@ def test_the_cost_model_learns_when_there_is_something_new() -> None:
 
 
 @pytest.mark.parametrize(("has_prior", "snapshot", "trains"), [(True, "", 0), (False, "", 1), (False, "sha256:0", 0)])
-def test_trees_of_its_own_are_trained_where_a_search_has_nothing_better(
-    has_prior: bool, snapshot: str, trains: int
-) -> None:
+def test_own_trees_are_trained_without_a_better_model(has_prior: bool, snapshot: str, trains: int) -> None:
     """A model of such targets, together with the records themselves, replaces the trees."""
     job = Script(has_prior=has_prior)
     job.core.use_snapshot(snapshot)

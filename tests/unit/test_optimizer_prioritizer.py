@@ -283,7 +283,7 @@ def test_priority_multiplies_the_worth() -> None:
     assert pytest.approx(4 * plain) == urgent
 
 
-def test_promises_that_came_to_nothing_count_less() -> None:
+def test_unfulfilled_predictions_count_less() -> None:
     """A workload's own outcomes count most; without any, those of its job's other workloads count."""
     vain, kept = BatchOutcome(expected=0.2, gained=0.0), BatchOutcome(expected=0.2, gained=0.2)
 
@@ -304,7 +304,7 @@ def test_a_model_that_promises_more_is_believed() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
-def test_predictions_that_are_no_numbers_say_nothing(nonsense: float) -> None:
+def test_predictions_that_are_no_numbers_are_ignored(nonsense: float) -> None:
     """The records count alone: a gain of NaN had marked the workload as exhausted."""
     broken = np.zeros((8, 8))
     broken[3, 5] = nonsense
@@ -356,7 +356,7 @@ def test_records_predict_the_gain_of_more_samples() -> None:
         ({"job": JobTerms(deadline_sec=5.0)}, Done.DEADLINE),
     ],
 )
-def test_a_finished_workload_says_why(facts: dict[str, object], done: Done) -> None:
+def test_a_finished_workload_gives_the_reason(facts: dict[str, object], done: Done) -> None:
     """The reason is available as data and as a sentence."""
     plan = decide(state("w", *SPREAD_OUT, **facts), now_sec=5.0)
 
@@ -365,7 +365,7 @@ def test_a_finished_workload_says_why(facts: dict[str, object], done: Done) -> N
     assert finish_text(plan.finished["w"])
 
 
-def test_a_workload_is_finished_when_nothing_is_left_to_gain() -> None:
+def test_a_workload_without_further_gain_is_finished() -> None:
     """A workload is finished after many equal candidates, but never after few, and never while times still fall."""
     alike = [1.0 + 1e-6 * number for number in range(80)]
 
@@ -401,7 +401,7 @@ def test_searching_and_building_take_time_from_a_deadline_where_cores_are_shared
     assert shared < 4 == elsewhere
 
 
-def test_nothing_beyond_the_target_is_a_gain() -> None:
+def test_a_time_beyond_the_target_gains_no_more() -> None:
     """A job close to its target gains no more than the rest; either of its two workloads may bring it."""
     nearly, open_end = JobTerms(name="nearly", target_sec=1.999), JobTerms(name="open")
 
@@ -436,7 +436,7 @@ def test_a_job_with_a_workload_of_unknown_time_is_not_at_its_target() -> None:
     assert finish_text(finished["known"]) == "the job's target of 5000 ms is reached"
 
 
-def test_the_turn_of_the_least_served_is_said() -> None:
+def test_the_turn_of_the_least_served_is_explained() -> None:
     """The least served workload gets one batch of four, and the reason names exploration."""
     workloads = [state("a", *SPREAD_OUT, batches=2), state("b", *[1.0] * 16, batches=1)]
 

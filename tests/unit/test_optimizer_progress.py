@@ -104,7 +104,7 @@ def test_totals_are_weighted() -> None:
     assert (6.0, 2.0) == (job.total_sec(tuned=False), job.total_sec(tuned=True))
 
 
-def test_the_report_says_unknown_instead_of_infinite() -> None:
+def test_the_report_prints_unknown_instead_of_infinite() -> None:
     """JSON has no infinity, and people have no use for it."""
     known = report_workload(progress(untuned_sec=4e-3, right={"[]": 1e-3}))
     unknown = report_workload(progress())
@@ -163,7 +163,7 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
     assert golden.read_text().splitlines() == lines
 
 
-def test_a_report_says_which_programs_are_the_same_and_which_were_stopped() -> None:
+def test_a_report_lists_identical_and_stopped_programs() -> None:
     """A program is not compared with itself; a stopped untuned model has a bound instead of a time."""
     model = ModelReport(untuned_above_ms=100.0, static_ms=10.0, tuned_ms=10.0, is_static=True, max_abs_error=0.0)
 
@@ -175,7 +175,7 @@ def test_a_report_says_which_programs_are_the_same_and_which_were_stopped() -> N
     assert rows["tuned"] == ["10 ms", "more than 10x"]
 
 
-def test_a_report_says_why_answers_were_not_checked() -> None:
+def test_a_report_gives_the_reason_for_unchecked_answers() -> None:
     """Without an engine, stopping the untuned model leaves no reference for the answers."""
     model = ModelReport(tuned_ms=10.0, unchecked="no engine is installed", untuned_problem="held 900 MiB")
 
@@ -216,7 +216,7 @@ def test_a_report_has_the_effect_of_running_in_the_model() -> None:
     assert "in_place" in report.to_json()["model"]  # type: ignore[operator]
 
 
-def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
+def test_a_report_gives_the_reason_for_static_schedules() -> None:
     """The static schedules are faster as a whole than those that are fastest alone; no slower model is kept."""
     model = ModelReport(static_ms=1.0, tuned_ms=1.0, alone_ms=1.5, max_abs_error=0.0, keeps_static=True)
     report = report_of(model)

@@ -111,7 +111,7 @@ def test_tiles_of_another_loop_become_the_nearest_divisors(extent: int, tiles: l
 
 
 @given(st.integers(1, 5000), st.lists(st.integers(-1, 5000), min_size=1, max_size=6), st.integers(1, 64))
-def test_fitted_tiles_are_those_of_the_loop(extent: int, tiles: list[int], most: int) -> None:
+def test_fitted_tiles_match_those_of_the_loop(extent: int, tiles: list[int], most: int) -> None:
     """The number of tiles stays, their product is the extent, and the innermost is no larger than its limit."""
     fitted = fitted_tiles(extent, tiles, most)
 

@@ -26,12 +26,12 @@ NOISE = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
         (np.array([7.0], np.float32), None),
     ],
 )
-def test_an_output_that_carries_nothing_is_found(output: NDArray[np.generic], weakness: Weakness | None) -> None:
+def test_an_uninformative_output_is_found(output: NDArray[np.generic], weakness: Weakness | None) -> None:
     """A randomly initialised MobileNetV2 gave 1e-28 everywhere, and every kernel agreed with that."""
     assert find_weakness([output]) is weakness
 
 
-def test_one_output_that_says_something_is_enough() -> None:
+def test_one_informative_output_is_enough() -> None:
     """A model may well have a constant beside its answer."""
     assert find_weakness([np.zeros(8, np.float32), NOISE]) is None
 

@@ -65,7 +65,7 @@ def test_a_program_survives_its_file(here: Path) -> None:
     assert program_file(str(path)) == path
 
 
-def test_a_cache_that_cannot_be_written_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes with a remedy."""
     monkeypatch.setenv("FLEET_CACHE_DIR", "/proc/nowhere")
 

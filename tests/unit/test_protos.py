@@ -126,7 +126,7 @@ def test_the_runtime_is_at_least_as_new_as_the_generator() -> None:
 
 
 @pytest.mark.parametrize("path", PROTOS, ids=lambda path: path.name)
-def test_everything_is_explained(path: Path) -> None:
+def test_every_figure_is_explained(path: Path) -> None:
     """A comment stands above every message, enum, service, rpc, field and value."""
     lines = [line.strip() for line in path.read_text().splitlines()]
     declares = re.compile(r"(message|enum|service|rpc|oneof) \w+|.* = \d+;$")

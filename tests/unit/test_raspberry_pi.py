@@ -72,7 +72,7 @@ async def test_the_target_is_refined_by_detected_facts(tmp_path: Path) -> None:
     assert inventory.device_model.startswith("Raspberry Pi 4 Model B")
 
 
-async def test_an_emulated_one_says_so(tmp_path: Path) -> None:
+async def test_an_emulated_board_is_reported_as_emulated(tmp_path: Path) -> None:
     """Its times are not mistaken for a board's, and its records are kept apart."""
     inventory = (await _opened(put_files(tmp_path, PI_4), emulated=True, threads=2)).inventory()
 

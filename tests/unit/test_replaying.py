@@ -31,7 +31,7 @@ def policies() -> list[Policy]:
     return [*in_order, follow_gradient_ranked, Prioritizer(0, predicts=True)]
 
 
-def test_every_policy_measures_everything_once_in_the_end() -> None:
+def test_every_policy_measures_each_candidate_once_in_the_end() -> None:
     """They differ in the order only, so all end with the same latency; after the same device seconds, where the order
     within each workload is the same, too."""
     tracks = [track("a"), track("b", seed=1, weight=3), track("c", seed=2, job="k")]

@@ -142,7 +142,7 @@ def test_device_seconds_are_split_by_purpose(job: tuple[Library, str]) -> None:
     assert dict(one.disturbances) == {"CONTENTION": 1}
 
 
-def test_the_page_needs_nothing_else_and_escapes_names(job: tuple[Library, str]) -> None:
+def test_the_page_is_self_contained_and_escapes_names(job: tuple[Library, str]) -> None:
     """One file: no script, no link, no font from elsewhere; a model's name cannot become a tag."""
     page = Report.of(*job).html()
 
@@ -252,7 +252,7 @@ def test_the_command_to_repeat_a_run_has_its_shapes(path: str) -> None:
     ) in page
 
 
-def test_a_run_without_a_trial_says_that_it_has_no_curve(path: str) -> None:
+def test_a_run_without_a_trial_is_reported_to_have_no_curve(path: str) -> None:
     """An empty line would look like an error."""
     with Library.open(path) as library:
         name = library.start_job(title="a.onnx").name
@@ -261,7 +261,7 @@ def test_a_run_without_a_trial_says_that_it_has_no_curve(path: str) -> None:
     assert report.text().startswith(f"{name} has no curve")
 
 
-def test_markdown_and_html_say_the_same() -> None:
+def test_markdown_and_html_have_the_same_figures() -> None:
     """Both formats come from the same blocks; a bar in a cell does not end it."""
     blocks = [
         Heading("T", 1),

@@ -16,7 +16,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2Jme\u202eht\u200b\x9b31m\r\nroot:\tx"
 TAME = "]0;owned[2Jmeht31m root: x"
 
 
-def test_nothing_that_a_terminal_obeys_is_left() -> None:
+def test_no_terminal_escapes_are_left() -> None:
     """Escapes, bells, carriage returns and marks that turn the writing are gone; the words stay."""
     assert sanitize(EVIL) == TAME
     assert sanitize("Zoë's 板子 🛠 (Pi 4)") == "Zoë's 板子 🛠 (Pi 4)"

@@ -43,7 +43,7 @@ def test_a_shared_queue_is_no_worse_than_one_for_each_machine() -> None:
     assert simulate(replace(short, steals=True)).share >= simulate(short).share - 0.01
 
 
-def test_killed_builders_cost_their_share_of_the_pace_and_nothing_else() -> None:
+def test_killed_builders_cost_only_their_share_of_the_pace() -> None:
     """Half of the builders die half-way: the others work on, and every board goes on measuring."""
     short = replace(PLENTY, builders=10, cores=1)
     whole, halved = (simulate(replace(short, deaths=deaths), batches=60) for deaths in (0, 5))

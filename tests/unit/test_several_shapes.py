@@ -77,7 +77,7 @@ def test_a_program_serves_each_of_its_shapes(model: Model, program: Callable[...
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_other_shapes_get_an_error_that_names_those_there_are(program: Callable[..., list[Array]]) -> None:
+def test_other_shapes_get_an_error_with_the_known_shapes(program: Callable[..., list[Array]]) -> None:
     """A stock virtual machine, which ignores our manifest, raises the error, too."""
     known = (
         r"open is compiled for inputs of shapes \[1, 6, 32\], \[256\] or \[1, 9, 32\], \[256\] or \[2, 6, 32\], \[256\]"
@@ -86,7 +86,7 @@ def test_other_shapes_get_an_error_that_names_those_there_are(program: Callable[
         program(np.zeros((2, 9, 32), np.float32), np.zeros(256, np.float32))
 
 
-def test_the_workloads_of_several_shapes_are_those_of_all(model: Model) -> None:
+def test_several_shapes_have_the_workloads_of_all(model: Model) -> None:
     """A workload of several shapes counts once, with the sum of their weights."""
     found = extract(model, TARGET)
 

@@ -13,7 +13,7 @@ _SCRIPT = Path(__file__).parents[2] / "scripts/status_picture.py"
 
 
 @pytest.mark.slow
-def test_the_picture_has_all_three_panes_and_fetches_nothing(tmp_path: Path) -> None:
+def test_the_picture_has_all_three_panes_and_no_external_links(tmp_path: Path) -> None:
     """A reader without a network sees it, too."""
     file = tmp_path / "status.svg"
 

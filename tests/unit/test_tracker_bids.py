@@ -53,7 +53,7 @@ def test_a_higher_bid_takes_ones_own_turn_and_gives_its_place_for_it() -> None:
     assert ["alice2", "bob1", "alice1"] == [next_holder(state) for _ in range(3)]
 
 
-def test_places_that_changed_outlast_a_restart_and_bids_are_said_again() -> None:
+def test_changed_positions_outlast_a_restart_and_bids_are_sent_again() -> None:
     """The journal keeps places; a bid comes back with its request."""
     state = TrackerState(boot=1)
     fed(state, *joined(), ev.Acquire("bob1", "0", LeaseTerms(selector="cpu")))

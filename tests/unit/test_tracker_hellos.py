@@ -147,7 +147,7 @@ def test_a_stream_that_ends_between_two_parts_leaves_no_device(
     assert not state.matching.free_devices()
 
 
-def test_a_part_of_an_older_stream_changes_nothing(bench: Bench) -> None:
+def test_a_part_of_an_older_stream_has_no_effect(bench: Bench) -> None:
     """A returning agent reports all of its devices; the rest of its former stream's hello is out of date."""
     old = portions([offer("a"), offer("b"), offer("c")], 1, stream=1)
     bench.apply(old[0])

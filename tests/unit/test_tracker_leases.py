@@ -119,7 +119,7 @@ def test_client_that_comes_back_in_time_keeps_its_leases(bench: Bench) -> None:
     assert lease.name in bench.state.leases
 
 
-def test_time_that_goes_back_ends_nothing_early_or_twice(bench: Bench) -> None:
+def test_time_that_goes_back_ends_no_lease_early_or_twice(bench: Bench) -> None:
     """The latest time ever seen counts."""
     bench.attach("a")
     bench.connect("alice")

@@ -37,7 +37,7 @@ def test_every_lease_end_has_its_word_on_the_wire() -> None:
     assert names == {f"LEASE_END_{end.value}": end for end in LeaseEnd}
 
 
-def test_grant_says_lease_device_and_proof() -> None:
+def test_a_grant_has_lease_device_and_proof() -> None:
     """All that a client needs to go to the device."""
     state, signer = make_state(), TokenSigner(Ed25519PrivateKey.generate())
     (effect,) = state.apply(ev.Acquire("c", "r1", LeaseTerms(selector="cpu", purpose="tune")), T0)

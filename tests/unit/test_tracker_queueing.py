@@ -179,7 +179,7 @@ def test_a_client_that_comes_again_and_again_waits_for_no_more(bench: Bench, lim
     assert granted(bench.apply(ev.Release("alice", lease.name))) == ["0.0"]
 
 
-def test_repeated_request_is_answered_again_and_changes_nothing(bench: Bench) -> None:
+def test_repeated_request_is_answered_again_and_has_no_effect(bench: Bench) -> None:
     """The same request_id gives the same lease, or the same place in the queue."""
     bench.attach("a")
     bench.connect("alice")

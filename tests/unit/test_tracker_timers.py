@@ -51,7 +51,7 @@ def test_due_timers_come_in_portions() -> None:
     assert [len(list(timers.pop_due(2.0, limit=30))) for _ in range(5)] == [30, 30, 30, 10, 0]
 
 
-def test_a_cancelled_wait_leaves_nothing(bench: Bench) -> None:
+def test_a_cancelled_wait_cleans_up(bench: Bench) -> None:
     """Timers of cancelled waits, even of ten years, and of released leases are removed."""
     bench.attach("a")
     bench.connect("alice")
@@ -66,7 +66,7 @@ def test_a_cancelled_wait_leaves_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_taken_up", [True, False])
-def test_a_wait_from_before_a_newer_stream_leaves_nothing(bench: Bench, *, is_taken_up: bool) -> None:
+def test_a_wait_from_before_a_newer_stream_cleans_up(bench: Bench, *, is_taken_up: bool) -> None:
     """Its deadline of ten years is removed, whether or not its client repeats the request."""
     bench.attach("a")
     bench.connect("alice", "bob")
@@ -81,7 +81,7 @@ def test_a_wait_from_before_a_newer_stream_leaves_nothing(bench: Bench, *, is_ta
     assert len(bench.state.timers) == 0
 
 
-def test_a_lost_client_is_granted_nothing(bench: Bench) -> None:
+def test_a_lost_client_gets_no_lease(bench: Bench) -> None:
     """Very many requests leave a portion at a time; a device that is freed meanwhile goes to a connected client."""
     bench.state.limits = bench.limits(max_waiting=10_000)
     bench.attach("a")

@@ -60,9 +60,7 @@ def make_request(
 @pytest.mark.parametrize("idle_groups", [1, 1024])
 @settings(max_examples=150, deadline=None)
 @given(begun=st.booleans(), steps=st.lists(step, max_size=40))
-def test_indexes_agree_with_a_search_of_everything(
-    idle_groups: int, begun: bool, steps: list[tuple[object, ...]]
-) -> None:
+def test_indexes_agree_with_a_full_search(idle_groups: int, begun: bool, steps: list[tuple[object, ...]]) -> None:
     """After any order of changes, matches, free devices, heads and positions agree with brute force."""
     queue, labels, requests = Queue(idle_groups), dict[str, dict[str, str]](), list[RequestEntry]()
     before = [("add", name, "cpu", "arm") for name in NAMES] + [("free", name) for name in NAMES]

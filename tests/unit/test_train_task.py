@@ -31,7 +31,6 @@ def measured(workload: int, device_model: str, target_key: str, *, rule: int) ->
             workload=str(workload),
             target_key=target_key,
             device_model=device_model,
-            tvm_version="0.27",
             run_sec=float(1e-3 * np.exp(rule * 0.4 * row[0, 0])),
             flop=1e6,
             is_disturbed=False,

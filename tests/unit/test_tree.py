@@ -10,7 +10,7 @@ _ROOTS = ("cross", "device_agents", "fleet")
 _LINE = re.compile(r"(?P<indent> *)(?P<name>\w+)/ +(?P<words>\S.+)")
 
 
-def test_the_tree_names_every_package_and_nothing_else() -> None:
+def test_the_tree_names_exactly_the_packages() -> None:
     """The tree in CONTRIBUTING.md lists exactly the packages on disk."""
     on_disk = {path.parent.relative_to(_ROOT).as_posix() for root in _ROOTS for path in _packages(root)}
 

@@ -39,7 +39,7 @@ def test_searches_without_anything_to_save_are_counted_apart() -> None:
     assert (new["searches"], new["reached"]) == (1, 0)
 
 
-def test_nothing_to_save_anywhere_is_no_figure() -> None:
+def test_without_savings_there_is_no_figure() -> None:
     """Means of no searches are missing, not one and not an error."""
     found = summary([row(1, 1), row(1, 1, is_new=True)])
 

@@ -61,7 +61,7 @@ def test_the_best_few_and_the_static_schedule_take_part() -> None:
     assert ["b", "a", "c", "static"] == [option.trace_json for option in usual.options]
 
 
-def test_more_take_part_where_times_alone_say_little() -> None:
+def test_more_candidates_take_part_where_times_are_scarce() -> None:
     """A schedule that is clearly slower in the model than alone may be the wrong choice among many."""
     found = contest_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
     assert found is not None

@@ -155,7 +155,7 @@ def test_an_empty_call_is_the_default() -> None:
     assert Call(artifact_digest="d") == call_from_proto(message)
 
 
-def test_an_argument_of_which_nothing_is_set_is_refused_by_its_place() -> None:
+def test_an_empty_argument_is_refused_by_its_position() -> None:
     """An empty argument is neither a number nor an empty array."""
     full, empty = tensor_pb2.Argument(int_value=1), tensor_pb2.Argument()
 

@@ -422,7 +422,7 @@ def test_rows_that_vectors_do_not_suit_are_left_to_the_compiler(case: str) -> No
 @pytest.mark.parametrize(
     "case", ["depthwise", "max pool", "mean of all", "softmax", "layer_norm", "group_norm", "concat", "transpose"]
 )
-def test_nothing_stays_a_loop_nest(case: str) -> None:
+def test_no_block_stays_an_unscheduled_loop_nest(case: str) -> None:
     """An operator left as a plain loop nest would be named."""
     schedule = static_schedule(module(CASES[case]), HOST)
 

@@ -47,7 +47,7 @@ def test_a_loop_is_split_at_its_borders() -> None:
     assert "if_then_else" not in lowered(with_narrow_indices(padding()))
 
 
-def test_integers_of_64_bits_stay_and_nothing_is_split() -> None:
+def test_integers_of_64_bits_stay_whole() -> None:
     """Such integers would not fit, and TVM cannot split a loop over them where a single step is left."""
     mod = with_narrow_indices(padding(dtype="int64"))
 

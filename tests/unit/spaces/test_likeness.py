@@ -68,7 +68,7 @@ def space_in(mod: IRModule) -> Space:
 
 
 @given(KNOBS, st.lists(KNOBS))
-def test_the_nearest_is_one_of_those_with_the_same_knobs(wanted: Knobs, choices: list[Knobs]) -> None:
+def test_the_nearest_has_the_same_knobs(wanted: Knobs, choices: list[Knobs]) -> None:
     """No choice is nearer; if none has these knobs, there is no nearest."""
     place = nearest(wanted, choices)
 
