@@ -200,10 +200,10 @@ def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     path, target = Path(order.workload), order.target
-    with one_worker(target) as worker:
+    with scratch_dir("model") as folder, one_worker(target) as worker:
         say(f"reading {path.name}")
         loading = reading(load_model, path)
-        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size).stored_in(folder)
         say("finding the operators")
         found = {} if order.is_untuned else _traces(order, worker.run(having(extract, model), model, target))
         traces = {shash: best.trace_json for shash, best in found.items()}
@@ -257,9 +257,9 @@ def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
     from fleet.models.model import load_model
     from fleet.workloads.extract import extract
 
-    with one_worker(order.target) as worker:
+    with scratch_dir("model") as folder, one_worker(order.target) as worker:
         loading = reading(load_model, path)
-        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size)
+        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size).stored_in(folder)
         found = {item.name: item for item in worker.run(having(extract, model), model, order.target)}
     return found[choose_operator(list(found), pattern, path.name)]
 

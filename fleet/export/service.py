@@ -164,6 +164,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
                 batch_size=options.input_batch_size,
                 random_weights_seed=options.seed if options.random_weights else None,
             )
+            model = await asyncio.to_thread(model.stored_in, stack.enter_context(scratch_dir("model")))
             async with started(_all_answers(checker, model, options.seed), name="answers") as answering:
                 extracting, compiling = having(extract, model), having(compile_model, model, writable=out_dir)
                 workloads = await run_within(

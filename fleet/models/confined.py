@@ -40,7 +40,8 @@ def having(fn: Callable[P, T], model: Model, *, writable: Path | str | None = No
     if not frontend_of(model.format).has_code:
         return fn
     places = () if writable is None else (str(Path(writable).absolute()),)
-    return Confined(fn, AllowedFiles(readable=tuple(_linker_places()), writable=places))
+    files = [str(one.stored) for one in model.variants if isinstance(one.stored, Path)]
+    return Confined(fn, AllowedFiles(readable=(*_linker_places(), *files), writable=places))
 
 
 def _files_of(path: Path | str) -> list[Path]:

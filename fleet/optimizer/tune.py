@@ -170,7 +170,8 @@ class OpenJob:
         self.core.set_title(self.options.title)
         async with AsyncExitStack() as stack:
             self._say(f"importing {self.options.model.name}")
-            importing = asyncio.create_task(self._import(), name="import model")
+            folder = stack.enter_context(scratch_dir("model"))
+            importing = asyncio.create_task(self._import(folder), name="import model")
             connecting = asyncio.create_task(self._connect(stack), name="connect")
             parts: set[asyncio.Task[tuple[Model, list[Workload] | None]] | asyncio.Task[Fleet]]
             parts = {importing, connecting}
@@ -270,19 +271,19 @@ class OpenJob:
             aside=stepped_aside,
         )
 
-    async def _import(self) -> tuple[Model, list[Workload] | None]:
+    async def _import(self, folder: Path) -> tuple[Model, list[Workload] | None]:
         """Import the model, and extract its workloads unless the device has to report its target first."""
-        model, target = await self._import_model(), self.options.target
+        model, target = await self._import_model(folder), self.options.target
         return model, None if target is None else await self._extract(model, target)
 
     async def _extract(self, model: Model, target: Target) -> list[Workload]:
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
             return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, having(extract, model), model, target)
 
-    async def _import_model(self) -> Model:
+    async def _import_model(self, folder: Path) -> Model:
         seed = self.options.seed if self.options.random_weights else None
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
-            return await run_within(
+            model = await run_within(
                 self.shop.pool,
                 _IMPORT_TIMEOUT_SEC,
                 reading(load_model, self.options.model),
@@ -291,6 +292,7 @@ class OpenJob:
                 batch_size=self.options.input_batch_size,
                 random_weights_seed=seed,
             )
+            return await asyncio.to_thread(model.stored_in, folder)
 
     def _say(self, activity: str, phase: Phase | None = None) -> None:
         self.core.say(activity, phase)

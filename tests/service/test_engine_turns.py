@@ -70,7 +70,7 @@ async def test_a_confined_engine_takes_turns_too(
 
 async def test_an_engine_that_refuses_the_model_takes_no_turn(pool: BuildPool, model: Model, tmp_path: Path) -> None:
     """A refused model is handled like a missing engine."""
-    async with engine_ready(pool, replace(model, content=b"no"), [[X]], folder=tmp_path, threads=1) as engine:
+    async with engine_ready(pool, replace(model, stored=b"no"), [[X]], folder=tmp_path, threads=1) as engine:
         assert engine is None
 
 

@@ -130,7 +130,7 @@ async def bench(folder: Path, pool_type: type[Attentive] = Attentive) -> AsyncIt
         input_names=("x",),
         inputs=(SPEC,),
         output_names=("y",),
-        content=b"",
+        stored=b"",
     )
     core = JobCore(JobProgress())
     with Library.open(folder / "library.sqlite") as library:

@@ -139,7 +139,7 @@ def test_constants_types_and_scales_are_widened() -> None:
     file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = Model(
         title="m", format=ModelFormat.ONNX, digest="", input_names=("x",), inputs=(), output_names=("y",),
-        content=file.SerializeToString(),
+        stored=file.SerializeToString(),
     )  # fmt: skip
     x = np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)
 

@@ -162,7 +162,7 @@ def test_the_nodes_of_a_profile_are_read_without_the_runs_that_warm_up() -> None
 def test_other_formats_are_not_given_to_onnx_runtime(caplog: pytest.LogCaptureFixture) -> None:
     """It would refuse them, and a warning about that is of no use."""
     model = Model(
-        title="m", format=ModelFormat.TORCH, digest="", input_names=(), inputs=(), output_names=(), content=b"PK"
+        title="m", format=ModelFormat.TORCH, digest="", input_names=(), inputs=(), output_names=(), stored=b"PK"
     )
 
     assert profile_reference(model, [], threads=1, runs=1) is None

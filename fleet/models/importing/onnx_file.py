@@ -80,7 +80,7 @@ def _model(title: str, proto: onnx.ModelProto, specs: tuple[TensorSpec, ...]) ->
         input_names=tuple(value.name for value in proto.graph.input),
         inputs=specs,
         output_names=tuple(value.name for value in proto.graph.output),
-        content=content,
+        stored=content,
         roundings=count_roundings(proto.graph),
     )
 

@@ -42,7 +42,7 @@ def read_program(
             input_names=(),
             inputs=(),
             output_names=(),
-            content=content,
+            stored=content,
         )
     ]
 

@@ -103,7 +103,7 @@ def _read(title: str, content: bytes) -> Model:
         input_names=_plain([tensor.Name() for tensor in given], "input"),
         inputs=tuple(TensorSpec(shape, dtypes[tensor.Type()]) for shape, tensor in zip(shapes, given, strict=True)),
         output_names=_plain([tensor.Name() for tensor in made], "output"),
-        content=content,
+        stored=content,
     )
 
 

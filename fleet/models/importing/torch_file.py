@@ -125,7 +125,7 @@ def _model(title: str, program: ExportedProgram, shapes: Shapes, batch_size: int
         input_names=tuple(inputs),
         inputs=tuple(TensorSpec(closed[name], dtype) for name, (_, dtype) in inputs.items()),
         output_names=tuple(str(name) for name in program.graph_signature.user_outputs if name is not None),
-        content=content,
+        stored=content,
     )
 
 

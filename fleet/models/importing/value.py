@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
@@ -37,8 +38,8 @@ class Model:
     """inputs[i] belongs to input_names[i]."""
 
     output_names: tuple[str, ...]
-    content: bytes
-    """The serialised model in its format, shapes and weights as used."""
+    stored: bytes | Path
+    """The serialised model in its format, shapes and weights as used, or the file that holds it."""
 
     roundings: int = 0
     """Maximum number of roundings to 8-bit codes on the way to an output; 0: the model is not quantized."""
@@ -50,6 +51,28 @@ class Model:
     def variants(self) -> tuple[Model, ...]:
         """The model for each set of shapes, its own first."""
         return self, *self.others
+
+    @property
+    def content(self) -> bytes:
+        """The serialised model.
+
+        Raises:
+            OSError: its file is gone.
+        """
+        return self.stored if isinstance(self.stored, bytes) else self.stored.read_bytes()
+
+    def stored_in(self, folder: Path) -> Model:
+        """Return the same model with its content in files of a folder: a pickle of it has paths instead of weights.
+
+        Raises:
+            InvalidRequest: it lies in a file already. A confined reader must not choose a file for other tasks.
+            OSError: there is no room for it.
+        """
+        if not isinstance(self.stored, bytes):
+            raise InvalidRequest("a model that was just read has its content in a file, not in memory")
+        file = folder / digest_of(self.stored).replace(":", "-")  # its own digest comes from the reader
+        file.write_bytes(self.stored)
+        return replace(self, stored=file, others=tuple(other.stored_in(folder) for other in self.others))
 
     @property
     def onnx_bytes(self) -> bytes:

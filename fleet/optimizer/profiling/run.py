@@ -107,6 +107,7 @@ async def profile_model(
         pool.start()
         say(f"reading {options.model.name}")
         model = await _read(options, pool)
+        model = await asyncio.to_thread(model.stored_in, stack.enter_context(scratch_dir("model")))
         say("opening the device")
         async with holding as device:
             refuse_unfit(device.name, device.inventory)
