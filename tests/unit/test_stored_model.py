@@ -18,7 +18,6 @@ from fleet.models.model import bundled_model, load_model
 @pytest.fixture(scope="module")
 def model() -> Model:
     """SqueezeNet, with the content of another shape."""
-    pytest.importorskip("onnx")
     model = load_model(bundled_model())
     return replace(model, others=(replace(model, stored=b"for another shape"),))
 
