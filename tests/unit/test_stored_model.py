@@ -1,4 +1,4 @@
-"""Models whose content lies in files, so that tasks of the build pool get paths."""
+"""Storage of a model's content in files, so that tasks of the build pool get paths."""
 
 from __future__ import annotations
 
