@@ -33,7 +33,8 @@ def scratch_dir(purpose: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(folder)
         os.close(owner)
 
 
@@ -44,9 +45,24 @@ def remove_abandoned(root: Path) -> None:
             descriptor = os.open(owner, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(owner.parent, ignore_errors=True)
+                _remove(owner.parent)
             finally:
                 os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its mark last: a child of the ended process may still write, and the next sweep must find it."""
+    owner = folder / _OWNER
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry != owner:
+            entry.unlink(missing_ok=True)
+    owner.unlink()
+    try:
+        folder.rmdir()
+    except OSError:
+        os.close(own(folder))
 
 
 def own(folder: Path) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.base.scratch import remove_abandoned, scratch_dir
+from fleet.base.scratch import own, remove_abandoned, scratch_dir
+from fleet.testing import eventually_sync
 
 _HOLD = """
 import sys, time
@@ -104,3 +105,21 @@ def test_folders_of_others_are_left(tmp_path: Path) -> None:
         pass
 
     assert (tmp_path / "fleet-agent").is_dir()
+
+
+def test_a_folder_that_a_child_still_writes_into_is_removed_later(tmp_path: Path) -> None:
+    """Before, the first sweep removed the mark, and a file written meanwhile kept the folder for ever."""
+    folder = tmp_path / "fleet-artifacts-x"
+    folder.mkdir()
+    os.close(own(folder))
+    for name in range(5000):
+        (folder / f"artifact-{name}").touch()
+    script = "import itertools, sys\nfor i in itertools.count(): open(f'{sys.argv[1]}/{i}', 'x').close()"
+    with subprocess.Popen([sys.executable, "-c", script, str(folder)], stderr=subprocess.DEVNULL) as child:
+        eventually_sync(lambda: (folder / "100").exists(), 30.0)
+        remove_abandoned(tmp_path)
+        child.kill()
+        child.wait()
+    remove_abandoned(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
