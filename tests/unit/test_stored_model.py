@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cross.pool.build_pool import BuildPool
-from fleet.errors import InvalidRequest
+from fleet.errors import BuildError, InvalidRequest
 from fleet.models.confined import having
 from fleet.models.importing.value import Model, ModelFormat
 from fleet.models.model import bundled_model, load_model
@@ -60,3 +60,8 @@ def test_a_reader_chooses_neither_the_file_nor_its_name(model: Model, tmp_path: 
     assert isinstance(stored.stored, Path)
     assert stored.stored.parent == folder
     assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_a_folder_without_room_is_named_with_the_remedy(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=rf"cannot write the model to {tmp_path}/gone: .*; .* set \$TMPDIR"):
+        model.stored_in(tmp_path / "gone")

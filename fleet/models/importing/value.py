@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
-from fleet.errors import InvalidRequest
+from fleet.errors import BuildError, InvalidRequest
 
 
 class ModelFormat(enum.StrEnum):
@@ -62,16 +62,21 @@ class Model:
         return self.stored if isinstance(self.stored, bytes) else self.stored.read_bytes()
 
     def stored_in(self, folder: Path) -> Model:
-        """Return the same model with its content in files of a folder: a pickle of it has paths instead of weights.
+        """Write the content to files in a folder, and return the model with their paths, which pickles without weights.
 
         Raises:
-            InvalidRequest: it lies in a file already. A confined reader must not choose a file for other tasks.
-            OSError: there is no room for it.
+            InvalidRequest: the content is in a file already. A confined reader must not choose a file for other tasks.
+            BuildError: the file cannot be written.
         """
         if not isinstance(self.stored, bytes):
             raise InvalidRequest("a model that was just read has its content in a file, not in memory")
         file = folder / digest_of(self.stored).replace(":", "-")  # its own digest comes from the reader
-        file.write_bytes(self.stored)
+        try:
+            file.write_bytes(self.stored)
+        except OSError as error:
+            raise BuildError(
+                f"cannot write the model to {folder}: {error.strerror}; free some, or set $TMPDIR to another folder"
+            ) from error
         return replace(self, stored=file, others=tuple(other.stored_in(folder) for other in self.others))
 
     @property
