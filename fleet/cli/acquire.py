@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from fleet.cli import completion_values, options
 from fleet.cli.holding import check_command, run_holding
-from fleet.domain.leases import PendingRequest, make_terms
+from fleet.domain.leases import LeaseClass, PendingRequest, make_terms
 
 app = typer.Typer(add_completion=False)
 
@@ -26,8 +27,18 @@ def acquire(
     ],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     prefer: options.PreferOption = "",
+    lease_class: Annotated[
+        LeaseClass | None,
+        typer.Option(
+            "--class",
+            metavar="CLASS",
+            help="Higher classes are served first: interactive (2 h at most, few at once), normal, batch (gives way). "
+            "Default: interactive on a terminal, normal in a script.",
+            show_default=False,
+        ),
+    ] = None,
     priority: Annotated[
-        int, typer.Option(help="Larger values are served first: users may choose up to 10, admins up to 100.")
+        int, typer.Option(help="Among the requests of your account, larger values are served first: -100 to 100.")
     ] = 0,
     ttl: Annotated[
         float,
@@ -78,6 +89,7 @@ def acquire(
     has_waited = False
     terms = make_terms(
         selector,
+        lease_class=lease_class or (LeaseClass.INTERACTIVE if sys.stdin.isatty() else LeaseClass.NORMAL),
         prefer=prefer,
         priority=priority,
         ttl_sec=ttl,

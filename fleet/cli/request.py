@@ -98,12 +98,15 @@ def _whole(beginning: str, known: list[str]) -> str:
 
 
 def _table(snapshot: Snapshot) -> Table:
-    table = text_table("request", "holder", "wants", "priority", "waits", "because", "purpose", whole="request")
+    table = text_table(
+        "request", "holder", "wants", "class", "priority", "waits", "because", "purpose", whole="request"
+    )
     for each in snapshot.requests:
         table.add_row(
             Text(each.request_id[:_SHOWN_ID_CHARS]),
             Text(each.asked_by),
             Text(each.terms.selector),
+            each.terms.lease_class.value,
             str(each.terms.priority),
             age_text(each.asked_at_sec, snapshot.taken_at_sec),
             Text(each.reason),

@@ -161,6 +161,12 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
         title="wants", cell=lambda request, _: request.terms.selector, key=lambda request: _text(request.terms.selector)
     ),
     Column(
+        title="class",
+        cell=lambda request, _: request.terms.lease_class.value,
+        key=lambda request: _number(request.terms.lease_class.rank),
+        from_width=100,
+    ),
+    Column(
         title="priority",
         cell=lambda request, _: str(request.terms.priority),
         key=lambda request: _number(request.terms.priority),

@@ -59,6 +59,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
             "holder": request.asked_by,
             "wants": request.terms.selector,
             "place": "next" if request.position == 0 else f"{request.position} are served before it",
+            "class": request.terms.lease_class.value,
             "priority": str(request.terms.priority),
             "waits": age_text(request.asked_at_sec, now_sec),
             "why": request.reason or "-",

@@ -62,6 +62,25 @@ class LeaseEnd(enum.StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+class LeaseClass(enum.StrEnum):
+    """Urgency of a request, highest first: a class goes before all lower ones."""
+
+    INTERACTIVE = "interactive"
+    """A person waits at a prompt. Short, and few at once."""
+    NORMAL = "normal"
+    """Scripts and CI."""
+    BATCH = "batch"
+    """Long work without anybody waiting: tuning."""
+
+    @property
+    def rank(self) -> int:
+        """Number of higher classes."""
+        return _RANKS[self]
+
+
+_RANKS = {lease_class: rank for rank, lease_class in enumerate(LeaseClass)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
     """The terms of a lease, as a client requests them: the keywords of `Fleet.acquire`.
@@ -72,8 +91,11 @@ class LeaseTerms:
     selector: str
     """Selector of suitable devices, see `fleet.domain.selectors`; canonical once it was checked."""
 
+    lease_class: LeaseClass = LeaseClass.NORMAL
+    """A higher class goes first."""
+
     priority: int = 0
-    """Larger goes first."""
+    """Among the requests of one account, a larger one goes first."""
 
     ttl_sec: float = 30.0
     """The lease ends this long after its holder was last heard of."""
@@ -92,7 +114,7 @@ class LeaseTerms:
     "bitstream=sha256:...". It never makes anybody wait."""
 
     bid: float = 0.0
-    """Worth of a second of the device, >= 0. It orders the requests of one key only."""
+    """Worth of a second of the device, >= 0. It orders the requests of one account with the same priority."""
 
     def within(self, selector: Selector) -> LeaseTerms:
         """Return the same terms with a selector that also requires another one."""
@@ -102,6 +124,7 @@ class LeaseTerms:
 class LeaseKeywords(TypedDict, total=False):
     """The fields of `LeaseTerms` beside the selector, for the types of `acquire`."""
 
+    lease_class: LeaseClass
     priority: int
     ttl_sec: float
     max_sec: float | None

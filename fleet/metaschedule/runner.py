@@ -17,7 +17,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, PyRunnerFuture, RunnerInput, RunnerResult
 
 from fleet.artifacts.artifact import Artifact
-from fleet.domain.leases import make_terms
+from fleet.domain.leases import LeaseClass, make_terms
 from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
 from fleet.errors import DeviceClosed
 from fleet.metaschedule.lanes import LanePlan, Lanes
@@ -56,7 +56,7 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
             address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
             selector: which devices will do: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
             evaluator_config: MetaSchedule's EvaluatorConfig, or fleet.Evaluator, which has more fields.
-            priority: larger goes first in the queue for a device.
+            priority: among the requests of this account, a larger one goes first.
             timeout_sec: a candidate that loads and runs longer is killed.
             max_workers: how many devices are used at once.
             idle_sec: a device is given back when there was nothing to measure for this long.
@@ -68,7 +68,13 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
         self.timeout_sec = timeout_sec
         plan = LanePlan(
             address=address,
-            terms=make_terms(selector, priority=priority, wait_timeout_sec=wait_timeout_sec, purpose="MetaSchedule"),
+            terms=make_terms(
+                selector,
+                lease_class=LeaseClass.BATCH,
+                priority=priority,
+                wait_timeout_sec=wait_timeout_sec,
+                purpose="MetaSchedule",
+            ),
             devices=max_workers,
             idle_sec=idle_sec,
             connect_timeout_sec=connect_timeout_sec,

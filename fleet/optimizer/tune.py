@@ -28,7 +28,7 @@ from fleet.building.pool import Builders, run_within
 from fleet.building.turns import Cores, Turns, stepped_aside
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
-from fleet.domain.leases import PendingRequest, make_terms
+from fleet.domain.leases import LeaseClass, PendingRequest, make_terms
 from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.domain.workload import Workload
@@ -258,6 +258,7 @@ class OpenJob:
 
         terms = make_terms(
             options.selector,
+            lease_class=LeaseClass.BATCH,
             priority=options.priority,
             wait_timeout_sec=options.wait_timeout_sec,
             purpose=f"tune {options.model.name}",

@@ -74,6 +74,7 @@ class LeaseStream:
         wait_timeout_sec: float = 0.0,
         priority: int = 0,
         bid: float = 0.0,
+        lease_class: lease_pb2.LeaseClass = lease_pb2.LEASE_CLASS_UNSPECIFIED,
     ) -> None:
         """Request a device."""
         acquire = lease_pb2.Acquire(
@@ -83,6 +84,7 @@ class LeaseStream:
             wait_timeout=duration(wait_timeout_sec),
             priority=priority,
             bid=bid,
+            lease_class=lease_class,
         )
         self.say(lease_service_pb2.ClientEvent(acquire=acquire))
 

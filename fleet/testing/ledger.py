@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from fleet.tracker.core.records import Changes, DeviceEntry, Durable, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, RequestEntry, UseEntry
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,6 +21,7 @@ class Ledger:
         self._devices: dict[str, DeviceEntry] = {}
         self._leases: dict[str, DeviceEntry] = {}
         self._requests: dict[tuple[str, str], RequestEntry] = {}
+        self._uses: dict[str, UseEntry] = {}
 
     def open(self, _: float) -> Durable:
         """Count a start and return copies of all records."""
@@ -29,13 +30,15 @@ class Ledger:
         for device in devices:
             last = copy.deepcopy(self._leases[device.name])
             device.epoch, device.lease = last.epoch, last.lease
-        return Durable(boot=self._boot, devices=devices, requests=copy.deepcopy(list(self._requests.values())))
+        requests = copy.deepcopy(list(self._requests.values()))
+        return Durable(boot=self._boot, devices=devices, requests=requests, uses=list(self._uses.values()))
 
     def write(self, changes: Changes) -> None:
         """Store copies of changed records."""
         _merge(self._devices, changes.devices)
         _merge(self._leases, changes.leases)
         _merge(self._requests, changes.requests)
+        _merge(self._uses, changes.uses)
 
     def wait_until_free(self) -> None:
         """Become writable at once."""

@@ -12,12 +12,12 @@ from fleet.domain.devices import holder_text
 from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
-from fleet.identity.roles import Identity, Role
+from fleet.identity.roles import Identity
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
-from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_of, owned_id, request_to_proto
+from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_of, owned_id, refusal, request_to_proto
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
@@ -206,12 +206,11 @@ class LeaseServicer(Observer):
 
     def _connected(self, client_id: str, caller: Identity, said: str) -> ev.ClientConnected:
         """Return the event of a client's stream. The holder is the certificate's name; the client's own is a note."""
-        is_admin = caller.role is Role.ADMIN
         if not caller.key_id:  # without TLS all clients belong to one account, so their names are trusted
-            return ev.ClientConnected(client_id, said or "unknown", is_admin=is_admin)
+            return ev.ClientConnected(client_id, said or "unknown")
         holder = sanitize(self._members.display_name(caller), MAX_SHOWN_CHARS)
         note = "" if said == caller.name else said
-        return ev.ClientConnected(client_id, holder, caller.key_id, note, is_admin=is_admin)
+        return ev.ClientConnected(client_id, holder, caller.key_id, note)
 
     def _check_limits(self, connected: ev.ClientConnected) -> None:
         """Refuse a stream beyond the limits.
@@ -224,7 +223,7 @@ class LeaseServicer(Observer):
             raise LimitReached(f"{len(self.outboxes)} clients are connected, and no more may be; try again later")
         # Counted only if it can matter: a loop over all clients for each new one would be quadratic.
         if len(self.outboxes) >= limits.max_clients_per_user:
-            own = sum(1 for other in self._connected_by.values() if other.user == connected.user)
+            own = sum(1 for other in self._connected_by.values() if other.account == connected.account)
             if own >= limits.max_clients_per_user:
                 raise LimitReached(
                     f"{own} clients of {connected.holder} are connected, and no more may be; close some of them"
@@ -272,16 +271,25 @@ class LeaseServicer(Observer):
             if event.HasField("job"):
                 if event.job.ByteSize() <= _MAX_JOB_BYTES:
                     self._show_job(client_id, event.job)
-            elif (applied := client_event(client_id, event)) is not None:
-                self._engine.submit(applied)
+            else:
+                self._submit(client_id, event, outbox)
+
+    def _submit(self, client_id: str, message: lease_service_pb2.ClientEvent, outbox: ClientOutbox) -> None:
+        try:
+            event = client_event(client_id, message)
+        except InvalidRequest as error:
+            outbox.put(refusal(message.acquire.request_id, type(error), str(error)))
+            return
+        if event is not None:
+            self._engine.submit(event)
 
     def _show_job(self, client_id: str, job: job_pb2.Job) -> None:
         sanitize_message(job)
         connected = self._connected_by[client_id]
-        if connected.user:  # with TLS
+        if connected.account:  # with TLS
             said = job.holder or connected.note
             job.holder, job.holder_note = connected.holder, said if said != connected.holder else ""
-        self._view.set_job(connected.user or connected.holder, client_id, job)
+        self._view.set_job(connected.account or connected.holder, client_id, job)
 
     def _drop(self, client_id: str, outbox: ClientOutbox) -> None:
         outbox.close()

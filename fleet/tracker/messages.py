@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from fleet.domain.devices import holder_text
-from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
+from fleet.errors import FleetError, InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
-from fleet.tracker.core.standing import Standing, WaitReason
+from fleet.tracker.core.standing import QuotaUse, Standing, WaitReason
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
 from fleet.wire.leases import LEASE_ENDS, terms_from_proto
@@ -124,10 +125,20 @@ def _obstacle_text(standing: Standing) -> str:
             return f"{standing.device_name} is offline, its agent is not attached"
         case WaitReason.FAULTED:
             return f"{standing.device_name} is faulted: {standing.detail}"
+        case WaitReason.QUOTA:
+            return _quota_text(standing.quota) if standing.quota else "a quota is used up"
         case WaitReason.QUEUED:
             return f"{standing.device_name} is about to serve others"
         case _:
             assert_never(standing.reason)
+
+
+def _quota_text(use: QuotaUse) -> str:
+    if use.leases >= use.most_leases:
+        used = f"{use.leases} of {use.most_leases:g} leases at once"
+    else:
+        used = f"{use.day_sec / 3600:.1f} of {use.most_day_sec / 3600:g} device hours of today"
+    return f"its account has used up the quota of the class {use.lease_class}: {used}"
 
 
 def effect_to_proto(
@@ -147,9 +158,7 @@ def effect_to_proto(
         case ev.Queued(_, request):
             message.queued.MergeFrom(request_to_proto(request, queries.standing(request)))
         case ev.Refused(_, request_id, error_class, text):
-            message.refused.request_id = request_id
-            message.refused.error_class = error_class.__name__
-            message.refused.message = text
+            message.MergeFrom(refusal(request_id, error_class, text))
         case ev.LeaseEnded(_, lease_name, end, text):
             message.lease_ended.lease_name = lease_name
             message.lease_ended.end = LEASE_ENDS[end]
@@ -157,11 +166,24 @@ def effect_to_proto(
     return message
 
 
+def refusal(request_id: str, error_class: type[FleetError], text: str) -> lease_service_pb2.TrackerEvent:
+    """Return the message that ends a request without a device."""
+    refused = lease_service_pb2.Refused(request_id=request_id, error_class=error_class.__name__, message=text)
+    return lease_service_pb2.TrackerEvent(refused=refused)
+
+
 def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.Event | None:
-    """Convert a client's event; None for a job, and for unknown events of newer clients."""
+    """Convert a client's event; None for a job, and for unknown events of newer clients.
+
+    Raises:
+        InvalidRequest: it requests a device in a class that this tracker does not know.
+    """
     match message.WhichOneof("kind"):
         case "acquire":
             acquire = message.acquire
+            if not leases.is_known_class(acquire.lease_class):
+                known = ", ".join(LeaseClass)
+                raise InvalidRequest(f"class {acquire.lease_class} of a request is unknown; choose one of {known}")
             return ev.Acquire(client_id, acquire.request_id, terms=terms_from_proto(acquire))
         case "cancel":
             return ev.Cancel(client_id, message.cancel.request_id)

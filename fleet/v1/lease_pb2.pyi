@@ -3,12 +3,24 @@ import datetime
 from fleet.v1 import device_pb2 as _device_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class LeaseClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEASE_CLASS_UNSPECIFIED: _ClassVar[LeaseClass]
+    LEASE_CLASS_INTERACTIVE: _ClassVar[LeaseClass]
+    LEASE_CLASS_NORMAL: _ClassVar[LeaseClass]
+    LEASE_CLASS_BATCH: _ClassVar[LeaseClass]
+LEASE_CLASS_UNSPECIFIED: LeaseClass
+LEASE_CLASS_INTERACTIVE: LeaseClass
+LEASE_CLASS_NORMAL: LeaseClass
+LEASE_CLASS_BATCH: LeaseClass
 
 class Lease(_message.Message):
     __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose", "holder_note")
@@ -85,7 +97,7 @@ class PendingRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid")
+    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +107,7 @@ class Acquire(_message.Message):
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     PREFER_FIELD_NUMBER: _ClassVar[int]
     BID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     selector: str
     priority: int
@@ -104,7 +117,8 @@ class Acquire(_message.Message):
     purpose: str
     prefer: str
     bid: float
-    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ...) -> None: ...
+    lease_class: LeaseClass
+    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ...) -> None: ...
 
 class Granted(_message.Message):
     __slots__ = ("request_id", "lease", "token", "device")

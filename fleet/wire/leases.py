@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.base.text import sendable
-from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest
+from fleet.domain.leases import Lease, LeaseClass, LeaseEnd, LeaseTerms, PendingRequest
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire.times import duration_sec, optional_duration, timestamp, timestamp_sec
 
@@ -16,6 +16,12 @@ LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.CLIENT_LOST: lease_service_pb2.LEASE_END_CLIENT_LOST,
     LeaseEnd.UNKNOWN: lease_service_pb2.LEASE_END_UNKNOWN,
 }
+LEASE_CLASSES: Mapping[LeaseClass, lease_pb2.LeaseClass] = {
+    LeaseClass.INTERACTIVE: lease_pb2.LEASE_CLASS_INTERACTIVE,
+    LeaseClass.NORMAL: lease_pb2.LEASE_CLASS_NORMAL,
+    LeaseClass.BATCH: lease_pb2.LEASE_CLASS_BATCH,
+}
+_CLASSES_BY_NUMBER: Mapping[int, LeaseClass] = {number: each for each, number in LEASE_CLASSES.items()}
 _ENDS_BY_NUMBER: Mapping[int, LeaseEnd] = {number: end for end, number in LEASE_ENDS.items()}
 
 
@@ -59,9 +65,13 @@ def acquire_to_proto(request_id: str, terms: LeaseTerms) -> lease_pb2.Acquire:
 
 
 def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
-    """Read terms, unchecked. A length that is unset or zero is 0 for the ttl and None for the others."""
+    """Read terms, unchecked. A length that is unset or zero is 0 for the ttl and None for the others.
+
+    A class that is unset, or known only to newer versions, is normal.
+    """
     return LeaseTerms(
         selector=message.selector,
+        lease_class=_CLASSES_BY_NUMBER.get(message.lease_class, LeaseClass.NORMAL),
         priority=message.priority,
         ttl_sec=duration_sec(message.ttl),
         max_sec=duration_sec(message.max_duration) or None,
@@ -70,6 +80,11 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
         prefer=message.prefer,
         bid=message.bid,
     )
+
+
+def is_known_class(value: int) -> bool:
+    """Return True for the number of a class, and for none."""
+    return value in _CLASSES_BY_NUMBER or value == lease_pb2.LEASE_CLASS_UNSPECIFIED
 
 
 def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
@@ -105,6 +120,7 @@ def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
 def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
     return lease_pb2.Acquire(
         selector=terms.selector,
+        lease_class=LEASE_CLASSES[terms.lease_class],
         priority=terms.priority,
         ttl=optional_duration(terms.ttl_sec),
         max_duration=optional_duration(terms.max_sec),

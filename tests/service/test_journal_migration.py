@@ -30,16 +30,18 @@ from tests.full_disk import full_disk
 
 VERSION_2 = Path(__file__).parents[1] / "golden" / "journals" / "version_2.sqlite"
 """Written by the last tracker with that version: five devices, two leases and three waiting requests."""
+VERSION_3 = VERSION_2.with_name("version_3.sqlite")
+"""The same entries, written by the last tracker that kept the places of requests."""
 NOW = 1_800_000_000.0
 EPOCH = int(NOW * 1e3) << 20
 MANY = 12_000
 """Requests that fill more than SQLite's cache, so that rows reach the disk before their transaction is committed."""
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A journal of version 2 in a state directory."""
-    return Path(shutil.copyfile(VERSION_2, tmp_path / "journal.sqlite"))
+@pytest.fixture(params=[VERSION_2, VERSION_3], ids=["2", "3"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A journal of an older version in a state directory."""
+    return Path(shutil.copyfile(request.param, tmp_path / "journal.sqlite"))
 
 
 def opened(path: Path) -> Durable:
@@ -93,7 +95,7 @@ def lease(device_name: str, number: int, client_id: str) -> LeaseEntry:
     )
 
 
-def request(client_id: str, request_id: str, order: tuple[float, int], **terms: object) -> RequestEntry:
+def request(client_id: str, request_id: str, arrival: int, **terms: object) -> RequestEntry:
     given = {"selector": "kind=cpu,model=Raspberry*", "max_sec": 86400.0, **terms}
     return RequestEntry(
         client_id=client_id,
@@ -102,7 +104,7 @@ def request(client_id: str, request_id: str, order: tuple[float, int], **terms: 
         terms=LeaseTerms(**given),  # type: ignore[arg-type]
         deadline_sec=None,
         asked_at_sec=NOW - 30,
-        order=order,
+        arrival=arrival,
     )
 
 
@@ -111,14 +113,14 @@ def expected() -> Durable:
     urgent = request(
         "key2:client-b",
         'r3 "quoted"',
-        (NOW - 620.0, 8),
+        8,
         priority=10,
         ttl_sec=5.0,
         max_sec=90.5,
         purpose="fleet test — ünit",
     )
     urgent.asked_at_sec, urgent.deadline_sec = NOW - 20, NOW + 5000.5
-    late = request("key3:client-c", "q", (NOW + 50.0, 9), selector="*", priority=-1)
+    late = request("key3:client-c", "q", 9, selector="*", priority=-1)
     late.asked_at_sec = NOW - 10
     return Durable(
         boot=int(NOW * 1e3) + 1,
@@ -129,7 +131,7 @@ def expected() -> Durable:
             device("pi4-02", EPOCH + 18, lease("pi4-02", 18, "key2:client-b")),
             device("pi4-03", EPOCH + 12),
         ],
-        requests=[request("key2:client-b", "r2", (NOW - 30.0, 7)), urgent, late],
+        requests=[request("key2:client-b", "r2", 7), urgent, late],
     )
 
 
@@ -150,11 +152,14 @@ def write_version_2(path: Path, rows: Iterable[tuple[str, str]]) -> None:
         connection.execute("COMMIT")
 
 
-def test_a_journal_of_version_2_keeps_all_that_it_held(path: Path) -> None:
+def test_a_journal_of_an_older_version_keeps_all_that_it_held(path: Path) -> None:
     """Devices with epochs and leases, and requests with their places, in place; the boot number grows."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        ((boot,),) = connection.execute("SELECT boot FROM chain").fetchall()
+
     durable = opened(path)
 
-    assert durable.boot == expected().boot
+    assert durable.boot == max(boot + 1, expected().boot)
     assert rows_of(durable) == rows_of(expected())
     assert version_of(path) == SCHEMA_VERSION
     assert rows_of(opened(path)) == rows_of(expected())
@@ -173,7 +178,7 @@ def test_clients_find_their_leases_and_places_after_the_upgrade(path: Path) -> N
     assert isinstance(held, ev.Granted)
     assert (held.lease.name, held.lease.epoch, held.is_repeat) == ("leases/41edf1438482-17", EPOCH + 17, True)
     assert isinstance(queued, ev.Queued)
-    assert queued.request.order == (NOW - 30.0, 7)
+    assert queued.request.arrival == 7
     assert (queued.request.terms.selector, queued.request.terms.bid) == ("kind=cpu,model=Raspberry*", 2.0)
 
 
@@ -228,10 +233,10 @@ def test_a_journal_of_a_newer_version_is_refused(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_damaged_journal_of_version_2_is_restored_from_its_copy(path: Path) -> None:
+def test_a_damaged_journal_of_an_older_version_is_restored_from_its_copy(path: Path) -> None:
     """It is refused as one of this version, and `fsck` continues with the copy that the older tracker made."""
     keep_copy(path)
-    assert version_of(copy_path(path)) == 2
+    assert version_of(copy_path(path)) == version_of(path)
     path.write_bytes(path.read_bytes().replace(b"leases/41edf1438482-17", b"leases/41edf1438482-16"))
     with pytest.raises(JournalDamaged, match="fleet tracker fsck"):
         opened(path)
@@ -247,7 +252,7 @@ def test_rows_without_a_new_field_take_its_default(tmp_path: Path) -> None:
     opened(path)
     journal = Journal(path)
     journal.open(NOW)
-    entry = request("c", "r", (NOW, 1))
+    entry = request("c", "r", 1)
     journal.write(Changes(requests={entry.key: entry}))
     journal.close()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:

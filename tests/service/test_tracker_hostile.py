@@ -162,7 +162,7 @@ async def test_a_silent_stream_is_ended() -> None:
 
 async def test_one_client_cannot_fill_the_queue() -> None:
     """A greedy client gets an error, and other clients wait as if it did not exist."""
-    limits = TrackerLimits(max_waiting=6, max_waiting_per_user=4, max_waiting_per_client=3)
+    limits = TrackerLimits(max_waiting=6, max_waiting_per_account=4, max_waiting_per_client=3)
     async with (
         serve_tracker(limits=limits) as served,
         SimulatedAgent(served.address, ["devices/a"]),
@@ -185,7 +185,7 @@ async def test_one_client_cannot_fill_the_queue() -> None:
 
 async def test_selectors_of_one_user_and_of_all_are_bounded() -> None:
     """Each selector takes memory for its matching devices; selectors of a single device take little."""
-    limits = TrackerLimits(max_selectors=3, max_selectors_per_user=2)
+    limits = TrackerLimits(max_selectors=3, max_selectors_per_account=2)
     async with (
         serve_tracker(limits=limits) as served,
         SimulatedAgent(served.address, ["devices/a"]),

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.domain.leases import LeaseTerms
+from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.errors import ConfigError, DiskFull
 from fleet.testing import Ledger
-from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
 from fleet.tracker.journal import file
 from fleet.tracker.journal.file import Journal
 from tests.full_disk import full_disk
@@ -79,7 +79,18 @@ def requests(draw: st.DrawFn) -> RequestEntry:
         terms=draw(TERMS),
         deadline_sec=draw(st.none() | SEC),
         asked_at_sec=draw(SEC),
-        order=(draw(st.floats(-1e12, 1e12)), draw(st.integers(0, 2**40))),
+        arrival=draw(st.integers(0, 2**40)),
+    )
+
+
+@st.composite
+def uses(draw: st.DrawFn) -> UseEntry:
+    return UseEntry(
+        account=draw(st.sampled_from(["a b", "ünit"])),
+        used_sec=draw(SEC),
+        at_sec=draw(SEC),
+        day=draw(st.integers(0, 2**40)),
+        day_sec=draw(st.dictionaries(st.sampled_from(LeaseClass), SEC)),
     )
 
 
@@ -91,6 +102,8 @@ def changes(draw: st.DrawFn) -> Changes:
         changed.devices[device.name] = changed.leases[device.name] = None if is_gone else device
     for request in draw(st.lists(requests(), max_size=3)):
         changed.requests[request.key] = request if draw(st.booleans()) else None
+    for use in draw(st.lists(uses(), max_size=3)):
+        changed.uses[use.account] = use if draw(st.booleans()) else None
     return changed
 
 

@@ -60,7 +60,10 @@ def shown(state: TrackerState, effects: Sequence[ev.Effect]) -> object:
     told = [effect for effect in effects if not isinstance(effect, ev.Attached | ev.Fence)]
     return (
         {name: dataclasses.astuple(device) for name, device in devices.items()},
-        {name: dataclasses.astuple(lease) for name, lease in state.leases.items()},
+        {
+            name: dataclasses.astuple(dataclasses.replace(lease, charged_sec=0.0))
+            for name, lease in state.leases.items()
+        },
         [request.key for request in state.waiting.first(100)],
         state.matching.free_devices(),
         {agent: set(names) for agent, names in state.devices_by_agent.items()},

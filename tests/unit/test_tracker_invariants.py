@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.domain.leases import LeaseTerms
+from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import Cancelled, WaitTimeout
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.invariants import validate
 from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
+from fleet.tracker.core.share_policy import Quota, SharePolicy
 from fleet.tracker.core.state import TrackerState
 
 AGENTS = ("agent-0", "agent-1")
@@ -25,6 +26,17 @@ SELECTORS = ("cpu", "*", "name=d0", "arch=arm", "kind=cpu,arch!=arm", "name=d*",
 PREFERENCES = ("", "bitstream=one", "bitstream!=two", "arch=arm", "arch=arm,bitstream=o*", "name=d2", "=")
 BITSTREAMS = ("", "one", "two")
 LIMITS = TrackerLimits(max_waiting=6, remembered_ends=5)
+POLICIES = (
+    SharePolicy(half_life_sec=60.0, starvation_sec=30.0),
+    SharePolicy(
+        half_life_sec=600.0,
+        weights={"holder-1": 2.0},
+        class_quotas={
+            "": {LeaseClass.INTERACTIVE: Quota(leases=1), LeaseClass.BATCH: Quota(device_sec_per_day=900.0)},
+            "holder-2": {LeaseClass.NORMAL: Quota(leases=1, longest_sec=20.0)},
+        },
+    ),
+)
 
 
 def offered(index: int, *, is_healthy: bool = True) -> ev.OfferedDevice:
@@ -47,7 +59,8 @@ def comparable(durable: Durable) -> object:
         )
         for device in durable.devices
     }
-    return devices, {request.key: dataclasses.astuple(request) for request in durable.requests}
+    requests = {request.key: dataclasses.astuple(request) for request in durable.requests}
+    return devices, requests, {use.account: use.day_sec for use in durable.uses}
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -156,6 +169,7 @@ class TrackerMachine(RuleBasedStateMachine):
         ttl_sec=st.sampled_from([0.0, 1.0, 5.0, 1000.0]),
         max_sec=st.sampled_from([None, 0.0, 8.0]),
         wait_timeout_sec=st.sampled_from([0.0, 0.0, 2.0]),
+        lease_class=st.sampled_from(LeaseClass),
         repeats=st.booleans(),
         prefer=st.sampled_from(PREFERENCES),
     )
@@ -167,18 +181,22 @@ class TrackerMachine(RuleBasedStateMachine):
         ttl_sec: float,
         max_sec: float | None,
         wait_timeout_sec: float,
+        lease_class: LeaseClass,
         repeats: bool,
         prefer: str,
     ) -> None:
         self.request_count += not repeats
         request_id = f"r{self.request_count}"
         labels_by_name = {name: self.state.devices[name].labels for name in self.state.matching.free_devices()}
+        entry = self.state.clients.get(client)
+        account = self.state.accounts.account(entry.account) if entry else None
         effects = self.apply(
             ev.Acquire(
                 client,
                 request_id,
                 LeaseTerms(
                     selector=selector,
+                    lease_class=lease_class,
                     priority=priority,
                     ttl_sec=ttl_sec,
                     max_sec=max_sec,
@@ -194,7 +212,7 @@ class TrackerMachine(RuleBasedStateMachine):
                     fitting = [n for n, labels in labels_by_name.items() if parse_selector(selector).matches(labels)]
                     liked = {n for n in fitting if parse_selector(prefer).matches(labels_by_name[n])}
                     assert not liked or lease.device_name in liked
-                case ev.Queued() if not repeats:
+                case ev.Queued() if not repeats and account and not account.is_blocked(lease_class):
                     assert not any(parse_selector(selector).matches(labels) for labels in labels_by_name.values())
 
     @rule(client=st.sampled_from(CLIENTS), back=st.integers(0, 5))
@@ -249,6 +267,10 @@ class TrackerMachine(RuleBasedStateMachine):
     def recover_journal(self) -> None:
         self.apply(ev.JournalRecovered())
 
+    @rule(policy=st.sampled_from(POLICIES))
+    def change_policy(self, policy: SharePolicy) -> None:
+        self.apply(ev.PolicyChanged(policy))
+
     @rule(away_sec=st.sampled_from([0.0, 5.0, 60.0]))
     def restart(self, away_sec: float) -> None:
         """A kill -9: only the journal's content survives."""
@@ -259,7 +281,7 @@ class TrackerMachine(RuleBasedStateMachine):
         assert before == comparable(durable)
         assert durable.boot > boot
         self.waiting.clear()
-        self.state = TrackerState.restore(durable, self.now, LIMITS)
+        self.state = TrackerState.restore(durable, self.now, LIMITS, policy=self.state.accounts.policy)
         self.apply(ev.Tick())
 
     @invariant()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.domain.leases import LeaseTerms
+from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
+from fleet.tracker.core.accounts import Accounts
 from fleet.tracker.core.matching import Matching
+from fleet.tracker.core.positions import Positions
 from fleet.tracker.core.records import RequestEntry
-from fleet.tracker.core.standing import position_of
-from fleet.tracker.core.waiting import BID_REACH_SEC, Waiting
+from fleet.tracker.core.share_policy import Quota, SharePolicy
+from fleet.tracker.core.waiting import Waiting
 
 NAMES = tuple(f"devices/d{i}" for i in range(5))
 SELECTORS = tuple(
     str(parse_selector(text)) for text in ("*", "cpu", "gpu", "name=d0", "name=d*", "arch!=arm", "name=d1,arch=arm")
 )
+ACCOUNTS = ("a", "b", "c")
+POLICY = SharePolicy(starvation_sec=15.0, class_quotas={"c": {LeaseClass.NORMAL: Quota(leases=1)}})
 
 
 class Queue:
@@ -24,7 +31,33 @@ class Queue:
 
     def __init__(self, max_idle: int = 8) -> None:
         self.matching = Matching(max_idle, max_idle)
-        self.waiting = Waiting(self.matching)
+        self.accounts = Accounts(POLICY)
+        self.waiting = Waiting(self.matching, self.accounts)
+        self.labels: dict[str, dict[str, str]] = {}
+        self.requests: list[RequestEntry] = []
+        self.since: dict[str, float] = {}
+        """Time of each account's oldest request since it last waited for nothing."""
+
+    def push(self, request: RequestEntry) -> None:
+        self.requests.append(request)
+        self.waiting.push(request)
+        self.since[request.account] = min(self.since.get(request.account, math.inf), request.asked_at_sec)
+
+    def drop(self, requests: Sequence[RequestEntry]) -> None:
+        self.waiting.discard_many(requests)
+        for request in requests:
+            self.requests.remove(request)
+        waiting = {request.account for request in self.requests}
+        self.since = {name: since_sec for name, since_sec in self.since.items() if name in waiting}
+
+    def order(self, request: RequestEntry) -> tuple[object, ...]:
+        """Return the sort key of a request, by its definition."""
+        terms, name = request.terms, request.account
+        turn = (terms.lease_class.rank, self.accounts.account(name).level, self.since[name], name)
+        return *turn, -terms.priority, -terms.bid, request.asked_at_sec, request.arrival
+
+    def fits(self, request: RequestEntry, device_name: str) -> bool:
+        return parse_selector(request.terms.selector).matches(self.labels[device_name])
 
 
 device = st.sampled_from(NAMES)
@@ -34,25 +67,40 @@ step = st.one_of(
     st.tuples(st.just("remove"), device),
     st.tuples(st.just("free"), device),
     st.tuples(st.just("busy"), device),
-    st.tuples(st.just("push"), selector, st.integers(-2, 2), st.sampled_from(["a", "b"]), st.sampled_from([0, 1, 2])),
+    st.tuples(
+        st.just("push"),
+        selector,
+        st.sampled_from(LeaseClass),
+        st.integers(-1, 1),
+        st.sampled_from(ACCOUNTS),
+        st.integers(0, 2),
+    ),
     st.tuples(st.just("discard"), st.integers(0, 30)),
     st.tuples(st.just("discard many"), st.integers(0, 4)),
+    st.tuples(st.just("charge"), st.sampled_from(ACCOUNTS), st.sampled_from([1.0, 20.0, 3_000.0])),
+    st.tuples(st.just("refund"), st.sampled_from(ACCOUNTS), st.sampled_from([0.5, 15.0])),
+    st.tuples(st.just("hold"), st.sampled_from(ACCOUNTS), st.integers(0, 1)),
 )
 
 
 def make_request(
-    number: int, selector: str, priority: int = 0, *, user: str = "", bid: float = 0.0, asked_sec: float | None = None
+    number: int,
+    selector: str,
+    lease_class: LeaseClass = LeaseClass.NORMAL,
+    priority: int = 0,
+    *,
+    account: str = "",
+    bid: float = 0.0,
 ) -> RequestEntry:
-    asked_sec = float(number) if asked_sec is None else asked_sec
     return RequestEntry(
         client_id="c",
         request_id=str(number),
         holder="anybody@here",
-        user=user,
-        terms=LeaseTerms(selector=selector, priority=priority, bid=bid),
+        account=account,
+        terms=LeaseTerms(selector=selector, lease_class=lease_class, priority=priority, bid=bid),
         deadline_sec=None,
-        asked_at_sec=asked_sec,
-        order=(asked_sec - 60.0 * priority, number),
+        asked_at_sec=float(number),
+        arrival=number,
     )
 
 
@@ -61,128 +109,87 @@ def make_request(
 @settings(max_examples=150, deadline=None)
 @given(begun=st.booleans(), steps=st.lists(step, max_size=40))
 def test_indexes_agree_with_a_full_search(idle_groups: int, begun: bool, steps: list[tuple[object, ...]]) -> None:
-    """After any order of changes, matches, free devices, heads and positions agree with brute force."""
-    queue, labels, requests = Queue(idle_groups), dict[str, dict[str, str]](), list[RequestEntry]()
+    """After any order of changes, matches, free devices, the next request and positions agree with brute force."""
+    queue = Queue(idle_groups)
     before = [("add", name, "cpu", "arm") for name in NAMES] + [("free", name) for name in NAMES]
     for number, (kind, *rest) in enumerate([*before, *steps] if begun else steps):
-        _apply(queue, labels, requests, number, str(kind), rest)
+        _apply(queue, number, str(kind), rest)
+        _compare(queue, float(number))
         queue.waiting.validate()
-        _compare(queue, labels, requests)
 
 
-def _apply(
-    queue: Queue,
-    labels: dict[str, dict[str, str]],
-    requests: list[RequestEntry],
-    number: int,
-    kind: str,
-    rest: list[object],
-) -> None:
+def _apply(queue: Queue, number: int, kind: str, rest: list[object]) -> None:
     match kind, rest:
         case "add", [str(name), str(device_kind), str(arch)]:
-            labels[name] = device_labels(name, device_kind, {"arch": arch})
-            queue.matching.add_device(name, labels[name])
+            queue.labels[name] = device_labels(name, device_kind, {"arch": arch})
+            queue.matching.add_device(name, queue.labels[name])
         case "remove", [str(name)]:
-            labels.pop(name, None)
+            queue.labels.pop(name, None)
             queue.matching.remove_device(name)
-        case "free", [str(name)] if name in labels:
+        case "free", [str(name)] if name in queue.labels:
             queue.matching.set_free(name)
-        case "busy", [str(name)] if name in labels:
+        case "busy", [str(name)] if name in queue.labels:
             queue.matching.set_busy(name)
-        case "push", [str(selector), int(priority), str(user), int(bid)]:
-            asked_sec = number * BID_REACH_SEC / 4
-            requests.append(make_request(number, selector, priority, user=user, bid=bid, asked_sec=asked_sec))
-            queue.waiting.push(requests[-1])
-        case "discard", [int(index)] if requests:
-            queue.waiting.discard(requests.pop(index % len(requests)))
+        case "push", [str(selector), LeaseClass() as lease_class, int(priority), str(account), int(bid)]:
+            queue.push(make_request(number, selector, lease_class, priority, account=account, bid=bid))
+        case "discard", [int(index)] if queue.requests:
+            queue.drop([queue.requests[index % len(queue.requests)]])
         case "discard many", [int(kept)]:
-            queue.waiting.discard_many(requests[kept:])
-            del requests[kept:]
+            queue.drop(queue.requests[kept:])
+        case "charge", [str(account), float(sec)]:
+            queue.accounts.charge(queue.accounts.account(account), LeaseClass.NORMAL, sec, float(number))
+        case "refund", [str(account), float(sec)]:
+            queue.accounts.charge(queue.accounts.account(account), LeaseClass.NORMAL, -sec, float(number))
+            queue.waiting.note_less(account)
+        case "hold", [str(account), int(leases)]:
+            queue.accounts.account(account).leases[LeaseClass.NORMAL] = leases
+            queue.waiting.note_less(account)
 
 
-def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[RequestEntry]) -> None:
-    ordered = sorted(requests, key=lambda request: request.order)
-    assert list(queue.waiting.first(100)) == ordered
-    for name, own in labels.items():
-        fitting = [request for request in ordered if parse_selector(request.terms.selector).matches(own)]
-        first = queue.waiting.next_for(name)
-        assert first is (fitting[0] if fitting else None)
-        assert first is None or queue.waiting.highest_bid(first, name) is _highest_bid(fitting)
-    for request in requests:
-        mine = {name for name, own in labels.items() if parse_selector(request.terms.selector).matches(own)}
-        rivals = [
-            other
-            for other in ordered[: ordered.index(request)]
-            if other.terms.selector == request.terms.selector
-            or any(parse_selector(other.terms.selector).matches(labels[name]) for name in mine)
+def _compare(queue: Queue, now: float) -> None:
+    ordered = sorted(queue.requests, key=queue.order)
+    for name in queue.labels:
+        fitting = [request for request in ordered if queue.fits(request, name)]
+        open_to = [
+            request
+            for request in fitting
+            if not queue.accounts.account(request.account).is_blocked(request.terms.lease_class)
         ]
-        assert position_of(request, queue.waiting, queue.matching) == len(rivals)
+        starving = [request for request in open_to if request.asked_at_sec < now - POLICY.starvation_sec]
+        oldest = min(starving, key=lambda request: request.asked_at_sec, default=None)
+        expected = oldest or (open_to[0] if open_to else None)
+        assert queue.waiting.next_for(name, now) is expected
+    first = list(queue.waiting.first(100))
+    assert sorted(request.arrival for request in first) == sorted(request.arrival for request in ordered)
+    assert [request.terms.lease_class.rank for request in first] == [r.terms.lease_class.rank for r in ordered]
+    positions = Positions(queue.waiting, queue.matching)
+    for request in queue.requests:
+        rivals = [other for other in ordered if _share_a_device(queue, request, other)]
+        position = positions.of(request, now)
+        turns = [r for r in _in_turns(rivals) if r.terms.lease_class.rank <= request.terms.lease_class.rank]
+        before = turns.index(request)
+        accounts = len({r.account for r in rivals})
+        assert before <= position <= before + (accounts if _rank(rivals, request) else 0)
 
 
-def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
-    """Return the request with the highest bid among those of the first one's holder that may pass it."""
-    first = fitting[0]
-    rivals = [
-        other
-        for other in fitting
-        if (other.user, other.terms.priority) == (first.user, first.terms.priority)
-        and other.order[0] - first.due_sec <= BID_REACH_SEC
-    ]
-    return max(rivals, key=lambda other: other.terms.bid)
+def _share_a_device(queue: Queue, request: RequestEntry, other: RequestEntry) -> bool:
+    if request.terms.selector == other.terms.selector:
+        return True
+    return any(queue.fits(request, name) and queue.fits(other, name) for name in queue.labels)
 
 
-def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
-    """Return the order in which one device serves all requests."""
-    queue = Queue()
-    queue.matching.add_device(NAMES[0], device_labels(NAMES[0], "cpu", {}))
-    for request in requests:
-        queue.waiting.push(request)
-    served: list[RequestEntry] = []
-    while (first := queue.waiting.next_for(NAMES[0])) is not None:
-        request = queue.waiting.highest_bid(first, NAMES[0])
-        queue.waiting.discard(request)
-        if request is not first:
-            queue.waiting.move(first, request.order)
-        queue.waiting.validate()
-        served.append(request)
-    return served
+def _rank(ordered: list[RequestEntry], request: RequestEntry) -> int:
+    """Return the number of requests of the same account and class before one."""
+    own = [r for r in ordered if (r.account, r.terms.lease_class) == (request.account, request.terms.lease_class)]
+    return own.index(request)
 
 
-@given(
-    asked=st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(0, 3), st.integers(0, 90)), max_size=12
+def _in_turns(ordered: list[RequestEntry]) -> list[RequestEntry]:
+    """Return requests as the accounts of each class take turns."""
+    by_turn = sorted(
+        enumerate(ordered), key=lambda each: (each[1].terms.lease_class.rank, _rank(ordered, each[1]), each[0])
     )
-)
-@settings(max_examples=40, deadline=None)
-def test_bids_change_places_of_one_users_requests_only(asked: list[tuple[str, int, int, int]]) -> None:
-    """For any bids, each holder is served at the same turns with the same priorities, and no request waits for ever."""
-    requests = [
-        make_request(number, SELECTORS[0], priority, user=user, bid=bid, asked_sec=20.0 * asked_at)
-        for number, (user, priority, bid, asked_at) in enumerate(asked)
-    ]
-    without = [
-        make_request(number, SELECTORS[0], priority, user=user, asked_sec=20.0 * asked_at)
-        for number, (user, priority, _, asked_at) in enumerate(asked)
-    ]
-
-    served, plain = _served(requests), _served(without)
-
-    turns = [[(request.user, request.terms.priority) for request in order] for order in (served, plain)]
-    assert turns[0] == turns[1]
-    for place, request in enumerate(served):
-        assert sum(other.due_sec <= request.due_sec + BID_REACH_SEC for other in plain) > place
-
-
-def test_the_highest_bid_goes_first_within_ones_own() -> None:
-    """The highest bid takes the first of its user's places; equal bids keep their order."""
-    requests = [
-        make_request(0, SELECTORS[0], user="a", bid=1.0),
-        make_request(1, SELECTORS[0], user="b", bid=9.0),
-        make_request(2, SELECTORS[0], user="a", bid=3.0),
-        make_request(3, SELECTORS[0], user="a", bid=3.0),
-    ]
-
-    assert ["2", "1", "3", "0"] == [request.request_id for request in _served(requests)]
+    return [request for _, request in by_turn]
 
 
 def test_position_among_very_many_selectors_is_never_too_small() -> None:
@@ -195,4 +202,4 @@ def test_position_among_very_many_selectors_is_never_too_small() -> None:
     last = make_request(100, "kind=cpu")
     queue.waiting.push(last)
 
-    assert position_of(last, queue.waiting, queue.matching) == 100
+    assert Positions(queue.waiting, queue.matching).of(last, 0.0) == 100

@@ -10,9 +10,10 @@ from dataclasses import replace
 from fleet.base.text import sanitize
 from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import parse_selector
-from fleet.errors import InvalidRequest, NotAllowed
+from fleet.errors import InvalidRequest
 from fleet.tracker.core.events import Acquire
 from fleet.tracker.core.records import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
+from fleet.tracker.core.share_policy import NO_QUOTA, Quota
 
 MAX_SHOWN_CHARS = 500
 """Maximum length of clients' names and reasons, which are stored and shown to everyone."""
@@ -26,18 +27,19 @@ _LISTED_DEVICES = 10
 """A refusal lists this many of the devices there are."""
 
 
-def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, limits: TrackerLimits) -> RequestEntry:
-    """Return the request of an event, within the tracker's limits. `arrival` counts all requests.
+def make_request(
+    event: Acquire, client: ClientEntry, now: float, arrival: int, limits: TrackerLimits, quota: Quota
+) -> RequestEntry:
+    """Return the request of an event, within the tracker's limits and its account's. `arrival` counts all requests.
 
     Raises:
-        NotAllowed: the priority requires the role admin.
         InvalidRequest: no id, a malformed selector, a priority or bid out of bounds, or texts that are too long.
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
     if len(event.request_id) > _MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(_TOO_MUCH)
-    terms = admit_terms(event.terms, client, limits)
+    terms = admit_terms(event.terms, limits, quota)
     wait_sec = terms.wait_timeout_sec
     return RequestEntry(
         client_id=event.client_id,
@@ -46,40 +48,38 @@ def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, 
         terms=terms,
         deadline_sec=now + wait_sec if wait_sec is not None and wait_sec > 0 else None,
         asked_at_sec=now,
-        order=(now - terms.priority * limits.aging_sec, arrival),
-        user=client.user,
+        arrival=arrival,
+        account=client.account,
         note=client.note,
     )
 
 
-def admit_terms(terms: LeaseTerms, client: ClientEntry, limits: TrackerLimits) -> LeaseTerms:
+def admit_terms(terms: LeaseTerms, limits: TrackerLimits, quota: Quota = NO_QUOTA) -> LeaseTerms:
     """Return a client's terms, canonical and within the tracker's limits.
 
     Raises:
-        NotAllowed, InvalidRequest: see `make_request`.
+        InvalidRequest: see `make_request`.
     """
     selector = checked_selector(terms.selector)
-    _check_priority(terms.priority, client, limits)
+    _check_priority(terms.priority, limits)
     ttl_sec = terms.ttl_sec if terms.ttl_sec > 0 else limits.default_ttl_sec
-    max_sec = None if terms.max_sec is None or terms.max_sec <= 0 else min(terms.max_sec, limits.max_duration_sec)
+    longest_sec = min(limits.max_duration_sec, quota.longest_sec)
+    max_sec = longest_sec if terms.max_sec is None or terms.max_sec <= 0 else min(terms.max_sec, longest_sec)
     return replace(
         terms,
         selector=selector,
         ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
-        max_sec=max_sec,
+        max_sec=None if max_sec >= limits.max_duration_sec else max_sec,
         purpose=sanitize(terms.purpose, MAX_SHOWN_CHARS),
         prefer=checked_preference(terms.prefer),
         bid=checked_bid(terms.bid),
     )
 
 
-def _check_priority(priority: int, client: ClientEntry, limits: TrackerLimits) -> None:
+def _check_priority(priority: int, limits: TrackerLimits) -> None:
     if abs(priority) > limits.max_priority:
         allowed = f"-{limits.max_priority} to {limits.max_priority}"
         raise InvalidRequest(f"priority {priority} is out of bounds; choose one from {allowed}")
-    if priority > client.max_priority:
-        allowed = f"-{limits.max_priority} to {client.max_priority}"
-        raise NotAllowed(f"priority {priority} takes the role admin; the role user may choose one from {allowed}")
 
 
 def checked_selector(text: str) -> str:

@@ -21,11 +21,9 @@ def connect(tables: Tables, event: ev.ClientConnected) -> None:
     client = tables.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
     if client.requests:
         _park_requests(tables, client)
-    limits = tables.limits
-    client.max_priority = limits.max_priority if event.is_admin else limits.max_user_priority
     client.is_connected = True
     _name(tables, client, event.holder, event.note)
-    _belong_to(tables, client, event.user or event.holder)
+    _belong_to(tables, client, event.account or event.holder)
     tables.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
 
 
@@ -68,12 +66,12 @@ def _name(tables: Tables, client: ClientEntry, holder: str, note: str) -> None:
             tables.version += 1
 
 
-def _belong_to(tables: Tables, client: ClientEntry, user: str) -> None:
-    """Count the requests that a client's stream is expected to repeat in its user's share, which is not in the
+def _belong_to(tables: Tables, client: ClientEntry, account: str) -> None:
+    """Count the requests that a client's stream is expected to repeat in its account's share, which is not in the
     journal.
     """
     tables.count_parked(client, -len(client.parked))
-    client.user = user
+    client.account = account
     tables.count_parked(client, len(client.parked))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fleet.domain.leases import LeaseTerms
 from fleet.errors import FleetError
 from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry
+from fleet.tracker.core.share_policy import SharePolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,10 @@ class ClientConnected:
 
     client_id: str
     holder: str
-    user: str = ""
-    """User whose share of the queue its requests count in; empty: its holder's."""
+    account: str = ""
+    """Account that its requests count for; empty: its holder's."""
     note: str = ""
     """Name chosen by the client; empty if it equals the holder's name."""
-    is_admin: bool = True
-    """True if its requests may have priorities above the limit of users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,13 @@ class ResetEpochs:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """An operator changed shares, classes or quotas."""
+
+    policy: SharePolicy
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -171,6 +177,7 @@ Event = (
     | Release
     | Revoke
     | ResetEpochs
+    | PolicyChanged
     | Tick
     | JournalFailed
     | JournalRecovered

@@ -16,6 +16,7 @@ def validate(state: TrackerState) -> None:
     _validate_leases(state)
     _validate_requests(state)
     _validate_devices(state)
+    _validate_quotas(state)
     state.waiting.validate()
 
 
@@ -33,17 +34,17 @@ def _validate_leases(state: TrackerState) -> None:
 
 def _validate_requests(state: TrackerState) -> None:
     waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
-    users: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    accounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for client in state.clients.values():
-        users[client.user].update(
+        accounts[client.account].update(
             state.matching.general(request.terms.selector) for request in client.requests.values()
         )
-    found = {user: counts for user, counts in users.items() if counts}
-    _require(found == state.waiting_by_user, "requests of each user are counted")
+    found = {account: counts for account, counts in accounts.items() if counts}
+    _require(found == state.waiting_by_account, "requests of each account are counted")
     parked = Counter[str]()
     for client in state.clients.values():
-        parked.update({client.user: len(client.parked)} if client.parked else {})
-    _require(parked == state.parked_by_user, "parked requests of each user are counted")
+        parked.update({client.account: len(client.parked)} if client.parked else {})
+    _require(parked == state.parked_by_account, "parked requests of each account are counted")
     queued = list(state.waiting.first(len(state.waiting)))
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():
@@ -54,8 +55,21 @@ def _validate_requests(state: TrackerState) -> None:
     for request in queued:
         is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
         _require(not is_late, f"request {request.request_id} is within its deadline")
-        is_first = state.matching.first_free(request.terms.selector) is None
-        _require(is_first or bool(state.journal_trouble), f"request {request.request_id} waits for a reason")
+        has_none = state.matching.first_free(request.terms.selector) is None
+        is_blocked = state.accounts.account(request.account).is_blocked(request.terms.lease_class)
+        has_reason = has_none or is_blocked or bool(state.journal_trouble)
+        _require(has_reason, f"request {request.request_id} waits for a reason")
+
+
+def _validate_quotas(state: TrackerState) -> None:
+    held = Counter((lease.account, lease.terms.lease_class) for lease in state.leases.values())
+    counted = {
+        (account.name, lease_class): number
+        for account in state.accounts.by_name.values()
+        for lease_class, number in account.leases.items()
+        if number
+    }
+    _require(counted == held, "leases of each account are counted")
 
 
 def _validate_devices(state: TrackerState) -> None:

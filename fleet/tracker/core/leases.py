@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
 
+_OFFERED = 4
+"""Number of free devices of a selector that are offered at once; the end of a lease makes room for one."""
 _UNKNOWN = (LeaseEnd.UNKNOWN, "the tracker does not know this lease (any more); acquire a new one")
 
 
@@ -16,27 +19,30 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
     if not device.can_serve:
         tables.matching.set_busy(device.name)
         return
-    first = None if tables.journal_trouble else _first_in_line(tables, device)
-    if first is None:
+    request = None if tables.journal_trouble else _next_request(tables, device)
+    if request is None:
         tables.matching.set_free(device.name)
         return
-    request = tables.waiting.highest_bid(first, device.name)
-    while not tables.clients[request.client_id].is_connected:
-        tables.remove_request(request)
-        request = tables.waiting.highest_bid(first, device.name)
     tables.remove_request(request)
-    if request is not first:
-        tables.waiting.move(first, request.order)
-        tables.changes.requests[first.key] = first
     grant(tables, device, request)
 
 
-def _first_in_line(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
+def serve_account(tables: Tables, name: str) -> None:
+    """Grant free devices to an account after a quota of it got room again."""
+    tables.waiting.note_less(name)
+    if tables.journal_trouble:
+        return
+    for group in tables.waiting.groups_of(name):
+        for device_name in islice(group.free, _OFFERED):
+            serve(tables, tables.devices[device_name])
+
+
+def _next_request(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     """Return the next request, dropping those of lost clients."""
-    while (first := tables.waiting.next_for(device.name)) is not None:
-        if tables.clients[first.client_id].is_connected:
-            return first
-        tables.remove_request(first)
+    while (request := tables.waiting.next_for(device.name, tables.now_sec)) is not None:
+        if tables.clients[request.client_id].is_connected:
+            return request
+        tables.remove_request(request)
     return None
 
 
@@ -60,8 +66,13 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
         granted_at_sec=now_sec,
         expires_at_sec=min(now_sec + terms.ttl_sec, ends_at_sec),
         ends_at_sec=ends_at_sec,
+        account=request.account,
         note=request.note,
     )
+    account = tables.accounts.account(lease.account)
+    account.leases[terms.lease_class] += 1
+    _charge(tables, lease, min(account.expected_sec(terms.lease_class), ends_at_sec - now_sec))
+    tables.waiting.note_grant(lease.account, device.name, now_sec)
     device.epoch, device.lease = lease.epoch, lease
     tables.leases[lease.name] = lease
     tables.clients[lease.client_id].leases[lease.request_id] = lease
@@ -77,6 +88,8 @@ def renew(tables: Tables, event: ev.Renew) -> None:
         _tell_end(tables, event.client_id, event.lease_name)
         return
     lease.expires_at_sec = max(lease.expires_at_sec, min(tables.now_sec + lease.terms.ttl_sec, lease.ends_at_sec))
+    if (over_sec := tables.now_sec - lease.granted_at_sec - lease.charged_sec) > 0:
+        _charge(tables, lease, over_sec + lease.terms.ttl_sec)
     tables.changes.leases[lease.device_name] = tables.devices[lease.device_name]
     tables.effects.append(ev.Renewed(event.client_id, lease))
 
@@ -115,8 +128,11 @@ def expire(tables: Tables, name: str) -> None:
 
 def end_and_serve(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str) -> None:
     """End a lease and grant its device to the next request."""
+    was_blocked = tables.accounts.account(lease.account).is_blocked(lease.terms.lease_class)
     end(tables, lease, how, message)
     serve(tables, tables.devices[lease.device_name])
+    if was_blocked:
+        serve_account(tables, lease.account)
 
 
 def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_told: bool = True) -> None:
@@ -124,6 +140,7 @@ def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_to
     device, client = tables.devices[lease.device_name], tables.clients[lease.client_id]
     device.lease = None
     del tables.leases[lease.name]
+    _settle(tables, lease)
     tables.timers.cancel(("lease", lease.name))
     del client.leases[lease.request_id]
     tables.changes.leases[device.name] = device
@@ -136,6 +153,25 @@ def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_to
         tables.effects.append(ev.LeaseEnded(client.client_id, lease.name, how, message))
     if not (client.is_connected or client.leases or client.parked or client.requests):
         tables.forget_client(client)
+
+
+def _charge(tables: Tables, lease: LeaseEntry, sec: float) -> None:
+    """Charge a lease's account for device seconds to come."""
+    account = tables.accounts.account(lease.account)
+    tables.accounts.charge(account, lease.terms.lease_class, sec, tables.now_sec)
+    lease.charged_sec, lease.charged_at_sec = lease.charged_sec + sec, tables.now_sec
+    tables.changes.uses[account.name] = tables.use_of(account)
+
+
+def _settle(tables: Tables, lease: LeaseEntry) -> None:
+    """Charge an ended lease for its length instead of the expected one."""
+    account, lease_class = tables.accounts.account(lease.account), lease.terms.lease_class
+    used_sec = max(tables.now_sec - lease.granted_at_sec, 0.0)
+    account.leases[lease_class] -= 1
+    account.observe(lease_class, used_sec)
+    tables.accounts.charge(account, lease_class, used_sec - lease.charged_sec, lease.charged_at_sec)
+    tables.changes.uses[account.name] = tables.use_of(account)
+    tables.waiting.note_less(account.name)
 
 
 def _tell_end(tables: Tables, client_id: str, lease_name: str) -> None:

@@ -102,7 +102,7 @@ class Queries:
     @property
     def request_count(self) -> int:
         """Number of waiting requests, including parked ones."""
-        return len(self._tables.waiting) + self._tables.parked_by_user.total()
+        return len(self._tables.waiting) + self._tables.parked_by_account.total()
 
     def first_requests(self, limit: int) -> list[RequestEntry]:
         """Return the first requests in the order of service."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.leases import LeaseEnd as LeaseEnd
-from fleet.domain.leases import LeaseTerms
 
 BOOT_SHIFT = 20
 """A start's epochs count from `boot << BOOT_SHIFT`, and boot is the clock in milliseconds. A million grants later they
@@ -34,21 +34,17 @@ class TrackerLimits:
 
     Clients may take as long to come back after a tracker's restart.
     """
-    aging_sec: float = 60.0
-    """A request gains one step of priority each time it has waited this long."""
     max_priority: int = 100
-    """Largest priority of an admin; its negative is the smallest of any role. With aging it bounds delays by others."""
-    max_user_priority: int = 10
-    """Largest priority of a user: an urgent job, as if requested ten minutes earlier."""
+    """Largest priority; its negative is the smallest."""
     max_waiting: int = 200_000
     """Requests that wait, of everybody."""
-    max_waiting_per_user: int = 100_000
+    max_waiting_per_account: int = 100_000
     max_waiting_per_client: int = 1_000
     """A client that waits for a thousand devices has asked for more than any fleet gives it."""
     max_selectors: int = 512
     """Different ones that requests wait with, of everybody; those for a single device do not count. The devices for
     each are at hand: 1 MB where there are 10,000."""
-    max_selectors_per_user: int = 64
+    max_selectors_per_account: int = 64
     max_clients: int = 10_000
     """Streams of clients at once."""
     max_clients_per_user: int = 1_000
@@ -86,6 +82,12 @@ class LeaseEntry:
     granted_at_sec: float
     expires_at_sec: float
     ends_at_sec: float
+    account: str = ""
+    """Account that it is charged to; empty for a lease of an older tracker."""
+    charged_sec: float = 0.0
+    """Charged device seconds."""
+    charged_at_sec: float = 0.0
+    """Moment of the latest charge."""
     note: str = ""
     """Name chosen by the client; empty if it equals the holder's name. Not in the journal."""
 
@@ -145,18 +147,12 @@ class RequestEntry:
     """Within the tracker's limits."""
     deadline_sec: float | None
     asked_at_sec: float
-    order: tuple[float, int]
-    """Order of service: time of the request shifted by priority, then number of arrival. A request that is
-    overtaken by a higher bid of its user gets the other's order."""
-    user: str = ""
-    """Key of the client. Bids only count among its requests. Not in the journal: it comes with the client's stream."""
+    arrival: int
+    """Number of requests before it."""
+    account: str = ""
+    """Account that it counts for. Not in the journal: it comes with the client's stream."""
     note: str = ""
     """See LeaseEntry."""
-    due_sec: float = field(init=False)
-    """Moment of its first place in the order."""
-
-    def __post_init__(self) -> None:
-        self.due_sec = self.order[0]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -170,12 +166,10 @@ class ClientEntry:
 
     client_id: str
     holder: str
-    user: str = ""
-    """User whose share of the queue its requests count in."""
+    account: str = ""
+    """Account that its requests count for."""
     note: str = ""
     """See LeaseEntry."""
-    max_priority: int = 0
-    """Largest priority of its requests."""
     is_connected: bool = False
     lost_until_sec: float = 0.0
     """End of a lost client's leases."""
@@ -185,6 +179,20 @@ class ClientEntry:
     """Waiting requests by id."""
     parked: dict[str, RequestEntry] = field(default_factory=dict)
     """Requests from before the tracker's restart, or the client's newest stream, that it has not repeated yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseEntry:
+    """Use of the fleet by one account at one moment."""
+
+    account: str
+    used_sec: float
+    """Decayed device seconds."""
+    at_sec: float
+    day: int
+    """Day of `day_sec`, counted from 1970 in UTC."""
+    day_sec: Mapping[LeaseClass, float]
+    """Device seconds of the day, by class."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,6 +205,7 @@ class Durable:
     """`lease` and `epoch` of each are set."""
     requests: list[RequestEntry]
     """Requests in any order."""
+    uses: list[UseEntry] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,6 +216,8 @@ class Changes:
     leases: dict[str, DeviceEntry | None] = field(default_factory=dict)
     """Newest epoch and live lease, by device name."""
     requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
+    uses: dict[str, UseEntry | None] = field(default_factory=dict)
+    """Use by account."""
 
     def __len__(self) -> int:
-        return len(self.devices) + len(self.leases) + len(self.requests)
+        return len(self.devices) + len(self.leases) + len(self.requests) + len(self.uses)

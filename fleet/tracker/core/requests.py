@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, NotAllowed, QueueFull, WaitTimeout
+from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
 from fleet.tracker.core.admission import (
@@ -60,15 +60,16 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
     with contextlib.suppress(InvalidRequest):  # it was valid when the request was admitted
         prefer, bid = checked_preference(event.terms.prefer), checked_bid(event.terms.bid)
         parked.terms = replace(parked.terms, prefer=prefer, bid=bid)
-    parked.holder, parked.note, parked.user = client.holder, client.note, client.user
+    parked.holder, parked.note, parked.account = client.holder, client.note, client.account
     _serve_or_wait(tables, client, parked)
 
 
 def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     tables.arrivals += 1
+    quota = tables.accounts.account(client.account).quota(event.terms.lease_class)
     try:
-        request = make_request(event, client, tables.now_sec, tables.arrivals, tables.limits)
-    except (InvalidRequest, NotAllowed) as error:
+        request = make_request(event, client, tables.now_sec, tables.arrivals, tables.limits, quota)
+    except InvalidRequest as error:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
     if not tables.matching.count(request.terms.selector):
@@ -83,7 +84,8 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
         tables.refuse(client.client_id, request.request_id, DiskFull, tables.journal_trouble)
         return
     name = tables.matching.first_free(request.terms.selector, preferred_selector(request.terms))
-    if name is not None:
+    is_blocked = tables.accounts.account(request.account).is_blocked(request.terms.lease_class)
+    if name is not None and not is_blocked:
         leases.grant(tables, tables.devices[name], request)
         return
     if message := _too_many(tables, client, request):
@@ -99,20 +101,20 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:
-    """Return an error text if this client, its user or everybody has too many waiting requests; empty if not."""
-    limits, counts = tables.limits, tables.waiting_by_user.get(client.user, Counter())
+    """Return an error text if this client, its account or everybody has too many waiting requests; empty if not."""
+    limits, counts = tables.limits, tables.waiting_by_account.get(client.account, Counter())
     of_client = len(client.requests) + len(client.parked)
-    of_user = counts.total() + tables.parked_by_user[client.user]
-    of_all = len(tables.waiting) + tables.parked_by_user.total()
+    of_account = counts.total() + tables.parked_by_account[client.account]
+    of_all = len(tables.waiting) + tables.parked_by_account.total()
     if of_client >= limits.max_waiting_per_client:
         return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
-    if of_user >= limits.max_waiting_per_user:
-        return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
+    if of_account >= limits.max_waiting_per_account:
+        return f"{of_account} requests of {client.holder} wait already; wait for some of them, or cancel some"
     if of_all >= limits.max_waiting:
         return f"{of_all} requests wait already; try again later"
     if (general := tables.matching.general(request.terms.selector)) and general not in counts:
         own = len(counts.keys() - {""})
-        if own >= limits.max_selectors_per_user:
+        if own >= limits.max_selectors_per_account:
             return f"{client.holder} waits with {own} different selectors already; use one of them, or cancel some"
         if not tables.waiting.waits_for(general) and tables.matching.kept_count >= limits.max_selectors:
             return f"requests with {limits.max_selectors} different selectors wait already; try again later"

@@ -15,7 +15,9 @@ def restore(tables: Tables, durable: Durable) -> None:
     """Fill empty tables from the journal."""
     for device in durable.devices:
         _restore_device(tables, device)
-    for request in sorted(_asked_by(tables.now_sec, durable.requests), key=lambda request: request.order):
+    for use in durable.uses:
+        tables.accounts.restore(use, tables.now_sec)
+    for request in sorted(_asked_by(tables.now_sec, durable.requests), key=lambda request: request.arrival):
         _restore_request(tables, request)
 
 
@@ -33,7 +35,6 @@ def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[Requ
             request,
             asked_at_sec=request.asked_at_sec - ahead_sec,
             deadline_sec=None if request.deadline_sec is None else request.deadline_sec - ahead_sec,
-            order=(request.order[0] - ahead_sec, request.order[1]),
         )
         for request in requests
     ]
@@ -52,13 +53,17 @@ def _restore_device(tables: Tables, device: DeviceEntry) -> None:
     if lease is None:
         return
     tables.leases[lease.name] = lease
+    lease.account = lease.account or lease.holder
+    lease.granted_at_sec = min(lease.granted_at_sec, tables.now_sec)  # the clock may have been set back
+    lease.charged_at_sec = min(lease.charged_at_sec, tables.now_sec)
+    tables.accounts.account(lease.account).leases[lease.terms.lease_class] += 1
     _client(tables, lease.client_id, lease.holder).leases[lease.request_id] = lease
     tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(leases.expire, tables, lease.name))
 
 
 def _restore_request(tables: Tables, request: RequestEntry) -> None:
     tables.park(_client(tables, request.client_id, request.holder), {request.request_id: request})
-    tables.arrivals = max(tables.arrivals, request.order[1])
+    tables.arrivals = max(tables.arrivals, request.arrival)
 
 
 def _client(tables: Tables, client_id: str, holder: str) -> ClientEntry:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from fleet.tracker.core.matching import Matching
+from fleet.domain.leases import LeaseClass
+from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.records import DeviceEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
-from fleet.tracker.core.waiting import Waiting
 
-_MAX_RIVAL_GROUPS = 64
-"""Number of groups with shared devices above which a position counts all requests."""
 _EXAMINED_DEVICES = 8
 """Number of matching devices examined for the reason."""
 
@@ -28,8 +26,35 @@ class WaitReason(Enum):
     OFFLINE = auto()
     FAULTED = auto()
     """`detail` has the fault."""
+    QUOTA = auto()
+    """A quota of its account is used up; `quota` has its limits and their use."""
     QUEUED = auto()
     """The device is free, and other requests come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """Use of the quota of an account in one class."""
+
+    account: str
+    lease_class: LeaseClass
+    leases: int
+    most_leases: float
+    day_sec: float
+    most_day_sec: float
+
+    @classmethod
+    def of(cls, account: Account, lease_class: LeaseClass) -> QuotaUse:
+        """Return the present use."""
+        quota = account.quota(lease_class)
+        return cls(
+            account=account.name,
+            lease_class=lease_class,
+            leases=account.leases[lease_class],
+            most_leases=quota.leases,
+            day_sec=account.day_sec[lease_class],
+            most_day_sec=quota.device_sec_per_day,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +72,18 @@ class Standing:
     holder: str = ""
     holder_note: str = ""
     held_sec: float = 0.0
+    quota: QuotaUse | None = None
 
 
 def standing_of(tables: Tables, request: RequestEntry) -> Standing:
     """Return the position of a request and the reason why it is not served now."""
-    position, selector = position_of(request, tables.waiting, tables.matching), request.terms.selector
+    position, selector = tables.positions.of(request, tables.now_sec), request.terms.selector
     if tables.journal_trouble:
         return Standing(position=position, reason=WaitReason.JOURNAL_FAILED, detail=tables.journal_trouble)
+    account = tables.accounts.account(request.account)
+    if account.is_blocked(request.terms.lease_class):
+        quota = QuotaUse.of(account, request.terms.lease_class)
+        return Standing(position=position, reason=WaitReason.QUOTA, quota=quota)
     devices = [tables.devices[name] for name in tables.matching.names(selector, _EXAMINED_DEVICES)]
     if not devices:
         return Standing(position=position, reason=WaitReason.NO_DEVICE)
@@ -69,18 +99,6 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
         holder_note=lease.note if lease else "",
         held_sec=max(tables.now_sec - lease.granted_at_sec, 0.0) if lease else 0.0,
     )
-
-
-def position_of(request: RequestEntry, waiting: Waiting, matching: Matching) -> int:
-    """Return the number of requests that are served before this one, without bids, and could take its device.
-
-    If very many selectors compete, all requests count, so the number may be too large, never too small.
-    """
-    group = matching.group(request.terms.selector)
-    rivals = matching.overlapping(group)
-    if len(rivals) > _MAX_RIVAL_GROUPS:
-        return waiting.count_before(request)
-    return waiting.count_before(request, group) + sum(waiting.count_before(request, rival) for rival in rivals)
 
 
 def _obstacle(device: DeviceEntry) -> WaitReason:

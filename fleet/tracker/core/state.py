@@ -5,7 +5,8 @@ The rules that hold after every event (`fleet.tracker.core.invariants` checks th
 - A device has at most one live lease, and its epoch is larger than that of every earlier lease, also over restarts.
 - An ended lease never comes back: renewing it says how it ended.
 - A request leaves the queue by grant, cancel, deadline or loss of its client; nothing else.
-- No device is free while a request that it could serve waits, unless the journal cannot be written.
+- No device is free while a request that it could serve waits, unless a quota of the request's account is used up or the
+  journal cannot be written.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import assert_never
 from fleet.errors import DiskFull
 from fleet.tracker.core import clients, devices, epochs, leases, requests
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.accounts import DAY_SEC
 from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
 from fleet.tracker.core.restart import restore
+from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.tables import Tables
 
 _MOST_DUE = 4
@@ -34,11 +37,18 @@ class TrackerState(Tables):
 
     @classmethod
     def restore(
-        cls, durable: Durable, now: float, limits: TrackerLimits | None = None, *, nonce: str = ""
+        cls,
+        durable: Durable,
+        now: float,
+        limits: TrackerLimits | None = None,
+        *,
+        nonce: str = "",
+        policy: SharePolicy | None = None,
     ) -> TrackerState:
         """Restore the state for a start on this journal: no agent or client is connected yet."""
-        state = cls(boot=durable.boot, nonce=nonce, limits=limits)
+        state = cls(boot=durable.boot, nonce=nonce, limits=limits, policy=policy)
         state.now_sec = now
+        _follow_days(state)
         restore(state, durable)
         return state
 
@@ -81,6 +91,8 @@ def _apply(tables: Tables, event: ev.Event) -> None:
             leases.revoke(tables, event)
         case ev.ResetEpochs():
             epochs.reset(tables, event)
+        case ev.PolicyChanged():
+            _change_policy(tables, event)
         case ev.ClientConnected():
             clients.connect(tables, event)
         case ev.ClientLost():
@@ -109,6 +121,30 @@ def _fail_journal(tables: Tables, event: ev.JournalFailed) -> None:
 def _recover_journal(tables: Tables) -> None:
     tables.journal_trouble = ""
     _serve_free(tables, tables.matching.free_devices())
+
+
+def _change_policy(tables: Tables, event: ev.PolicyChanged) -> None:
+    tables.accounts.set_policy(event.policy, tables.now_sec)
+    _follow_days(tables)
+    _begin_again(tables)
+
+
+def _follow_days(tables: Tables) -> None:
+    """Renew the quotas of a day at midnight, if there are any."""
+    if not tables.accounts.policy.has_daily_quota:
+        tables.timers.cancel(("day",))
+        return
+    if tables.accounts.begin_day(tables.now_sec):
+        _begin_again(tables)
+    next_sec = (tables.accounts.day + 1) * DAY_SEC
+    tables.timers.set(("day",), next_sec, partial(_follow_days, tables))
+
+
+def _begin_again(tables: Tables) -> None:
+    """Serve requests that a changed quota held back."""
+    tables.waiting.note_all()
+    if not tables.journal_trouble:
+        _serve_free(tables, tables.matching.free_devices())
 
 
 def _serve_free(tables: Tables, names: list[str]) -> None:

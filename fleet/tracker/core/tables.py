@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.accounts import Account, Accounts
 from fleet.tracker.core.matching import Matching
+from fleet.tracker.core.positions import Positions
 from fleet.tracker.core.records import (
     BOOT_SHIFT,
     Changes,
@@ -21,7 +23,9 @@ from fleet.tracker.core.records import (
     LeaseEntry,
     RequestEntry,
     TrackerLimits,
+    UseEntry,
 )
+from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.timers import Timers
 from fleet.tracker.core.waiting import Waiting
 
@@ -29,7 +33,9 @@ from fleet.tracker.core.waiting import Waiting
 class Tables:
     """Devices, leases, requests and clients. `boot` must be larger than at every earlier start on the same journal."""
 
-    def __init__(self, *, boot: int, nonce: str = "", limits: TrackerLimits | None = None) -> None:
+    def __init__(
+        self, *, boot: int, nonce: str = "", limits: TrackerLimits | None = None, policy: SharePolicy | None = None
+    ) -> None:
         """Args:
         nonce: random, new with each start; part of tokens and of the names of leases.
         """
@@ -54,12 +60,14 @@ class Tables:
 
         self.clients: dict[str, ClientEntry] = {}
         self.matching = Matching()
-        self.waiting = Waiting(self.matching)
-        self.waiting_by_user: dict[str, Counter[str]] = {}
-        """Number of waiting requests of each user, by selector; "" counts all selectors of a single device."""
+        self.accounts = Accounts(policy or SharePolicy())
+        self.waiting = Waiting(self.matching, self.accounts)
+        self.positions = Positions(self.waiting, self.matching)
+        self.waiting_by_account: dict[str, Counter[str]] = {}
+        """Number of waiting requests of each account, by selector; "" counts all selectors of a single device."""
 
-        self.parked_by_user: Counter[str] = Counter()
-        """Number of requests of each user that are expected to be repeated. They count as waiting."""
+        self.parked_by_account: Counter[str] = Counter()
+        """Number of requests of each account that are expected to be repeated. They count as waiting."""
 
         self.boot = boot
         self.nonce = nonce or f"{boot:x}"
@@ -94,7 +102,17 @@ class Tables:
         """Return the expected content of the journal."""
         waiting = [request for client in self.clients.values() for request in client.requests.values()]
         parked = [request for client in self.clients.values() for request in client.parked.values()]
-        return Durable(boot=self.boot, devices=list(self.devices.values()), requests=waiting + parked)
+        uses = [self.use_of(account) for account in self.accounts.by_name.values()]
+        return Durable(
+            boot=self.boot,
+            devices=list(self.devices.values()),
+            requests=waiting + parked,
+            uses=[use for use in uses if use is not None],
+        )
+
+    def use_of(self, account: Account) -> UseEntry | None:
+        """Return an account's use for the journal; None for one without any."""
+        return self.accounts.use_of(account, self.now_sec)
 
     def refuse(self, client_id: str, request_id: str, error_class: type[FleetError], message: str) -> None:
         """Tell a client that its request has ended without a device."""
@@ -111,14 +129,14 @@ class Tables:
 
     def count_waiting(self, client: ClientEntry, requests: Iterable[RequestEntry], more: int) -> None:
         """Count a waiting request of a client (`more` is 1), or its end while it is still queued (-1)."""
-        counts = self.waiting_by_user.setdefault(client.user, Counter())
+        counts = self.waiting_by_account.setdefault(client.account, Counter())
         for request in requests:
             general = self.matching.general(request.terms.selector)
             counts[general] += more
             if not counts[general]:
                 del counts[general]
         if not counts:
-            del self.waiting_by_user[client.user]
+            del self.waiting_by_account[client.account]
 
     def forget_client(self, client: ClientEntry) -> None:
         """Forget a client without leases and requests. Idempotent."""
@@ -140,6 +158,6 @@ class Tables:
 
     def count_parked(self, client: ClientEntry, more: int) -> None:
         """Change the count of a client's parked requests."""
-        self.parked_by_user[client.user] += more
-        if not self.parked_by_user[client.user]:
-            del self.parked_by_user[client.user]
+        self.parked_by_account[client.account] += more
+        if not self.parked_by_account[client.account]:
+            del self.parked_by_account[client.account]

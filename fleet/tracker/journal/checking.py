@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConfigError, JournalDamaged
-from fleet.tracker.core.records import DeviceEntry, RequestEntry
+from fleet.tracker.core.records import Durable
 from fleet.tracker.journal.codec import UNREADABLE, Row, entries_of, sum_of
 from fleet.tracker.journal.mark import read_mark
 from fleet.tracker.journal.migrations import OLDEST_VERSION, SCHEMA_VERSION, migrate
@@ -38,8 +38,7 @@ class Contents:
     """The contents of an intact journal."""
 
     chain: Chain
-    devices: list[DeviceEntry]
-    requests: list[RequestEntry]
+    durable: Durable
     migrated: list[Row] | None = None
     """All rows as this version writes them, if the file is of an older version; None if it is of this version."""
 
@@ -162,8 +161,8 @@ def _contents(path: Path, connection: sqlite3.Connection, version: int) -> Conte
     if version < SCHEMA_VERSION:
         fresh = migrate((row[:2] for row in rows), version)
         rows = migrated = [(key, content, sum_of(key, content)) for key, content in fresh]
-    devices, requests = entries_of(row[:2] for row in rows)
-    return Contents(chain=chain, devices=devices, requests=requests, migrated=migrated)
+    durable = entries_of((row[:2] for row in rows), chain.boot)
+    return Contents(chain=chain, durable=durable, migrated=migrated)
 
 
 def _chain_sum(*values: int) -> int:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias
 
-from fleet.domain.leases import LeaseTerms
-from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry
+from fleet.domain.leases import LeaseClass, LeaseTerms
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
 
 Row: TypeAlias = tuple[str, str, int]
 """Key, content, sum."""
@@ -45,10 +45,12 @@ def changed_rows(changes: Changes) -> Iterator[tuple[str, str | None]]:
         yield f"lease {name}", _lease_content(device) if device else None
     for key, request in changes.requests.items():
         yield f"request {_encode(key)}", _request_content(request) if request else None
+    for name, use in changes.uses.items():
+        yield f"use {name}", _use_content(use) if use else None
 
 
-def entries_of(rows: Iterable[tuple[str, str]]) -> tuple[list[DeviceEntry], list[RequestEntry]]:
-    """Return the devices, with their leases, and the requests that rows of (key, content) hold.
+def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
+    """Return the entries that rows of (key, content) hold, the leases within their devices.
 
     Raises:
         UNREADABLE: no tracker has written them.
@@ -56,6 +58,7 @@ def entries_of(rows: Iterable[tuple[str, str]]) -> tuple[list[DeviceEntry], list
     devices: dict[str, DeviceEntry] = {}
     leases: dict[str, str] = {}
     requests: list[RequestEntry] = []
+    uses: list[UseEntry] = []
     for full_key, content in rows:
         kind, _, key = full_key.partition(" ")
         match kind:
@@ -65,12 +68,14 @@ def entries_of(rows: Iterable[tuple[str, str]]) -> tuple[list[DeviceEntry], list
                 leases[key] = content
             case "request":
                 requests.append(_request(key, content))
+            case "use":
+                uses.append(_use(key, content))
             case _:
                 raise ValueError(f"an entry of the unknown kind {kind!r}")
     for name, content in leases.items():
         if device := devices.get(name):
             device.epoch, device.lease = _lease(name, content)
-    return [devices[name] for name in sorted(devices)], requests
+    return Durable(boot=boot, devices=[devices[name] for name in sorted(devices)], requests=requests, uses=uses)
 
 
 def _device_content(device: DeviceEntry) -> str:
@@ -111,7 +116,8 @@ def _lease_content(device: DeviceEntry) -> str:
         f'"client_id":{_quote(lease.client_id)},"request_id":{_quote(lease.request_id)},'
         f'"holder":{_quote(lease.holder)},"terms":{_terms_content(lease.terms)},'
         f'"granted_at_sec":{lease.granted_at_sec!r},"expires_at_sec":{lease.expires_at_sec!r},'
-        f'"ends_at_sec":{lease.ends_at_sec!r}}}}}'
+        f'"ends_at_sec":{lease.ends_at_sec!r},"account":{_quote(lease.account)},'
+        f'"charged_sec":{lease.charged_sec!r},"charged_at_sec":{lease.charged_at_sec!r}}}}}'
     )
 
 
@@ -132,24 +138,25 @@ def _lease(device_name: str, content: str) -> tuple[int, LeaseEntry | None]:
         granted_at_sec=found["granted_at_sec"],
         expires_at_sec=found["expires_at_sec"],
         ends_at_sec=found["ends_at_sec"],
+        account=found.get("account", ""),
+        charged_sec=found.get("charged_sec", 0.0),
+        charged_at_sec=found.get("charged_at_sec", 0.0),
     )
     return row["epoch"], lease
 
 
 def _request_content(request: RequestEntry) -> str:
     """Return a request, formatted by hand as leases are."""
-    due_sec, arrival = request.order
     deadline = "null" if request.deadline_sec is None else repr(request.deadline_sec)
     return (
         f'{{"holder":{_quote(request.holder)},"terms":{_terms_content(request.terms)},"deadline_sec":{deadline},'
-        f'"asked_at_sec":{request.asked_at_sec!r},"order":[{due_sec!r},{arrival}]}}'
+        f'"asked_at_sec":{request.asked_at_sec!r},"arrival":{request.arrival}}}'
     )
 
 
 def _request(key: str, content: str) -> RequestEntry:
     client_id, request_id = json.loads(key)
     found = _named(json.loads(content))
-    due_sec, arrival = found["order"]
     return RequestEntry(
         client_id=client_id,
         request_id=request_id,
@@ -157,7 +164,24 @@ def _request(key: str, content: str) -> RequestEntry:
         terms=_terms(found["terms"]),
         deadline_sec=found["deadline_sec"],
         asked_at_sec=found["asked_at_sec"],
-        order=(due_sec, arrival),
+        arrival=found["arrival"],
+    )
+
+
+def _use_content(use: UseEntry) -> str:
+    """Return an account's use, formatted by hand as leases are."""
+    day_sec = ",".join(f'"{lease_class}":{sec!r}' for lease_class, sec in use.day_sec.items())
+    return f'{{"used_sec":{use.used_sec!r},"at_sec":{use.at_sec!r},"day":{use.day},"day_sec":{{{day_sec}}}}}'
+
+
+def _use(account: str, content: str) -> UseEntry:
+    found = _named(json.loads(content))
+    return UseEntry(
+        account=account,
+        used_sec=float(found["used_sec"]),
+        at_sec=float(found["at_sec"]),
+        day=int(found["day"]),
+        day_sec={LeaseClass(name): float(sec) for name, sec in _named(found["day_sec"]).items()},
     )
 
 
@@ -169,7 +193,8 @@ def _terms_content(terms: LeaseTerms) -> str:
 
 def _terms(content: object) -> LeaseTerms:
     found = _named(content)
-    return LeaseTerms(**{name: found[name] for name in _TERMS if name in found})
+    values = {name: found[name] for name in _TERMS if name in found}
+    return LeaseTerms(**values | {"lease_class": LeaseClass(values.get("lease_class", LeaseClass.NORMAL))})
 
 
 def _named(content: object) -> Mapping[str, Any]:

@@ -153,9 +153,9 @@ def _found(path: Path, contents: Contents | None) -> Found:
         path=path,
         problem="",
         commits=contents.chain.commits,
-        devices=len(contents.devices),
-        leases=sum(1 for device in contents.devices if device.lease),
-        requests=len(contents.requests),
+        devices=len(contents.durable.devices),
+        leases=sum(1 for device in contents.durable.devices if device.lease),
+        requests=len(contents.durable.requests),
         written_at_sec=path.stat().st_mtime,
     )
 

@@ -107,8 +107,8 @@ class Journal:
                     "--state-dir"
                 ) from error
             raise DiskFull(f"no space left for {self.path}; free some and start again") from error
-        devices, requests = (contents.devices, contents.requests) if contents else ([], [])
-        return Durable(boot=self._chain.boot, devices=devices, requests=requests)
+        durable = contents.durable if contents else Durable(boot=0, devices=[], requests=[])
+        return replace(durable, boot=self._chain.boot)
 
     def write(self, changes: Changes) -> None:
         """Write these changes in one transaction.

@@ -64,7 +64,16 @@ def _with_terms(named: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "terms": {name: named[name] for name in _TERMS if name in named}}
 
 
-_STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields}
+def _drop_order(key: str, content: str) -> str:
+    """Replace the place of a request, which version 3 kept, by its arrival: accounts take turns since."""
+    if key.partition(" ")[0] != "request":
+        return content
+    named = json.loads(content)
+    _, named["arrival"] = named.pop("order")
+    return json.dumps(named, separators=(",", ":"))
+
+
+_STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields, 3: _drop_order}
 """Migrations by the version that they start from."""
 
 OLDEST_VERSION = min(_STEPS)

@@ -7,9 +7,9 @@ import functools
 
 from device_agents.serving.epochs import EpochLedger
 from device_agents.workers import ledger
-from fleet.domain.leases import LeaseTerms
+from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.errors import ConfigError
-from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry, UseEntry
 from fleet.tracker.journal.checking import read_journal
 from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of
 from fleet.tracker.journal.file import Journal
@@ -29,7 +29,7 @@ def _journal(content: bytes) -> None:
 def _entries(content: bytes) -> None:
     lines = content.decode(errors="replace").split(_BETWEEN.decode())
     with contextlib.suppress(*UNREADABLE):
-        entries_of(zip(lines[::2], lines[1::2], strict=False))
+        entries_of(zip(lines[::2], lines[1::2], strict=False), boot=1)
 
 
 def _mark(content: bytes) -> None:
@@ -80,9 +80,15 @@ def _changes() -> Changes:
         terms=LeaseTerms(selector="kind=cpu", max_sec=100.0, purpose="p"),
         deadline_sec=None,
         asked_at_sec=1.0,
-        order=(1.0, 2),
+        arrival=2,
     )
-    return Changes(devices={device.name: device}, leases={device.name: device}, requests={request.key: request})
+    use = UseEntry(account="ann", used_sec=30.0, at_sec=31.0, day=1, day_sec={LeaseClass.BATCH: 30.0})
+    return Changes(
+        devices={device.name: device},
+        leases={device.name: device},
+        requests={request.key: request},
+        uses={use.account: use},
+    )
 
 
 def _rows() -> bytes:
@@ -106,7 +112,7 @@ JOURNALS = [
         name="journal_entries",
         run=no_loop(_entries),
         seeds=lambda: [_rows()],
-        words=(_BETWEEN, b"device ", b"lease ", b"request ", b"null", b"1e999", b"[", b"NaN"),
+        words=(_BETWEEN, b"device ", b"lease ", b"request ", b"use ", b"null", b"1e999", b"[", b"NaN"),
     ),
     Target(name="journal_mark", run=no_loop(_mark), seeds=lambda: [b"fleetJM1" + bytes(36)], quick_inputs=200),
     Target(
