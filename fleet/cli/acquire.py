@@ -32,7 +32,7 @@ def acquire(
         typer.Option(
             "--class",
             metavar="CLASS",
-            help="Higher classes are served first: interactive (2 h at most, few at once), normal, batch (gives way). "
+            help="Higher classes are served first: interactive (2 h at most, two at once), normal, batch. "
             "Default: interactive on a terminal, normal in a script.",
             show_default=False,
         ),
