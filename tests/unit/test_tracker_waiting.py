@@ -138,12 +138,13 @@ def _apply(queue: Queue, number: int, kind: str, rest: list[object]) -> None:
             queue.drop(queue.requests[kept:])
         case "charge", [str(account), float(sec)]:
             queue.accounts.charge(queue.accounts.account(account), LeaseClass.NORMAL, sec, float(number))
+            queue.waiting.note_use(account)
         case "refund", [str(account), float(sec)]:
             queue.accounts.charge(queue.accounts.account(account), LeaseClass.NORMAL, -sec, float(number))
-            queue.waiting.note_less(account)
+            queue.waiting.note_use(account)
         case "hold", [str(account), int(leases)]:
             queue.accounts.account(account).leases[LeaseClass.NORMAL] = leases
-            queue.waiting.note_less(account)
+            queue.waiting.note_use(account)
 
 
 def _compare(queue: Queue, now: float) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice
 
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.records import DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
 
@@ -29,7 +30,6 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
 
 def serve_account(tables: Tables, name: str) -> None:
     """Grant free devices to an account after a quota of it got room again."""
-    tables.waiting.note_less(name)
     if tables.journal_trouble:
         return
     for group in tables.waiting.groups_of(name):
@@ -160,7 +160,7 @@ def _charge(tables: Tables, lease: LeaseEntry, sec: float) -> None:
     account = tables.accounts.account(lease.account)
     tables.accounts.charge(account, lease.terms.lease_class, sec, tables.now_sec)
     lease.charged_sec, lease.charged_at_sec = lease.charged_sec + sec, tables.now_sec
-    tables.changes.uses[account.name] = tables.use_of(account)
+    _note_use(tables, account)
 
 
 def _settle(tables: Tables, lease: LeaseEntry) -> None:
@@ -170,8 +170,12 @@ def _settle(tables: Tables, lease: LeaseEntry) -> None:
     account.leases[lease_class] -= 1
     account.observe(lease_class, used_sec)
     tables.accounts.charge(account, lease_class, used_sec - lease.charged_sec, lease.charged_at_sec)
+    _note_use(tables, account)
+
+
+def _note_use(tables: Tables, account: Account) -> None:
     tables.changes.uses[account.name] = tables.use_of(account)
-    tables.waiting.note_less(account.name)
+    tables.waiting.note_use(account.name)
 
 
 def _tell_end(tables: Tables, client_id: str, lease_name: str) -> None:

@@ -55,8 +55,11 @@ class Positions:
         """Return the number of requests that are served before this one and could take its device.
 
         Exact for the first request of an account. For a later one it may be too large by one turn of each account. If
-        very many selectors compete, all requests count. It is never too small, unless the queue has just changed.
+        very many selectors compete, all requests count. It is never too small, unless the queue has just changed. Zero
+        for a request that does not wait any more.
         """
+        if request not in self._waiting:
+            return 0
         lane, rank = self._waiting.lane_of(request)
         group = self._matching.group(request.terms.selector)
         rivals = self._matching.overlapping(group)
@@ -67,7 +70,7 @@ class Positions:
         before = rank + sum(int(other.places.bisect_left(place)) for other in own)
         summary = self._summary(group, rivals, lane.lease_class, now)
         if not before:
-            return summary.higher_count + bisect_left(summary.turns, lane.turn)
+            return summary.higher_count + bisect_left(summary.turns, lane.backlog.turn)
         own_count = len(lane.places) + sum(len(other.places) for other in own)
         return summary.higher_count + before + summary.served_in(before + 1) - min(own_count, before + 1)
 
@@ -89,7 +92,7 @@ def _summarize(lanes: list[Lane], lease_class: LeaseClass) -> _Summary:
     for lane in lanes:
         if lane.lease_class is lease_class:
             counts[lane.account.name] += len(lane.places)
-            turns[lane.account.name] = lane.turn
+            turns[lane.account.name] = lane.backlog.turn
         elif lane.lease_class.rank < lease_class.rank:
             higher_count += len(lane.places)
     ordered = sorted(counts.values())

@@ -8,14 +8,14 @@ suits, approximates max-min fairness.
 An account that was granted no device of a selector for `starvation_sec` is served next with its oldest request,
 whatever the classes.
 
-Requests of one account, class and selector form a lane. Heaps of lanes are corrected when they are read: a charge makes
-an entry too small, so it is replaced when it comes to the top. Only an entry that becomes smaller is added at once.
+Requests of one account, class and selector form a lane. A freed device is offered to the accounts in their order, until
+one has a lane with a selector that the device matches.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import TypeAlias
@@ -27,6 +27,8 @@ from fleet.tracker.core.accounts import Account, Accounts
 from fleet.tracker.core.matching import Group, Matching
 from fleet.tracker.core.records import RequestEntry
 
+_FEW_LANES = 16
+"""Number of a device's lanes up to which comparing all is faster than a search through the accounts."""
 _MAX_STALE = 64
 """Number of stale entries of a heap, beside four for each lane, above which it is made anew."""
 
@@ -34,29 +36,39 @@ Key: TypeAlias = tuple[str, str]
 """Client and id of a request."""
 Place: TypeAlias = tuple[int, float, float, int, Key]
 """Order within a lane: negative priority, negative bid, time, number of arrival; then the request's key."""
-Turn: TypeAlias = tuple[int, float, float, str]
-"""Order of accounts: rank of the class, level of use, start of the backlog, name."""
+Turn: TypeAlias = tuple[float, float, str]
+"""Order of accounts within a class: level of use, start of the backlog, name."""
+
+
+@dataclass(slots=True, eq=False)
+class Backlog:
+    """Waiting requests of one account."""
+
+    account: Account
+    since_sec: float
+    """Time of the oldest request since the account last waited for nothing. It orders accounts with equal use."""
+    turn: Turn
+    lanes: dict[Group, dict[LeaseClass, Lane]] = field(default_factory=dict)
+    places: dict[LeaseClass, SortedList] = field(default_factory=lambda: {each: SortedList() for each in LeaseClass})
+    """Requests of all lanes, by class."""
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Requests of one account and class with one selector; never empty while it is listed."""
+    """Requests of one account and class with one selector; never empty."""
 
-    account: Account
-    lease_class: LeaseClass
     backlog: Backlog
+    lease_class: LeaseClass
     served_sec: float = 0.0
     """Latest grant of a device of the selector to the account."""
-    number: int = 0
-    """Number of its valid entry in the heap of turns; 0: none, since a quota is used up."""
     places: SortedList = field(default_factory=SortedList)
     by_age: SortedList = field(default_factory=SortedList)
     """Requests as (time, arrival, key)."""
 
     @property
-    def turn(self) -> Turn:
-        """Present order of the lane."""
-        return self.lease_class.rank, self.account.level, self.backlog.since_sec, self.account.name
+    def account(self) -> Account:
+        """Account of the requests."""
+        return self.backlog.account
 
     @property
     def waits_since_sec(self) -> float:
@@ -64,71 +76,45 @@ class Lane:
         asked_at_sec: float = self.by_age[0][0]
         return max(self.served_sec, asked_at_sec)
 
-
-@dataclass(slots=True, eq=False)
-class Backlog:
-    """Lanes of one account."""
-
-    since_sec: float
-    """Time of the oldest request since the account last waited for nothing. It orders accounts with equal use."""
-    lanes: dict[tuple[LeaseClass, Group], Lane] = field(default_factory=dict)
+    @property
+    def is_blocked(self) -> bool:
+        """True if a quota of its account is used up."""
+        return self.backlog.account.is_blocked(self.lease_class)
 
 
 class Line:
     """Lanes with one selector."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
-        self.lanes: dict[tuple[LeaseClass, str], Lane] = {}
+        self.lanes: dict[LeaseClass, dict[str, Lane]] = {lease_class: {} for lease_class in LeaseClass}
+        """Lanes by class and account."""
         self._numbers = numbers
-        self._turns: list[tuple[Turn, int, Lane]] = []
-        self._starving: list[tuple[float, int, Lane]] = []
+        self._by_wait: list[tuple[float, int, Lane]] = []
+        """Heap of lanes by the start of their wait, or by an earlier moment."""
 
-    def enter(self, lane: Lane) -> None:
-        """Add or correct the entries of a lane."""
-        if len(self._turns) + len(self._starving) > 8 * len(self.lanes) + _MAX_STALE:
-            self._make_anew()
-        lane.number = next(self._numbers)
-        heapq.heappush(self._turns, (lane.turn, lane.number, lane))
-        heapq.heappush(self._starving, (lane.waits_since_sec, lane.number, lane))
+    def all_lanes(self) -> list[Lane]:
+        """Return the lanes of all classes."""
+        return [lane for lanes in self.lanes.values() for lane in lanes.values()]
 
-    def next_lane(self) -> Lane | None:
-        """Return the next lane in turn."""
-        heap = self._turns
-        while heap:
-            turn, number, lane = heap[0]
-            if self._is_stale(number, lane):
-                heapq.heappop(heap)
-            elif turn != (current := lane.turn):
-                heapq.heapreplace(heap, (current, number, lane))
-            else:
-                return lane
-        return None
+    def note_wait(self, lane: Lane) -> None:
+        """Note the start of a lane's wait, if it is new or earlier than before."""
+        if len(self._by_wait) > 4 * sum(map(len, self.lanes.values())) + _MAX_STALE:
+            self._by_wait = [(each.waits_since_sec, next(self._numbers), each) for each in self.all_lanes()]
+            heapq.heapify(self._by_wait)
+        heapq.heappush(self._by_wait, (lane.waits_since_sec, next(self._numbers), lane))
 
-    def starving_lane(self, before_sec: float) -> tuple[float, int, Lane] | None:
-        """Return the lane that has waited longest, with the start and a number, if it began before a moment."""
-        heap = self._starving
-        while heap and heap[0][0] < before_sec:
-            since_sec, number, lane = heap[0]
-            if self._is_stale(number, lane):
-                heapq.heappop(heap)
-            elif since_sec != (current := lane.waits_since_sec):
-                heapq.heapreplace(heap, (current, number, lane))
-            else:
-                return heap[0]
-        return None
-
-    def _is_stale(self, number: int, lane: Lane) -> bool:
-        """Return True for an entry that does not count, and for one with a used-up quota."""
-        if number == lane.number and lane.account.is_blocked(lane.lease_class):
-            lane.number = 0
-        return number != lane.number
-
-    def _make_anew(self) -> None:
-        valid = [lane for lane in self.lanes.values() if lane.number]
-        self._turns = [(lane.turn, lane.number, lane) for lane in valid]
-        self._starving = [(lane.waits_since_sec, lane.number, lane) for lane in valid]
-        heapq.heapify(self._turns)
-        heapq.heapify(self._starving)
+    def starving(self, before_sec: float) -> Iterator[tuple[float, str, Lane]]:
+        """Yield the lanes that have waited since before a moment, with the start of their wait and their account."""
+        found = []
+        while self._by_wait and self._by_wait[0][0] < before_sec:
+            since_sec, number, lane = heapq.heappop(self._by_wait)
+            if not lane.places:
+                continue
+            found.append((lane.waits_since_sec, number, lane))
+            if found[-1][0] == since_sec and not lane.is_blocked:
+                yield since_sec, lane.account.name, lane
+        for entry in found:
+            heapq.heappush(self._by_wait, entry)
 
 
 class Waiting:
@@ -142,33 +128,47 @@ class Waiting:
         """Lanes by the group of their selector; no line is empty."""
         self._backlogs: dict[str, Backlog] = {}
         """Lanes by account; no backlog is empty."""
+        self._turns: dict[LeaseClass, SortedList] = {lease_class: SortedList() for lease_class in LeaseClass}
+        """Turns of the accounts that wait in each class."""
         self._numbers = count(1)
 
     def __len__(self) -> int:
         return len(self._requests)
 
+    def __contains__(self, request: RequestEntry) -> bool:
+        return request.key in self._requests
+
     def push(self, request: RequestEntry) -> None:
         """Add a request."""
         self._requests[request.key] = request
-        lane, is_new = self._lane(request)
-        was_older = not is_new and lane.by_age[0][0] <= request.asked_at_sec
-        lane.places.add(_place(request))
+        group = self._matching.group(request.terms.selector)
+        backlog = self._backlog(request)
+        lane = self._lane(backlog, request.terms.lease_class, group)
+        is_oldest = not lane.by_age or request.asked_at_sec < lane.by_age[0][0]
+        place, own = _place(request), backlog.places[lane.lease_class]
+        lane.places.add(place)
         lane.by_age.add(_age(request))
-        backlog = lane.backlog
+        if not own:
+            self._turns[lane.lease_class].add(backlog.turn)
+        own.add(place)
+        if is_oldest:
+            self._lines[group].note_wait(lane)
         if request.asked_at_sec < backlog.since_sec:
             backlog.since_sec = request.asked_at_sec
-            self._enter_all(backlog)
-        elif not was_older:
-            self._enter(lane)
+            self.note_use(backlog.account.name)
 
     def discard(self, request: RequestEntry) -> None:
         """Remove a request. Idempotent."""
         if self._requests.pop(request.key, None) is None:
             return
         group = self._matching.group(request.terms.selector)
-        lane = self._backlogs[request.account].lanes[request.terms.lease_class, group]
-        lane.places.remove(_place(request))
+        lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
+        place, own = _place(request), lane.backlog.places[lane.lease_class]
+        lane.places.remove(place)
         lane.by_age.remove(_age(request))
+        own.remove(place)
+        if not own:
+            self._turns[lane.lease_class].remove(lane.backlog.turn)
         if not lane.places:
             self._close(lane, group)
 
@@ -185,13 +185,13 @@ class Waiting:
         """Return the request that a free device serves next; None: none that its account's quotas allow."""
         lines = [line for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
         before_sec = now - self._accounts.policy.starvation_sec
-        starving = [found for line in lines if (found := line.starving_lane(before_sec))]
+        starving = min((each for line in lines for each in line.starving(before_sec)), default=None, key=_wait)
         if starving:
-            return self._requests[min(starving)[2].by_age[0][2]]
-        lanes = [lane for line in lines if (lane := line.next_lane())]
-        if not lanes:
-            return None
-        return self._requests[min(lanes, key=_order).places[0][-1]]
+            return self._requests[starving[2].by_age[0][2]]
+        for lease_class in LeaseClass:
+            if lanes := self._next_lanes(lease_class, [line.lanes[lease_class] for line in lines]):
+                return self._requests[min(lane.places[0] for lane in lanes)[-1]]
+        return None
 
     def note_grant(self, account: str, device_name: str, now: float) -> None:
         """Note that an account was granted a device: it does not starve for devices like this."""
@@ -199,82 +199,106 @@ class Waiting:
         if backlog is None:
             return
         for group in self._matching.groups_of(device_name):
-            for lease_class in LeaseClass:
-                if lane := backlog.lanes.get((lease_class, group)):
-                    lane.served_sec = now
+            for lane in backlog.lanes.get(group, {}).values():
+                lane.served_sec = now
 
-    def note_less(self, account: str) -> None:
-        """Correct the order after an account's use, or the use of its quotas, became smaller."""
-        if backlog := self._backlogs.get(account):
-            self._enter_all(backlog)
+    def note_use(self, account: str) -> None:
+        """Move an account to its place after its use changed."""
+        backlog = self._backlogs.get(account)
+        if backlog is None:
+            return
+        former, backlog.turn = backlog.turn, (backlog.account.level, backlog.since_sec, account)
+        if backlog.turn == former:
+            return
+        for lease_class, own in backlog.places.items():
+            if own:
+                self._turns[lease_class].remove(former)
+                self._turns[lease_class].add(backlog.turn)
 
     def note_all(self) -> None:
-        """Correct the order after the use of all accounts, or their quotas, changed."""
-        for backlog in self._backlogs.values():
-            self._enter_all(backlog)
+        """Move all accounts to their places after the rules changed."""
+        for name in self._backlogs:
+            self.note_use(name)
 
     def groups_of(self, account: str) -> list[Group]:
         """Return the groups of the selectors with which an account waits."""
         backlog = self._backlogs.get(account)
-        return list(dict.fromkeys(group for _, group in backlog.lanes)) if backlog else []
+        return list(backlog.lanes) if backlog else []
 
-    def lanes_of(self, group: Group) -> Collection[Lane]:
+    def lanes_of(self, group: Group) -> list[Lane]:
         """Return the lanes with one selector."""
         line = self._lines.get(group)
-        return line.lanes.values() if line else ()
+        return line.all_lanes() if line else []
 
     def lane_in(self, group: Group, like: Lane) -> Lane | None:
         """Return the lane with a selector that has the account and class of another lane."""
-        return like.backlog.lanes.get((like.lease_class, group))
+        return like.backlog.lanes.get(group, {}).get(like.lease_class)
 
     def lane_of(self, request: RequestEntry) -> tuple[Lane, int]:
         """Return the lane of a waiting request, and the number of its requests before this one."""
         group = self._matching.group(request.terms.selector)
-        lane = self._backlogs[request.account].lanes[request.terms.lease_class, group]
+        lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
         return lane, int(lane.places.bisect_left(_place(request)))
 
     def first(self, limit: int) -> Iterator[RequestEntry]:
         """Yield requests in the order of service if no lease began or ended: accounts of a class take turns."""
-        by_class: dict[LeaseClass, dict[str, list[Lane]]] = {lease_class: {} for lease_class in LeaseClass}
-        for name, backlog in self._backlogs.items():
-            for (lease_class, _), lane in backlog.lanes.items():
-                by_class[lease_class].setdefault(name, []).append(lane)
-        keys = (key for lanes in by_class.values() for key in _take_turns(lanes.values()))
+        keys = (key for lease_class in LeaseClass for key in self._take_turns(lease_class))
         return (self._requests[key] for key in islice(keys, limit))
 
-    def _lane(self, request: RequestEntry) -> tuple[Lane, bool]:
-        """Return the lane of a new request, and True if it was made for it."""
-        group = self._matching.group(request.terms.selector)
-        account = self._accounts.account(request.account)
-        backlog = self._backlogs.get(account.name)
+    def _next_lanes(self, lease_class: LeaseClass, lanes: Sequence[dict[str, Lane]]) -> list[Lane]:
+        """Return the lanes, among those by account that a device serves, of the account that is next in turn."""
+        if sum(map(len, lanes)) <= _FEW_LANES:
+            fitting = [lane for by_name in lanes for lane in by_name.values() if not lane.is_blocked]
+            turn = min((lane.backlog.turn for lane in fitting), default=None)
+            return [lane for lane in fitting if lane.backlog.turn == turn]
+        for _, _, name in self._turns[lease_class]:
+            found = [lane for by_name in lanes if (lane := by_name.get(name))]
+            if found and not found[0].is_blocked:
+                return found
+        return []
+
+    def _take_turns(self, lease_class: LeaseClass) -> Iterator[Key]:
+        """Yield the requests of a class as its accounts take turns."""
+        rests = [iter(self._backlogs[name].places[lease_class]) for _, _, name in self._turns[lease_class]]
+        while rests:
+            remaining = []
+            for rest in rests:
+                if place := next(rest, None):
+                    yield place[-1]
+                    remaining.append(rest)
+            rests = remaining
+
+    def _backlog(self, request: RequestEntry) -> Backlog:
+        """Return the backlog of a request's account, made if it has none."""
+        backlog = self._backlogs.get(request.account)
         if backlog is None:
-            backlog = self._backlogs[account.name] = Backlog(request.asked_at_sec)
-        lease_class = request.terms.lease_class
-        if lane := backlog.lanes.get((lease_class, group)):
-            return lane, False
-        lane = backlog.lanes[lease_class, group] = Lane(account, lease_class, backlog)
+            account, since_sec = self._accounts.account(request.account), request.asked_at_sec
+            backlog = Backlog(account, since_sec, turn=(account.level, since_sec, account.name))
+            self._backlogs[request.account] = backlog
+        return backlog
+
+    def _lane(self, backlog: Backlog, lease_class: LeaseClass, group: Group) -> Lane:
+        """Return the lane for a request, made if there is none."""
+        lanes = backlog.lanes.setdefault(group, {})
+        if lane := lanes.get(lease_class):
+            return lane
+        lane = lanes[lease_class] = Lane(backlog, lease_class)
         if (line := self._lines.get(group)) is None:
             line = self._lines[group] = Line(self._numbers)
             self._matching.keep(group)
-        line.lanes[lease_class, account.name] = lane
-        return lane, True
-
-    def _enter(self, lane: Lane) -> None:
-        group = self._matching.group(self._requests[lane.places[0][-1]].terms.selector)
-        self._lines[group].enter(lane)
-
-    def _enter_all(self, backlog: Backlog) -> None:
-        for (_, group), lane in backlog.lanes.items():
-            self._lines[group].enter(lane)
+        line.lanes[lease_class][backlog.account.name] = lane
+        return lane
 
     def _close(self, lane: Lane, group: Group) -> None:
-        lane.number = 0
-        name, line = lane.account.name, self._lines[group]
-        del lane.backlog.lanes[lane.lease_class, group]
-        if not lane.backlog.lanes:
-            del self._backlogs[name]
-        del line.lanes[lane.lease_class, name]
-        if not line.lanes:
+        """Remove an empty lane."""
+        backlog, lease_class, line = lane.backlog, lane.lease_class, self._lines[group]
+        del backlog.lanes[group][lease_class]
+        if not backlog.lanes[group]:
+            del backlog.lanes[group]
+        del line.lanes[lease_class][lane.account.name]
+        if not backlog.lanes:
+            del self._backlogs[lane.account.name]
+        if not any(line.lanes.values()):
             del self._lines[group]
             self._matching.release(group)
 
@@ -288,34 +312,30 @@ class Waiting:
         lanes: dict[tuple[str, LeaseClass, str], list[RequestEntry]] = {}
         for request in requests:
             lanes.setdefault((request.account, request.terms.lease_class, request.terms.selector), []).append(request)
-        found = [(group, lane) for group, line in self._lines.items() for lane in line.lanes.values()]
+        found = [(group, lane) for group in self._lines for lane in self.lanes_of(group)]
         _require(len(found) == len(lanes), "number of lanes")
         for group, lane in found:
             own = lanes.get((lane.account.name, lane.lease_class, group.text), [])
             _require(list(lane.places) == sorted(map(_place, own)) and bool(own), f"requests of {group.text}")
             _require(list(lane.by_age) == sorted(map(_age, own)), f"ages of {group.text}")
             backlog = self._backlogs[lane.account.name]
-            _require(backlog.lanes.get((lane.lease_class, group)) is lane, f"lanes of {lane.account.name}")
-            _require(bool(lane.number) or lane.account.is_blocked(lane.lease_class), f"turn of {lane.account.name}")
-        _require(sum(len(backlog.lanes) for backlog in self._backlogs.values()) == len(lanes), "lanes of accounts")
+            _require(backlog.lanes[group].get(lane.lease_class) is lane, f"lanes of {lane.account.name}")
+            _require(backlog.turn == (lane.account.level, backlog.since_sec, lane.account.name), "a turn")
+        in_backlogs = sum(len(by_class) for backlog in self._backlogs.values() for by_class in backlog.lanes.values())
+        _require(in_backlogs == len(lanes), "lanes of accounts")
+        for lease_class, turns in self._turns.items():
+            places: dict[str, list[Place]] = {}
+            for request in requests:
+                if request.terms.lease_class is lease_class:
+                    places.setdefault(request.account, []).append(_place(request))
+            for name, expected in places.items():
+                _require(list(self._backlogs[name].places[lease_class]) == sorted(expected), f"requests of {name}")
+            _require(list(turns) == sorted(self._backlogs[name].turn for name in places), f"turns of {lease_class}")
         self._matching.validate(self._lines)
 
 
-def _take_turns(lanes_by_account: Iterable[list[Lane]]) -> Iterator[Key]:
-    """Yield the requests of accounts in turns, the account with the least use first."""
-    accounts = sorted(lanes_by_account, key=lambda lanes: lanes[0].turn)
-    rests = [heapq.merge(*(lane.places for lane in lanes)) for lanes in accounts]
-    while rests:
-        remaining = []
-        for rest in rests:
-            if place := next(rest, None):
-                yield place[-1]
-                remaining.append(rest)
-        rests = remaining
-
-
-def _order(lane: Lane) -> tuple[Turn, Place]:
-    return lane.turn, lane.places[0]
+def _wait(starving: tuple[float, str, Lane]) -> tuple[float, str]:
+    return starving[:2]
 
 
 def _place(request: RequestEntry) -> Place:
