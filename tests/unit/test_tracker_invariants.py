@@ -45,8 +45,8 @@ def offered(index: int, *, is_healthy: bool = True) -> ev.OfferedDevice:
     return ev.OfferedDevice(name=NAMES[index], kind="cpu", labels=labels, description=b"", is_healthy=is_healthy)
 
 
-def comparable(durable: Durable) -> object:
-    """Return the durable part of a state: all but attachment and health of devices."""
+def comparable(durable: Durable, day: int) -> object:
+    """Return the durable part of a state: all but attachment and health of devices, and use of other days."""
     devices = {
         device.name: (
             device.kind,
@@ -60,7 +60,8 @@ def comparable(durable: Durable) -> object:
         for device in durable.devices
     }
     requests = {request.key: dataclasses.astuple(request) for request in durable.requests}
-    return devices, requests, {use.account: use.day_sec for use in durable.uses}
+    uses = {use.account: use.day_sec for use in durable.uses if use.day == day and use.day_sec}
+    return devices, requests, uses
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -275,10 +276,11 @@ class TrackerMachine(RuleBasedStateMachine):
     def restart(self, away_sec: float) -> None:
         """A kill -9: only the journal's content survives."""
         self._journal.write(self.state.take_changes())
-        before, boot = comparable(self.state.durable()), self.state.boot
+        day, boot = self.state.accounts.day, self.state.boot
+        before = comparable(self.state.durable(), day)
         self.now += away_sec
         durable = self._journal.open(self.now)
-        assert before == comparable(durable)
+        assert before == comparable(durable, day)
         assert durable.boot > boot
         self.waiting.clear()
         self.state = TrackerState.restore(durable, self.now, LIMITS, policy=self.state.accounts.policy)
