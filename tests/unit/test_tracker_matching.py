@@ -17,7 +17,7 @@ def test_unused_selectors_are_forgotten() -> None:
     matching.keep(matching.group("kind=cpu"))
 
     for number in range(20):
-        assert matching.first_free(f"arch!=a{number}") == NAMES[0]
+        assert matching.take_free(f"arch!=a{number}", now=0.0) == NAMES[0]
         assert matching.count(f"name=d{number}") == (number < len(NAMES))
 
     assert matching.group_count == 1 + 3 + 5
@@ -35,4 +35,45 @@ def test_free_devices_take_turns() -> None:
     matching.set_free(NAMES[3])
 
     assert matching.free_devices() == [NAMES[1], NAMES[2], NAMES[3]]
-    assert matching.first_free("kind=cpu") == NAMES[1]
+    assert matching.take_free("kind=cpu", now=0.0) == NAMES[1]
+
+
+def labelled(matching: Matching, classes: dict[str, str]) -> None:
+    """Add free devices, each with a label, in this order of their last use."""
+    for name, model in classes.items():
+        matching.add_device(f"devices/{name}", device_labels(f"devices/{name}", "cpu", {"model": model}))
+        matching.set_free(f"devices/{name}")
+
+
+def test_a_common_device_is_taken_before_a_rare_one() -> None:
+    """A board that a recent selector needs is rare, also if it was free for longer."""
+    matching = Matching()
+    labelled(matching, {"rare": "fpga", "a": "pi4", "b": "pi4"})
+    assert matching.take_free("model=fpga", now=0.0) == "devices/rare"
+
+    assert matching.take_free("kind=cpu", now=60.0) == "devices/a"
+    matching.set_busy("devices/a")
+    assert matching.take_free("kind=cpu", now=60.0) == "devices/b"
+    matching.set_busy("devices/b")
+    assert matching.take_free("kind=cpu", now=60.0) == "devices/rare"
+
+
+def test_demand_makes_a_device_rare_for_three_days() -> None:
+    matching = Matching()
+    labelled(matching, {"rare": "fpga", "a": "pi4", "b": "pi4"})
+    matching.take_free("model=fpga", now=0.0)
+
+    assert matching.take_free("kind=cpu", now=2.9 * 86_400) == "devices/a"
+    assert matching.take_free("kind=cpu", now=3.1 * 86_400) == "devices/rare"
+
+
+def test_a_class_that_appears_later_counts_as_rare_at_once() -> None:
+    matching = Matching()
+    labelled(matching, {"a": "pi4"})
+    matching.take_free("model=fpga", now=0.0)
+    matching.set_busy("devices/a")
+    labelled(matching, {"rare": "fpga"})
+    matching.set_free("devices/a")
+
+    assert matching.take_free("kind=cpu", now=1.0) == "devices/a"
+    matching.validate([])

@@ -55,7 +55,7 @@ def _validate_requests(state: TrackerState) -> None:
     for request in queued:
         is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
         _require(not is_late, f"request {request.request_id} is within its deadline")
-        has_none = state.matching.first_free(request.terms.selector) is None
+        has_none = not state.matching.has_free(request.terms.selector)
         is_blocked = state.accounts.account(request.account).is_blocked(request.terms.lease_class)
         has_reason = has_none or is_blocked or bool(state.journal_trouble)
         _require(has_reason, f"request {request.request_id} waits for a reason")

@@ -2,10 +2,15 @@
 
 Devices that match one selector form a group, with the free ones among them in the order of their last use. A group is
 made at its first use. It is kept while requests wait with its selector, and for a while after that.
+
+Devices that are alike form a class. Among several classes of free devices, a request gets one of the most common class:
+the one of which the smallest group, of another selector that was requested in the last days, is largest. So a request
+that any board suits takes none of the few boards that others need.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,17 +26,49 @@ _MAX_IDLE_NAMES = 1024
 """Number of unused groups of a single device, which are small."""
 
 
+_MAX_COMPARED_CLASSES = 64
+"""Number of a group's classes above which the device that was used least recently is taken, however rare."""
+_DEMAND_SEC = 3 * 86_400.0
+"""A selector makes devices rare for this long after its last request."""
+
+
+class _Class:
+    """Devices with equal labels beside the name."""
+
+    __slots__ = ("free", "groups", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self.free: OrderedDict[str, None] = OrderedDict()
+        self.groups: dict[Group, None] = {}
+        """Groups that contain the class as a whole."""
+
+    def commonness(self, group: Group, since_sec: float) -> float:
+        """Return the size of the smallest other group of the class that was requested since a moment."""
+        others = (len(other.devices) for other in self.groups if other is not group and other.asked_sec >= since_sec)
+        return min(others, default=math.inf)
+
+
 class Group:
     """Devices that match one selector."""
 
-    __slots__ = ("devices", "exact_name", "free", "is_kept", "overlapping", "selector", "text")
+    __slots__ = (
+        *("asked_sec", "classes", "devices", "exact_name", "free", "is_by_class", "is_kept", "overlapping"),
+        *("selector", "text"),
+    )
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.selector = parse_selector(text)
         self.exact_name = _exact_name(self.selector)
+        self.is_by_class = all(condition.key != "name" for condition in self.selector.conditions)
+        """True if it contains all devices of a class, or none."""
+        self.classes: dict[_Class, None] = {}
+        """Its classes, if it is by class."""
         self.devices: dict[str, None] = {}
         self.free: OrderedDict[str, None] = OrderedDict()
+        self.asked_sec = -math.inf
+        """Time of the latest request."""
         self.is_kept = False
         """True while requests wait with this selector."""
         self.overlapping: set[Group] | None = None
@@ -56,8 +93,10 @@ class Matching:
 
     def __init__(self, max_idle_groups: int = _MAX_IDLE_GROUPS, max_idle_names: int = _MAX_IDLE_NAMES) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._classes: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
-        """Devices by their labels without the name: a selector is matched once for all devices that are alike."""
+        self._classes: dict[tuple[tuple[str, str], ...], _Class] = {}
+        """By labels without the name: a selector is matched once for all devices that are alike."""
+        self._class_of: dict[str, _Class] = {}
+        """Class of each device."""
         self._groups: dict[str, Group] = {}
         self._groups_by_exact_name: dict[str, dict[Group, None]] = {}
         self._general_groups: dict[Group, None] = {}
@@ -86,7 +125,7 @@ class Matching:
             return
         self.remove_device(name)
         self._labels[name] = dict(labels)
-        self._classes.setdefault(_class_key(labels), {})[name] = None
+        self._add_to_class(name, labels)
         named = self._groups_by_exact_name.get(labels["name"], ())
         for group in chain(self._general_groups, named):
             if group.selector.matches(labels):
@@ -103,10 +142,12 @@ class Matching:
             del group.devices[name]
             group.overlapping = None
         del self._labels[name]
-        key = _class_key(labels)
-        del self._classes[key][name]
-        if not self._classes[key]:
-            del self._classes[key]
+        class_ = self._class_of.pop(name)
+        del class_.names[name]
+        if not class_.names:
+            del self._classes[_class_key(labels)]
+            for group in class_.groups:
+                del group.classes[class_]
 
     def set_free(self, name: str) -> None:
         """Mark a device as free. Idempotent."""
@@ -114,6 +155,7 @@ class Matching:
             return
         self._free_count += 1
         self._free[name] = self._free_count
+        self._class_of[name].free[name] = None
         for group in self.groups_of(name):
             group.free[name] = None
 
@@ -122,6 +164,7 @@ class Matching:
         if name not in self._free:
             return
         del self._free[name]
+        del self._class_of[name].free[name]
         for group in self.groups_of(name):
             del group.free[name]
 
@@ -143,16 +186,43 @@ class Matching:
         """Return the selector, or "" if it names a single device."""
         return selector if self.group(selector).exact_name is None else ""
 
-    def first_free(self, selector: str, preferred: str = "") -> str | None:
-        """Return the matching free device that was used least recently.
+    def take_free(self, selector: str, now: float, preferred: str = "") -> str | None:
+        """Return the free device for a request: of the most common class, and there the least recently used one.
 
         Args:
             selector: canonical text.
+            now: time of the request [s].
             preferred: stricter selector, tried first; empty: no preference.
         """
-        if preferred and (name := self.first_free(preferred)) is not None:
+        group = self.group(selector)
+        group.asked_sec = now
+        if preferred and (name := self._most_common_free(self.group(preferred), now)) is not None:
             return name
-        return next(iter(self.group(selector).free), None)
+        return self._most_common_free(group, now)
+
+    def has_free(self, selector: str) -> bool:
+        """Return True if a matching device is free."""
+        return bool(self.group(selector).free)
+
+    def _most_common_free(self, group: Group, now: float) -> str | None:
+        if len(group.free) <= 1 or not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
+            return next(iter(group.free), None)
+        firsts = [(class_, next(iter(class_.free))) for class_ in group.classes if class_.free]
+        if len(firsts) == 1:
+            return firsts[0][1]
+        ranks = ((-class_.commonness(group, now - _DEMAND_SEC), self._free[name], name) for class_, name in firsts)
+        return min(ranks)[2]
+
+    def _add_to_class(self, name: str, labels: Mapping[str, str]) -> None:
+        key = _class_key(labels)
+        class_ = self._classes.get(key)
+        if class_ is None:
+            class_ = self._classes[key] = _Class()
+            for group in self._general_groups:
+                if group.is_by_class and group.selector.matches(labels):
+                    group.classes[class_] = class_.groups[group] = None
+        class_.names[name] = None
+        self._class_of[name] = class_
 
     # groups
 
@@ -193,6 +263,8 @@ class Matching:
         for other in self._groups.values():
             if other.overlapping is not None:
                 other.overlapping.discard(group)
+        for class_ in group.classes:
+            del class_.groups[group]
         if group.exact_name is None:
             del self._general_groups[group]
             return
@@ -227,8 +299,12 @@ class Matching:
             labels = self._labels.get(f"devices/{group.exact_name}")
             return [f"devices/{group.exact_name}"] if labels and group.selector.matches(labels) else []
         unnamed = Selector(tuple(condition for condition in conditions if condition.key != "name"))
-        found = [name for key, names in self._classes.items() if unnamed.matches(dict(key)) for name in names]
-        if len(unnamed.conditions) == len(conditions):
+        classes = [class_ for key, class_ in self._classes.items() if unnamed.matches(dict(key))]
+        found = [name for class_ in classes for name in class_.names]
+        if group.is_by_class:
+            group.classes = dict.fromkeys(classes)
+            for class_ in classes:
+                class_.groups[group] = None
             return found
         matchers = [(re.compile(translate(c.pattern)).match, c.is_negated) for c in conditions if c.key == "name"]
         for match, is_negated in matchers:  # at 10,000 devices three times as fast as Selector.matches
@@ -263,6 +339,13 @@ class Matching:
             _require(group.is_kept is not (text in self._idle_like(group).texts), f"idleness of {text}")
             if group.overlapping is not None:
                 _require(group.overlapping == set(self._sharing(group)), f"overlap of {text}")
+        for key, class_ in self._classes.items():
+            alike = {name for name, labels in self._labels.items() if _class_key(labels) == key}
+            _require(set(class_.names) == alike, "devices of a class")
+            _require(list(class_.free) == [name for name in self._free if name in alike], "free devices of a class")
+            whole = {group for group in self._groups.values() if group.is_by_class and alike & group.devices.keys()}
+            _require(set(class_.groups) == whole, "groups of a class")
+            _require(all(class_ in group.classes for group in whole), "classes of a group")
         for name in self._labels:
             expected = {group for group in self._groups.values() if name in group.devices}
             _require(set(self.groups_of(name)) == expected, f"groups of {name}")

@@ -83,7 +83,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     if tables.journal_trouble:
         tables.refuse(client.client_id, request.request_id, DiskFull, tables.journal_trouble)
         return
-    name = tables.matching.first_free(request.terms.selector, preferred_selector(request.terms))
+    name = tables.matching.take_free(request.terms.selector, tables.now_sec, preferred_selector(request.terms))
     is_blocked = tables.accounts.account(request.account).is_blocked(request.terms.lease_class)
     if name is not None and not is_blocked:
         leases.grant(tables, tables.devices[name], request)
