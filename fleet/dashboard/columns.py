@@ -171,7 +171,7 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
         cell=lambda request, _: str(request.terms.priority),
         key=lambda request: _number(request.terms.priority),
         is_number=True,
-        from_width=100,
+        from_width=120,
     ),
     Column(
         title="waits",

@@ -67,7 +67,7 @@ def waiting(number: int) -> RequestEntry:
         terms=LeaseTerms(selector="kind=cpu", max_sec=100.0, purpose="p"),
         deadline_sec=None,
         asked_at_sec=NOW,
-        order=(NOW, number),
+        arrival=number,
     )
 
 
