@@ -139,6 +139,10 @@ class LeaseRevoked(LeaseError):
     """Revoked, or superseded by a newer lease."""
 
 
+class LeaseYielded(LeaseRevoked):
+    """A batch lease did not give way to a waiting request in time."""
+
+
 class NoMatchingDevice(LeaseError):
     """No device of the fleet can ever satisfy the selector."""
 

@@ -153,7 +153,12 @@ class Fleet:
             await calls.close()
 
     def acquire(
-        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
+        self,
+        selector: str | LeaseTerms,
+        *,
+        on_queued: OnQueued | None = None,
+        continues: str = "",
+        **keywords: Unpack[LeaseKeywords],
     ) -> contextlib.AbstractAsyncContextManager[Device]:
         """Wait for a device and hold it until the block ends.
 
@@ -161,7 +166,9 @@ class Fleet:
             selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.domain.selectors`.
             on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves;
                 by the client's event loop, so it has to return soon.
-            keywords: priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid; see
+            continues: name of a batch lease that this client gave back because it had to give way
+                (`Device.yield_wanted`); the request then counts as old as that lease's.
+            keywords: lease_class, priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid; see
                 `fleet.domain.leases.LeaseTerms`.
 
         Raises:
@@ -170,10 +177,15 @@ class Fleet:
             KeyRevoked: this account is no member of the fleet any more; its leases have ended.
             WaitTimeout: none came free in time.
         """
-        return self._acquired(make_terms(selector, **keywords), on_queued)
+        return self._acquired(make_terms(selector, **keywords), on_queued, continues)
 
     async def acquire_device(
-        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
+        self,
+        selector: str | LeaseTerms,
+        *,
+        on_queued: OnQueued | None = None,
+        continues: str = "",
+        **keywords: Unpack[LeaseKeywords],
     ) -> Device:
         """Acquire a device without a block: release it by its `release()`."""
         stream = self._open_stream()
@@ -181,7 +193,7 @@ class Fleet:
             raise stream.fatal
         table = stream.table
         terms = make_terms(selector, **keywords)
-        held = await self._answer(table.ask(terms, on_queued), terms.wait_timeout_sec)
+        held = await self._answer(table.ask(terms, on_queued, continues), terms.wait_timeout_sec)
         self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
         device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
         self._devices.add(device)
@@ -336,8 +348,10 @@ class Fleet:
             await calls.close()
 
     @contextlib.asynccontextmanager
-    async def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None) -> AsyncGenerator[Device, None]:
-        device = await self.acquire_device(terms, on_queued=on_queued)
+    async def _acquired(
+        self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str
+    ) -> AsyncGenerator[Device, None]:
+        device = await self.acquire_device(terms, on_queued=on_queued, continues=continues)
         try:
             yield device
         finally:

@@ -24,7 +24,7 @@ from fleet.client.remote import RemoteModule
 from fleet.client.session_calls import LeaseHolder, SessionCalls, failure
 from fleet.client.tickets import UploadTicket
 from fleet.domain.devices import Inventory
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, YieldWanted
 from fleet.domain.measuring import TIMING, Call, ErrorKind, Evaluator, Measurement, Trial
 from fleet.domain.proving import Proof, ProofArgument, ProofOrder
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
@@ -93,6 +93,15 @@ class Device:
     def ended(self) -> FleetError | None:
         """Why the lease is over; None while it lives."""
         return self._holder.ended
+
+    @property
+    def yield_wanted(self) -> YieldWanted | None:
+        """Demand to give the device back at the next border between batches, of a batch lease; None: there is none."""
+        return self._holder.yield_wanted
+
+    def watch_yield(self, on_yield: Callable[[], None]) -> None:
+        """Register a callback, called on the event loop when the lease has to give way."""
+        self._holder.watch_yield(on_yield)
 
     @property
     def is_busy(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fleet.client.connection import TrackerConnection
 from fleet.client.device import Device
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, YieldWanted
 from fleet.errors import ConfigError, FleetError, LeaseExpired
 from fleet.wire.json_shape import inventory_from_json, inventory_json
 from fleet.wire.tokens import read_claims
@@ -97,6 +97,14 @@ class BorrowedLease:
         if borrowed.ended is not None:
             raise borrowed.ended
         return borrowed
+
+    @property
+    def yield_wanted(self) -> YieldWanted | None:
+        """None: the holder decides."""
+        return None
+
+    def watch_yield(self, on_yield: Callable[[], None]) -> None:
+        """Do nothing: the holder decides."""
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
         """Register callbacks, called when the token's file is removed and when it changes."""

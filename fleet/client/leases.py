@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fleet.base.clock import Clock
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest
-from fleet.errors import Cancelled, DeviceClosed, FleetError, LeaseExpired, LeaseRevoked
+from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest, YieldWanted
+from fleet.errors import Cancelled, DeviceClosed, FleetError, LeaseExpired, LeaseRevoked, LeaseYielded
 from fleet.wire.tokens import read_claims
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ class Acquire:
 
     request_id: str
     terms: LeaseTerms
+    continues: str = ""
+    """Name of the lease that gave way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,12 @@ class Release:
     lease_name: str
 
 
+_END_ERRORS: Mapping[LeaseEnd, type[FleetError]] = {
+    LeaseEnd.REVOKED: LeaseRevoked,
+    LeaseEnd.RELEASED: LeaseRevoked,
+    LeaseEnd.YIELDED: LeaseYielded,
+}
+
 ClientEvent = Acquire | Cancel | Renew | Release
 """Event of a client for its tracker."""
 
@@ -67,11 +75,15 @@ class HeldLease:
         self.ended: FleetError | None = None
         """Why the lease is over; None while it lives."""
 
+        self.yield_wanted: YieldWanted | None = None
+        """Demand to give way; None: there is none."""
+
         self.ttl_sec = 0.0
         self._clock = clock
         self._expires_sec = 0.0
         self._on_end: list[Callable[[], None]] = []
         self._on_renew: list[Callable[[], None]] = []
+        self._on_yield: list[Callable[[], None]] = []
         self._read_times()
 
     @property
@@ -104,6 +116,19 @@ class HeldLease:
         for callback in list(self._on_end):
             callback()
 
+    def give_way(self, wanted: YieldWanted) -> None:
+        """Record that the lease has to give way; only the first demand counts."""
+        if self.yield_wanted is None and self.ended is None:
+            self.yield_wanted = wanted
+            for callback in list(self._on_yield):
+                callback()
+
+    def watch_yield(self, on_yield: Callable[[], None]) -> None:
+        """Register a callback, called on the event loop when the lease has to give way, or at once if it has to."""
+        self._on_yield.append(on_yield)
+        if self.yield_wanted is not None:
+            on_yield()
+
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
         """Register callbacks, called on the event loop at the lease's end and after each renewal."""
         self._on_end.append(on_end)
@@ -125,6 +150,7 @@ class Waiting:
     request_id: str
     terms: LeaseTerms
     answer: asyncio.Future[HeldLease]
+    continues: str = ""
     on_queued: OnQueued | None = None
     last: PendingRequest | None = None
     """The tracker's latest word on where it stands in the queue."""
@@ -147,12 +173,14 @@ class LeaseTable:
     releasing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     """Released leases that the tracker has not confirmed, by name."""
 
-    def ask(self, terms: LeaseTerms, on_queued: OnQueued | None = None) -> Waiting:
+    def ask(self, terms: LeaseTerms, on_queued: OnQueued | None = None, continues: str = "") -> Waiting:
         """Request a device; the answer arrives in the returned request's future."""
         answer: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(request_id=uuid.uuid4().hex, terms=terms, answer=answer, on_queued=on_queued)
+        waiting = Waiting(
+            request_id=uuid.uuid4().hex, terms=terms, answer=answer, continues=continues, on_queued=on_queued
+        )
         self.waiting[waiting.request_id] = waiting
-        self.send(Acquire(waiting.request_id, terms))
+        self.send(Acquire(waiting.request_id, terms, continues))
         return waiting
 
     def leave(self, request_id: str) -> None:
@@ -204,7 +232,7 @@ class LeaseTable:
 
     def reopen(self) -> list[ClientEvent]:
         """Return the first events of a new stream: waiting requests, renewals, and releases not yet confirmed."""
-        asks = (Acquire(waiting.request_id, waiting.terms) for waiting in self.waiting.values())
+        asks = (Acquire(waiting.request_id, waiting.terms, waiting.continues) for waiting in self.waiting.values())
         return [*map(Renew, self.held), *map(Release, self.releasing), *asks]
 
     def release_strays(self, names: list[str]) -> None:
@@ -248,6 +276,12 @@ class LeaseTable:
         if held is not None:
             held.renew(lease, token)
 
+    def yield_wanted(self, wanted: YieldWanted) -> None:
+        """Record that a lease has to give way."""
+        held = self.held.get(wanted.lease_name)
+        if held is not None:
+            held.give_way(wanted)
+
     def ended(self, lease_name: str, end: LeaseEnd, message: str) -> None:
         """End a lease that the tracker reports as ended."""
         done = self.releasing.pop(lease_name, None)
@@ -259,6 +293,6 @@ class LeaseTable:
 
 
 def _end_error(held: HeldLease, end: LeaseEnd, message: str) -> FleetError:
-    cls = LeaseRevoked if end in (LeaseEnd.REVOKED, LeaseEnd.RELEASED) else LeaseExpired
+    cls = _END_ERRORS.get(end, LeaseExpired)
     how = end.lower().replace("_", " ")
     return cls(f"{held.name} on {held.device.name} is over ({how}): {message or 'no reason given'}")

@@ -18,7 +18,7 @@ from fleet.base.text import printable
 from fleet.client.measure_stream import MeasureStream
 from fleet.client.pieces import exchange
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, YieldWanted
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
 from fleet.domain.proving import Proof, ProofOrder, ProofVerdict
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, MeasurementError
@@ -56,6 +56,9 @@ class LeaseHolder(Protocol):
     def token(self) -> bytes: ...
     @property
     def ended(self) -> FleetError | None: ...
+    @property
+    def yield_wanted(self) -> YieldWanted | None: ...
+    def watch_yield(self, on_yield: Callable[[], None]) -> None: ...
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None: ...
 
 

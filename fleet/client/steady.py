@@ -4,6 +4,7 @@ Handles trials when a lease or a device is lost:
 
 - A lease that merely ended costs nothing: trials without a result are measured under the next lease.
 - A trial that a device refuses (it is faulted, closing, or lost the artifact) is measured once a device accepts it.
+- A lease that has to give way is given back after the trial under way. The others are measured under the next lease.
 - When the connection to the agent breaks, the candidate that was running is the suspect: it gets DEVICE_FAULTED and is
   not sent to a device again. Those that had not begun are measured elsewhere.
 """
@@ -119,6 +120,16 @@ class SteadyDevice:
         self._stack = AsyncExitStack()
         self._device: Device | None = None
         self._last_name = ""
+        self._continues = ""
+        """Name of the last lease if it gave way."""
+
+        self._batches: set[_Batch] = set()
+        """Batches of trials under way."""
+
+        self._calls = 0
+        """Number of calls under way."""
+
+        self._giving_way: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._answered_at = -math.inf
         """Time of the held device's last message, on the monotonic clock."""
@@ -172,6 +183,8 @@ class SteadyDevice:
 
     async def give_back(self) -> None:
         """Release the lease, if there is one. The next measurement acquires another."""
+        if self._device is not None and self._device.yield_wanted is not None:
+            self._continues = self._device.lease.name
         self._last_name, self._device, self._answered_at = self.last_name, None, -math.inf
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
@@ -211,12 +224,16 @@ class SteadyDevice:
             device = await self.device()
             batch = _Batch(device, queue, self._ahead, partial(self._ensure, device))
             count = 0
-            async with aclosing(batch.results()) as results:
-                async for result in results:
-                    count += 1
-                    if not batch.problem:
-                        self._answered_at = time.monotonic()
-                    yield result
+            self._batches.add(batch)
+            try:
+                async with aclosing(batch.results()) as results:
+                    async for result in results:
+                        count += 1
+                        if not batch.problem:
+                            self._answered_at = time.monotonic()
+                        yield result
+            finally:
+                self._batches.discard(batch)
             if batch.problem:
                 self._notice(batch.notice)
                 await self._leave(device)
@@ -274,6 +291,7 @@ class SteadyDevice:
             device = await self.device()
             has_started = False
             try:
+                self._calls += 1
                 await self._ensure(device, [artifact])
                 has_started = True
                 return await run(device)
@@ -287,7 +305,24 @@ class SteadyDevice:
                 if has_started and not is_trusted and isinstance(error, DeviceUnreachable):
                     raise MeasurementError(_SUSPECTED, ErrorKind.DEVICE_FAULTED) from error
                 problem = error
+            finally:
+                self._calls -= 1
+                await self._give_way()
         raise DeviceUnreachable(f"{artifact.path.name} could not be run in {_CALLS} tries: {problem}")
+
+    def _yield_wanted(self) -> None:
+        """Give the device back soon: after the trial or call under way."""
+        for batch in self._batches:
+            batch.give_way()
+        if not self._batches:
+            self._giving_way = asyncio.create_task(self._give_way(), name="give a device back")
+
+    async def _give_way(self) -> None:
+        """Give the device back if it has to give way and is not in use."""
+        device, is_used = self._device, bool(self._calls or self._batches)
+        if device is not None and device.yield_wanted is not None and not is_used:
+            self._notice(_gives_way(device))
+            await self._leave(device)
 
     async def _ensure(self, device: Device, artifacts: Sequence[Artifact]) -> None:
         if self._courier is not None:
@@ -300,8 +335,10 @@ class SteadyDevice:
             with self._waiting():
                 async with self._aside():
                     self._device = await self._stack.enter_async_context(
-                        self._client.acquire(self._terms, on_queued=self._on_queued)
+                        self._client.acquire(self._terms, on_queued=self._on_queued, continues=self._continues)
                     )
+            self._continues = ""
+            self._device.watch_yield(self._yield_wanted)
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
                 self._terms = self._terms.within(alike(self._device))
@@ -352,8 +389,14 @@ class _Batch:
         """Why the device stopped; empty when it ran everything."""
 
         self.notice = ""
+        self._gives_way = False
         self.is_fruitless = False
         """True if a new lease alone would not solve the problem."""
+
+    def give_way(self) -> None:
+        """Send no more trials, and stop at the next result."""
+        self._gives_way = True
+        self._queue.wake()
 
     async def results(self) -> AsyncGenerator[tuple[QueuedTrial, Measurement], None]:
         """Yield trials with their results. Those in flight at the end go back into the queue."""
@@ -368,6 +411,8 @@ class _Batch:
                         if not self.problem:  # after one refusal, later ones do not count
                             self._check_asked(measurement)
                             yield self._in_flight.popleft(), _credible(measurement)
+                        if self._gives_way:
+                            break
             except _LOST as error:
                 has_suspect = bool(self._in_flight) and not self.problem and isinstance(error, DeviceUnreachable)
                 self._note_loss(error)
@@ -376,6 +421,8 @@ class _Batch:
                     yield suspect, _failed(suspect, ErrorKind.DEVICE_FAULTED, _SUSPECTED)
             for refused in self._refused:
                 yield refused
+            if self._gives_way and not self.problem:
+                self.problem, self.notice = "it has to give way", _gives_way(self._device)
         finally:
             self._queue.put_back([*self._in_flight, *([self._uploading] if self._uploading else [])])
 
@@ -404,9 +451,9 @@ class _Batch:
         starts at the last result.
         """
         await self._slots.acquire()
-        while not self.problem:
-            if await self._queue.wait_idle():
-                return not self.problem
+        while not (self.problem or self._gives_way):
+            if await self._queue.wait_idle(lambda: self._gives_way):
+                return not (self.problem or self._gives_way)
             if self._queue.is_final or not self._in_flight:
                 return False
         return False
@@ -431,6 +478,12 @@ class _Batch:
             if self.is_fruitless
             else f"lost {self._device.name} ({error}); waiting for a device to go on"
         )
+
+
+def _gives_way(device: Device) -> str:
+    wanted = device.yield_wanted
+    lease_class = f" of the class {wanted.lease_class}" if wanted else ""
+    return f"{device.name} is needed for a request{lease_class}; waiting for a device to go on"
 
 
 def alike(device: Device) -> Selector:

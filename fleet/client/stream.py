@@ -34,7 +34,13 @@ from fleet.errors import (
 )
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import device_from_proto
-from fleet.wire.leases import acquire_to_proto, lease_end_from_proto, lease_from_proto, request_from_proto
+from fleet.wire.leases import (
+    acquire_to_proto,
+    lease_end_from_proto,
+    lease_from_proto,
+    request_from_proto,
+    yield_from_proto,
+)
 from fleet.wire.rpc import from_rpc_error, read_next
 from fleet.wire.snapshots import job_to_proto
 from fleet.wire.stubs import LeaseServiceStub
@@ -182,6 +188,8 @@ class TrackerStream:
                 self.table.refused(event.refused.request_id, error)
             case "renewed":
                 self.table.renewed(lease_from_proto(event.renewed.lease), event.renewed.token.SerializeToString())
+            case "yield_wanted":
+                self.table.yield_wanted(yield_from_proto(event.yield_wanted))
             case "lease_ended":
                 ended = event.lease_ended
                 self.table.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
@@ -256,8 +264,8 @@ class TrackerStream:
 
 def _message(event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent:
     match event:
-        case Acquire(request_id, terms):
-            return lease_service_pb2.ClientEvent(acquire=acquire_to_proto(request_id, terms))
+        case Acquire(request_id, terms, continues):
+            return lease_service_pb2.ClientEvent(acquire=acquire_to_proto(request_id, terms, continues))
         case Cancel(request_id):
             return lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id=request_id))
         case Renew(lease_name):

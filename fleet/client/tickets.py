@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, YieldWanted
 from fleet.errors import FleetError
 
 
@@ -25,6 +25,14 @@ class UploadTicket:
     def ended(self) -> FleetError | None:
         """None: only the agent knows when the session ends."""
         return None
+
+    @property
+    def yield_wanted(self) -> YieldWanted | None:
+        """None: no news of the lease arrives here."""
+        return None
+
+    def watch_yield(self, on_yield: Callable[[], None]) -> None:
+        """Do nothing: see `yield_wanted`."""
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
         """Do nothing: no news of the lease arrives here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -73,16 +73,22 @@ class TrialQueue:
             self._has_work.clear()
             await self._has_work.wait()
 
-    async def wait_idle(self) -> bool:
-        """Wait until there is work; False when none came within the idle time."""
+    def wake(self) -> None:
+        """Have all waiting tasks look again."""
+        self._has_work.set()
+
+    async def wait_idle(self, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until there is work; False when none came within the idle time, or the wait is over at a `wake`."""
         if self._waiting or not self._idle_sec:
             return bool(self._waiting)
         try:
             async with asyncio.timeout(self._idle_sec):
-                await self.wait()
+                while not self._waiting and not is_over():
+                    self._has_work.clear()
+                    await self._has_work.wait()
         except TimeoutError:
             return False
-        return True
+        return bool(self._waiting)
 
     @property
     def is_final(self) -> bool:

@@ -59,6 +59,7 @@ class LeaseEnd(enum.StrEnum):
     EXPIRED = "EXPIRED"
     REVOKED = "REVOKED"
     CLIENT_LOST = "CLIENT_LOST"
+    YIELDED = "YIELDED"
     UNKNOWN = "UNKNOWN"
 
 
@@ -153,6 +154,18 @@ def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) ->
         raise InvalidRequest(f"priority={terms.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
     prefer = str(parse_selector(terms.prefer)) if terms.prefer else ""
     return replace(terms, selector=str(parse_selector(terms.selector)), prefer=prefer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YieldWanted:
+    """A batch lease has to give way to a waiting request."""
+
+    lease_name: str
+    until_sec: float = 0.0
+    """The lease ends then [s since 1970, the tracker's clock]."""
+
+    lease_class: LeaseClass = LeaseClass.NORMAL
+    """Class of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

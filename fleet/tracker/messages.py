@@ -142,7 +142,9 @@ def _quota_text(use: QuotaUse) -> str:
 
 
 def effect_to_proto(
-    effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, queries: Queries, signer: TokenSigner
+    effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded | ev.YieldWanted,
+    queries: Queries,
+    signer: TokenSigner,
 ) -> lease_service_pb2.TrackerEvent:
     """Return the message that reports an effect to a client."""
     message = lease_service_pb2.TrackerEvent()
@@ -159,6 +161,10 @@ def effect_to_proto(
             message.queued.MergeFrom(request_to_proto(request, queries.standing(request)))
         case ev.Refused(_, request_id, error_class, text):
             message.MergeFrom(refusal(request_id, error_class, text))
+        case ev.YieldWanted(_, wanted):
+            message.yield_wanted.lease_name = wanted.lease_name
+            message.yield_wanted.until.CopyFrom(timestamp(wanted.until_sec))
+            message.yield_wanted.lease_class = leases.LEASE_CLASSES[wanted.lease_class]
         case ev.LeaseEnded(_, lease_name, end, text):
             message.lease_ended.lease_name = lease_name
             message.lease_ended.end = LEASE_ENDS[end]
@@ -184,7 +190,7 @@ def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.E
             if not leases.is_known_class(acquire.lease_class):
                 known = ", ".join(LeaseClass)
                 raise InvalidRequest(f"class {acquire.lease_class} of a request is unknown; choose one of {known}")
-            return ev.Acquire(client_id, acquire.request_id, terms=terms_from_proto(acquire))
+            return ev.Acquire(client_id, acquire.request_id, terms_from_proto(acquire), acquire.continues)
         case "cancel":
             return ev.Cancel(client_id, message.cancel.request_id)
         case "renew":

@@ -1,5 +1,8 @@
+import datetime
+
 from fleet.v1 import job_pb2 as _job_pb2
 from fleet.v1 import lease_pb2 as _lease_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -17,12 +20,14 @@ class LeaseEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEASE_END_REVOKED: _ClassVar[LeaseEnd]
     LEASE_END_CLIENT_LOST: _ClassVar[LeaseEnd]
     LEASE_END_UNKNOWN: _ClassVar[LeaseEnd]
+    LEASE_END_YIELDED: _ClassVar[LeaseEnd]
 LEASE_END_UNSPECIFIED: LeaseEnd
 LEASE_END_RELEASED: LeaseEnd
 LEASE_END_EXPIRED: LeaseEnd
 LEASE_END_REVOKED: LeaseEnd
 LEASE_END_CLIENT_LOST: LeaseEnd
 LEASE_END_UNKNOWN: LeaseEnd
+LEASE_END_YIELDED: LeaseEnd
 
 class OpenLeasesRequest(_message.Message):
     __slots__ = ("hello", "events")
@@ -81,20 +86,22 @@ class OpenLeasesResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TrackerEvent, _Mapping]]] = ...) -> None: ...
 
 class TrackerEvent(_message.Message):
-    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended")
+    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    YIELD_WANTED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     queued: _lease_pb2.PendingRequest
     granted: _lease_pb2.Granted
     refused: Refused
     renewed: Renewed
     lease_ended: LeaseEnded
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
+    yield_wanted: YieldWanted
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("tracker_id", "leases", "fleet_id")
@@ -123,6 +130,16 @@ class Renewed(_message.Message):
     lease: _lease_pb2.Lease
     token: _lease_pb2.Token
     def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., token: _Optional[_Union[_lease_pb2.Token, _Mapping]] = ...) -> None: ...
+
+class YieldWanted(_message.Message):
+    __slots__ = ("lease_name", "until", "lease_class")
+    LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    lease_name: str
+    until: _timestamp_pb2.Timestamp
+    lease_class: _lease_pb2.LeaseClass
+    def __init__(self, lease_name: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_class: _Optional[_Union[_lease_pb2.LeaseClass, str]] = ...) -> None: ...
 
 class LeaseEnded(_message.Message):
     __slots__ = ("lease_name", "end", "message")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.base.text import sendable
-from fleet.domain.leases import Lease, LeaseClass, LeaseEnd, LeaseTerms, PendingRequest
+from fleet.domain.leases import Lease, LeaseClass, LeaseEnd, LeaseTerms, PendingRequest, YieldWanted
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire.times import duration_sec, optional_duration, timestamp, timestamp_sec
 
@@ -14,6 +14,7 @@ LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.EXPIRED: lease_service_pb2.LEASE_END_EXPIRED,
     LeaseEnd.REVOKED: lease_service_pb2.LEASE_END_REVOKED,
     LeaseEnd.CLIENT_LOST: lease_service_pb2.LEASE_END_CLIENT_LOST,
+    LeaseEnd.YIELDED: lease_service_pb2.LEASE_END_YIELDED,
     LeaseEnd.UNKNOWN: lease_service_pb2.LEASE_END_UNKNOWN,
 }
 LEASE_CLASSES: Mapping[LeaseClass, lease_pb2.LeaseClass] = {
@@ -58,9 +59,17 @@ def lease_end_from_proto(value: int) -> LeaseEnd:
     return _ENDS_BY_NUMBER.get(value, LeaseEnd.UNKNOWN)
 
 
-def acquire_to_proto(request_id: str, terms: LeaseTerms) -> lease_pb2.Acquire:
+def yield_from_proto(message: lease_service_pb2.YieldWanted) -> YieldWanted:
+    return YieldWanted(
+        lease_name=message.lease_name,
+        until_sec=timestamp_sec(message.until),
+        lease_class=_CLASSES_BY_NUMBER.get(message.lease_class, LeaseClass.NORMAL),
+    )
+
+
+def acquire_to_proto(request_id: str, terms: LeaseTerms, continues: str = "") -> lease_pb2.Acquire:
     message = _terms_to_proto(terms)
-    message.request_id = request_id
+    message.request_id, message.continues = request_id, continues
     return message
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases
+from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.records import ClientEntry, LeaseEnd
 from fleet.tracker.core.tables import Tables
 
@@ -25,6 +25,7 @@ def connect(tables: Tables, event: ev.ClientConnected) -> None:
     _name(tables, client, event.holder, event.note)
     _belong_to(tables, client, event.account or event.holder)
     tables.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
+    yielding.tell_again(tables, client.client_id)
 
 
 def lose(tables: Tables, event: ev.ClientLost) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleet.domain.leases import LeaseTerms
 from fleet.errors import FleetError
-from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.share_policy import SharePolicy
 
 
@@ -92,6 +92,8 @@ class Acquire:
     request_id: str
     terms: LeaseTerms
     """Terms as the client states them, unchecked."""
+    continues: str = ""
+    """Name of the client's lease that gave way: the request is as old as that lease's. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +273,19 @@ class LeaseEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class YieldWanted:
+    """To a client: one of its batch leases has to give way."""
+
+    client_id: str
+    wanted: YieldEntry
+
+
+@dataclass(frozen=True, slots=True)
 class Revoked:
     """To the operator: the lease has ended."""
 
     lease: LeaseEntry
 
 
-ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded
+ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded | YieldWanted
 Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from fleet.domain.leases import LeaseClass
 from fleet.tracker.core.state import TrackerState
 
 
@@ -17,6 +18,7 @@ def validate(state: TrackerState) -> None:
     _validate_requests(state)
     _validate_devices(state)
     _validate_quotas(state)
+    _validate_yields(state)
     state.waiting.validate()
 
 
@@ -70,6 +72,18 @@ def _validate_quotas(state: TrackerState) -> None:
         if number
     }
     _require(counted == held, "leases of each account are counted")
+
+
+def _validate_yields(state: TrackerState) -> None:
+    batch = {lease.name for lease in state.leases.values() if lease.terms.lease_class is LeaseClass.BATCH}
+    _require(state.batch.keys() == batch, "batch leases are listed")
+    _require(state.yields.keys() <= batch, "only live batch leases give way")
+    by_request = {wanted.request_key: name for name, wanted in state.yields.items()}
+    _require(by_request == state.yields_by_request, "requests know the leases that they asked")
+    waiting = {request.key for request in state.waiting.first(len(state.waiting))}
+    _require(by_request.keys() <= waiting, "only waiting requests ask leases to give way")
+    for name, wanted in state.yields.items():
+        _require(state.timers.is_set(("yield", name)) and wanted.until_sec > state.now_sec, f"{name} gives way in time")
 
 
 def _validate_devices(state: TrackerState) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 
+from fleet.domain.leases import LeaseClass
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.records import DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
@@ -66,6 +67,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
         granted_at_sec=now_sec,
         expires_at_sec=min(now_sec + terms.ttl_sec, ends_at_sec),
         ends_at_sec=ends_at_sec,
+        asked_at_sec=request.asked_at_sec,
         account=request.account,
         note=request.note,
     )
@@ -75,6 +77,8 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
     tables.waiting.note_grant(lease.account, device.name, now_sec)
     device.epoch, device.lease = lease.epoch, lease
     tables.leases[lease.name] = lease
+    if terms.lease_class is LeaseClass.BATCH:
+        tables.batch[lease.name] = lease
     tables.clients[lease.client_id].leases[lease.request_id] = lease
     tables.changes.leases[device.name] = device
     tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(expire, tables, lease.name))
@@ -140,6 +144,11 @@ def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_to
     device, client = tables.devices[lease.device_name], tables.clients[lease.client_id]
     device.lease = None
     del tables.leases[lease.name]
+    tables.batch.pop(lease.name, None)
+    if tables.forget_yield(lease.name) is not None:
+        tables.gave_way[lease.name] = lease.client_id, lease.asked_at_sec
+        if len(tables.gave_way) > tables.limits.remembered_ends:
+            tables.gave_way.popitem(last=False)
     _settle(tables, lease)
     tables.timers.cancel(("lease", lease.name))
     del client.leases[lease.request_id]

@@ -82,6 +82,8 @@ class LeaseEntry:
     granted_at_sec: float
     expires_at_sec: float
     ends_at_sec: float
+    asked_at_sec: float = 0.0
+    """Time of its request; not in the journal."""
     account: str = ""
     """Account that it is charged to; empty for a lease of an older tracker."""
     charged_sec: float = 0.0
@@ -179,6 +181,19 @@ class ClientEntry:
     """Waiting requests by id."""
     parked: dict[str, RequestEntry] = field(default_factory=dict)
     """Requests from before the tracker's restart, or the client's newest stream, that it has not repeated yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YieldEntry:
+    """A batch lease that was asked to give way. Not in the journal: requests ask again after a restart."""
+
+    lease_name: str
+    request_key: tuple[str, str]
+    """Request that asks."""
+    lease_class: LeaseClass
+    """Its class."""
+    until_sec: float
+    """The lease ends then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

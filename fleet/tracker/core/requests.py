@@ -9,7 +9,7 @@ from functools import partial
 
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases
+from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.admission import (
     checked_bid,
     checked_preference,
@@ -76,7 +76,16 @@ def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
         message = no_match_message(event.terms.selector, tables.devices)
         tables.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
         return
+    _keep_age(tables, event, request)
     _serve_or_wait(tables, client, request)
+
+
+def _keep_age(tables: Tables, event: ev.Acquire, request: RequestEntry) -> None:
+    """Make a request as old as the one of a lease that gave way, which it continues."""
+    client_id, asked_at_sec = tables.gave_way.get(event.continues, ("", 0.0))
+    if client_id == event.client_id:
+        request.asked_at_sec = min(request.asked_at_sec, asked_at_sec)
+        del tables.gave_way[event.continues]
 
 
 def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -> None:
@@ -98,6 +107,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     if request.deadline_sec is not None:
         tables.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, tables, request.key))
     tables.effects.append(ev.Queued(client.client_id, request))
+    yielding.want_for(tables, request)
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:

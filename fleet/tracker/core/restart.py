@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from fleet.domain.leases import LeaseClass
 from fleet.tracker.core import clients, devices, leases
 from fleet.tracker.core.records import ClientEntry, DeviceEntry, Durable, RequestEntry
 from fleet.tracker.core.tables import Tables
@@ -53,6 +54,9 @@ def _restore_device(tables: Tables, device: DeviceEntry) -> None:
     if lease is None:
         return
     tables.leases[lease.name] = lease
+    lease.asked_at_sec = lease.granted_at_sec
+    if lease.terms.lease_class is LeaseClass.BATCH:
+        tables.batch[lease.name] = lease
     lease.account = lease.account or lease.holder
     lease.granted_at_sec = min(lease.granted_at_sec, tables.now_sec)  # the clock may have been set back
     lease.charged_at_sec = min(lease.charged_at_sec, tables.now_sec)

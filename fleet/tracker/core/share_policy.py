@@ -37,6 +37,10 @@ class SharePolicy:
     """A device second counts half as much after this time."""
     starvation_sec: float = 12 * _HOUR_SEC
     """An account that was granted nothing suitable for this long is served next."""
+    slice_sec: float = 600.0
+    """A batch lease is left alone by other accounts' batch requests for this long."""
+    yield_grace_sec: float = 15.0
+    """A batch lease that was asked to give way ends after this time."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of accounts that differ from 1."""
     class_quotas: Mapping[str, Mapping[LeaseClass, Quota]] = field(

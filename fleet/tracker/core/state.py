@@ -15,7 +15,7 @@ from functools import partial
 from typing import assert_never
 
 from fleet.errors import DiskFull
-from fleet.tracker.core import clients, devices, epochs, leases, requests
+from fleet.tracker.core import clients, devices, epochs, leases, requests, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import DAY_SEC
 from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
@@ -67,6 +67,7 @@ class TrackerState(Tables):
                 if len(self.effects) >= _MOST_EFFECTS or len(self.changes) >= _MOST_CHANGES:
                     break
         _apply(self, event)
+        yielding.sweep(self)
         effects, self.effects = self.effects, []
         if effects:
             self.version += 1

@@ -5,6 +5,7 @@ The modules beside this one change it, each for its subject: `devices`, `clients
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
@@ -24,6 +25,7 @@ from fleet.tracker.core.records import (
     RequestEntry,
     TrackerLimits,
     UseEntry,
+    YieldEntry,
 )
 from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.timers import Timers
@@ -57,6 +59,24 @@ class Tables:
 
         self.ends: OrderedDict[str, tuple[LeaseEnd, str]] = OrderedDict()
         """End and reason of ended leases, by name."""
+
+        self.batch: dict[str, LeaseEntry] = {}
+        """Live leases of the class batch by name, oldest first."""
+
+        self.yields: dict[str, YieldEntry] = {}
+        """Batch leases that were asked to give way, by name."""
+
+        self.unswept: list[str] = []
+        """Batch leases still to be compared with the queue in the current sweep."""
+
+        self.swept_at_sec = -math.inf
+        """Start of the latest sweep."""
+
+        self.yields_by_request: dict[tuple[str, str], str] = {}
+        """The lease that each request asked."""
+
+        self.gave_way: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        """Client and time of the request of leases that gave way, by name."""
 
         self.clients: dict[str, ClientEntry] = {}
         self.matching = Matching()
@@ -124,8 +144,18 @@ class Tables:
         if client.requests.pop(request.request_id, None) is not None:
             self.count_waiting(client, [request], -1)
         self.waiting.discard(request)
+        if (name := self.yields_by_request.get(request.key)) is not None:
+            self.forget_yield(name)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
+
+    def forget_yield(self, lease_name: str) -> YieldEntry | None:
+        """Forget that a lease shall give way; return the former demand. Idempotent."""
+        wanted = self.yields.pop(lease_name, None)
+        if wanted is not None:
+            del self.yields_by_request[wanted.request_key]
+            self.timers.cancel(("yield", lease_name))
+        return wanted
 
     def count_waiting(self, client: ClientEntry, requests: Iterable[RequestEntry], more: int) -> None:
         """Count a waiting request of a client (`more` is 1), or its end while it is still queued (-1)."""

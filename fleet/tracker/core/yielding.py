@@ -1,0 +1,108 @@
+"""Batch leases that give way to waiting requests. Pure.
+
+A request of a higher class asks one batch lease on a suitable device for its device. So does a batch request of an
+account with less use, once the lease has lasted its slice. The holder is told, and gives the device back at its next
+batch border. One that has not at the end of the grace loses the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+
+from fleet.domain.leases import LeaseClass, LeaseEnd
+from fleet.tracker.core import events as ev
+from fleet.tracker.core import leases
+from fleet.tracker.core.records import LeaseEntry, RequestEntry, YieldEntry
+from fleet.tracker.core.tables import Tables
+
+_MAX_EXAMINED = 256
+"""Number of batch leases examined for one request."""
+_PORTION = 32
+"""Number of batch leases compared with the queue at once."""
+_SWEEP_SEC = 15.0
+"""Interval of comparing batch leases with the queue: use changes, and leases outlast their slices."""
+
+
+def want_for(tables: Tables, request: RequestEntry) -> None:
+    """Ask the batch lease with the least costly end to give way to a waiting request, if there is one."""
+    if tables.journal_trouble or request.key in tables.yields_by_request or request not in tables.waiting:
+        return
+    if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
+        return
+    due = [lease for lease in _suitable(tables, request) if _is_due(tables, lease, request)]
+    if due:
+        _want(tables, min(due, key=partial(_cost, tables)), request)
+
+
+def sweep(tables: Tables) -> None:
+    """Compare batch leases with the requests that wait for their devices, every now and then, in portions.
+
+    Called with every event: holders renew their leases, so there is one in time.
+    """
+    if not tables.unswept:
+        is_early = tables.now_sec < tables.swept_at_sec + _SWEEP_SEC
+        if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
+            return
+        tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
+    for _ in range(min(_PORTION, len(tables.unswept))):
+        lease = tables.batch.get(tables.unswept.pop())
+        request = tables.waiting.next_for(lease.device_name, tables.now_sec) if lease else None
+        if lease and request and request.key not in tables.yields_by_request and _is_due(tables, lease, request):
+            _want(tables, lease, request)
+
+
+def tell_again(tables: Tables, client_id: str) -> None:
+    """Repeat to a client that connected again which of its leases shall give way."""
+    for lease in tables.clients[client_id].leases.values():
+        if wanted := tables.yields.get(lease.name):
+            tables.effects.append(ev.YieldWanted(client_id, wanted))
+
+
+def _suitable(tables: Tables, request: RequestEntry) -> Iterable[LeaseEntry]:
+    """Return batch leases on devices that suit a request, oldest first; not all if there are very many."""
+    devices = tables.matching.group(request.terms.selector).devices
+    if len(devices) > _MAX_EXAMINED:
+        return [lease for lease in islice(tables.batch.values(), _MAX_EXAMINED) if lease.device_name in devices]
+    held = (tables.devices[name].lease for name in devices)
+    return [lease for lease in held if lease is not None and lease.name in tables.batch]
+
+
+def _is_due(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> bool:
+    """Return True if a lease has to give way to a request, and was not asked to yet."""
+    if lease.name in tables.yields:
+        return False
+    if request.terms.lease_class is not LeaseClass.BATCH:
+        return True
+    accounts = tables.accounts
+    has_less = accounts.account(request.account).level < accounts.account(lease.account).level
+    return has_less and not _is_in_slice(tables, lease)
+
+
+def _is_in_slice(tables: Tables, lease: LeaseEntry) -> bool:
+    return tables.now_sec - lease.granted_at_sec < tables.accounts.policy.slice_sec
+
+
+def _cost(tables: Tables, lease: LeaseEntry) -> tuple[bool, float, float]:
+    """Return the cost of ending a lease: first those beyond their slice, then by the account's use, then by age."""
+    return _is_in_slice(tables, lease), -tables.accounts.account(lease.account).level, lease.granted_at_sec
+
+
+def _want(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> None:
+    until_sec = tables.now_sec + tables.accounts.policy.yield_grace_sec
+    wanted = YieldEntry(
+        lease_name=lease.name, request_key=request.key, lease_class=request.terms.lease_class, until_sec=until_sec
+    )
+    tables.yields[lease.name] = wanted
+    tables.yields_by_request[request.key] = lease.name
+    tables.timers.set(("yield", lease.name), until_sec, partial(_end, tables, lease.name))
+    tables.effects.append(ev.YieldWanted(lease.client_id, wanted))
+
+
+def _end(tables: Tables, lease_name: str) -> None:
+    """End a lease that was asked to give way and did not."""
+    lease, wanted = tables.leases.get(lease_name), tables.yields.get(lease_name)
+    if lease is not None and wanted is not None:
+        message = f"its device was needed for a request of the class {wanted.lease_class}"
+        leases.end_and_serve(tables, lease, LeaseEnd.YIELDED, message)
