@@ -32,7 +32,8 @@ def acquire(
         typer.Option(
             "--class",
             metavar="CLASS",
-            help="Higher classes are served first: interactive (2 h at most, two at once), normal, batch. "
+            help="Higher classes are served first: interactive (2 h at most, two at once), normal, "
+            "batch (ends when others need the device). "
             "Default: interactive on a terminal, normal in a script.",
             show_default=False,
         ),

@@ -12,7 +12,7 @@ import fleet.aio
 from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.client.steady import SteadyDevice
-from fleet.domain.leases import make_terms
+from fleet.domain.leases import LeaseClass, make_terms
 from fleet.domain.measuring import Measurement, Trial
 from fleet.testing import SimulatedAgent, serve_tracker
 from fleet.v1 import measurement_pb2, session_service_pb2
@@ -74,7 +74,11 @@ def bad(request: measurement_pb2.MeasureRequest, error: Any) -> measurement_pb2.
 
 @contextlib.asynccontextmanager
 async def seated(
-    address: str = "", agent: OddAgent | None = None, *, pauses_sec: Sequence[float] = (0.0, 0.01, 0.01)
+    address: str = "",
+    agent: OddAgent | None = None,
+    *,
+    pauses_sec: Sequence[float] = (0.0, 0.01, 0.01),
+    lease_class: LeaseClass = LeaseClass.NORMAL,
 ) -> AsyncGenerator[tuple[OddAgent, SteadyDevice, list[str]], None]:
     """Serve a tracker with one odd device, found at `address` if given, and acquire the device."""
     agent, notices = agent or OddAgent(), list[str]()
@@ -85,7 +89,7 @@ async def seated(
         fleet.aio.connect(tracker.address) as client,
         SteadyDevice(
             client,
-            make_terms("simulated", purpose="test"),
+            make_terms("simulated", lease_class=lease_class, purpose="test"),
             pauses_sec=pauses_sec,
             notice=notices.append,
         ) as seat,
