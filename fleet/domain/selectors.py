@@ -229,8 +229,8 @@ def check_comparable(selector: Selector, devices: Iterable[Mapping[str, str]]) -
         others = [value for labels in values if (value := clause.incomparable(labels))]
         if others and len(others) == len(values):
             raise InvalidRequest(
-                f"selector {str(selector)!r}: {clause} compares a {clause.limit.unit}, and {clause.key!r} is "
-                f"{_described(others[0])} on every device that has it; compare like with like"
+                f"selector {str(selector)!r}: {clause} compares a {clause.limit.unit}, but {clause.key!r} is one on no "
+                f"device; it is {_described(others[0])}, for example; compare like with like"
             )
 
 

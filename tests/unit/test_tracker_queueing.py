@@ -252,7 +252,7 @@ def test_a_comparison_with_text_is_a_mistake(bench: Bench) -> None:
 
     assert isinstance(effect, ev.Refused)
     assert effect.error_class is InvalidRequest
-    assert "rack>=3 compares a number, and 'rack' is the text 'left'" in effect.message
+    assert "rack>=3 compares a number, but 'rack' is one on no device; it is the text 'left'" in effect.message
     assert isinstance(later, ev.Granted)
     assert later.lease.device_name == "devices/b"
 
