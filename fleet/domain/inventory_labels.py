@@ -25,11 +25,11 @@ _VALUE = re.compile(r"[^,=!<>|*?\[\]\s]+")
 _MAX_ATTRIBUTES = 32
 _MEMORY_STEPS = 64
 _NO_LABELS = frozenset({"device", "host", "keys", "kind", "libs", "missing", "model", "name", "tag"})
-"""Target attributes whose label has another meaning."""
+"""Target attributes without a label: its key has another meaning."""
 
 
 def automatic_labels(inventory: Inventory) -> dict[str, str]:
-    """Return the labels of an inventory, those that its agent set included."""
+    """Return the labels of an inventory: the automatic ones and the agent's."""
     found = {
         "mem": size_text(_rounded_down(inventory.memory_bytes)) if inventory.memory_bytes else "",
         "cores": str(inventory.core_count or ""),

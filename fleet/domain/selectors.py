@@ -20,8 +20,8 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field
+from fnmatch import translate
 from typing import Any, NoReturn, TypeAlias
 
 from fleet.base.text import sanitize
@@ -39,6 +39,7 @@ _DEVICES = "devices/"
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _NAMEABLE = re.compile(r"[^,=!<>|*?\[\]\s](?:[^,=!<>|*?\[\]\n]*[^,=!<>|*?\[\]\s])?")
 _ABSENT = "none"
+_WILDCARDS = frozenset("*?[")
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -68,20 +69,27 @@ class Condition:
     is_negated: bool = False
     """The single pattern does not match."""
 
+    _values: frozenset[str] = field(init=False, compare=False, repr=False)
+    _wildcards: re.Pattern[str] | None = field(init=False, compare=False, repr=False)
+    """Compiled once: hundreds of values meet 10,000 devices."""
+
+    def __post_init__(self) -> None:
+        wild = [translate(pattern) for pattern in self.patterns if _WILDCARDS & set(pattern)]
+        object.__setattr__(self, "_values", frozenset(self.patterns))
+        object.__setattr__(self, "_wildcards", re.compile("|".join(wild)) if wild else None)
+
     def holds(self, labels: Mapping[str, str]) -> bool:
         value = labels.get(self.key)
         if value is None:
-            return (_ABSENT in self.patterns) is not self.is_negated
-        for pattern in self.patterns:  # twice as fast as any()
-            if value == pattern or fnmatchcase(value, pattern):
-                return not self.is_negated
-        return self.is_negated
+            return (_ABSENT in self._values) is not self.is_negated
+        found = value in self._values or (self._wildcards is not None and self._wildcards.match(value) is not None)
+        return found is not self.is_negated
 
     @property
     def exact_value(self) -> str | None:
         """The only value that a device may have; None if there are several."""
         (first, *others) = self.patterns
-        return None if others or self.is_negated or set("*?[") & set(first) else first
+        return None if others or self.is_negated or _WILDCARDS & set(first) else first
 
     @property
     def order(self) -> tuple[str, str, str]:
@@ -213,7 +221,7 @@ def labels_of(device: DeviceStatus) -> dict[str, str]:
 
 
 def check_comparable(selector: Selector, devices: Iterable[Mapping[str, str]]) -> None:
-    """Refuse a comparison that no device's label allows. A label that no device has is no mistake.
+    """Refuse a comparison with labels of other units. A label that every device lacks is not a mistake.
 
     Args:
         selector: may have comparisons.

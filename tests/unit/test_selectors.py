@@ -233,7 +233,7 @@ def test_the_inventory_is_labels_by_itself() -> None:
 
 @pytest.mark.parametrize("target", ["", "llvm", "[1]", "{", "[" * 10_000, '{"a":NaN,"B":1,"name":"x","c":null}'])
 def test_an_inventory_of_any_target_has_labels(target: str) -> None:
-    """Agents may say what they like; labels without a value are left out."""
+    """A target without attributes adds no labels."""
     assert set(automatic_labels(Inventory(target_json=target, tvm_version="0, 1"))) <= {"a"}
 
 
@@ -278,7 +278,7 @@ def test_clauses_count_the_devices_that_they_leave() -> None:
     ],
 )
 def test_a_comparison_that_no_label_allows_is_an_error(text: str, value: str, described: str) -> None:
-    """One device that can be compared is enough, and a label that is on no device is no mistake."""
+    """One comparable device is enough. A label that every device lacks is not a mistake."""
     selector = parse_selector(text)
 
     with pytest.raises(InvalidRequest, match=re.escape(f"'rack' is one on no device; it is {described}")):
