@@ -17,14 +17,14 @@ import re
 from collections.abc import Mapping
 
 from fleet.domain.devices import Inventory
-from fleet.domain.labels import size_fault
+from fleet.domain.labels import FIXED_LABELS, size_fault
 from fleet.domain.quantities import size_text
 
 _KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _VALUE = re.compile(r"[^,=!<>|*?\[\]\s]+")
 _MAX_ATTRIBUTES = 32
 _MEMORY_STEPS = 64
-_NO_LABELS = frozenset({"device", "host", "keys", "kind", "libs", "missing", "model", "name", "tag"})
+_NO_LABELS = FIXED_LABELS | {"device", "host", "keys", "libs", "model", "tag"}
 """Target attributes without a label: its key has another meaning."""
 
 
