@@ -21,7 +21,7 @@ def acquire(
     selector: Annotated[
         str,
         typer.Argument(
-            help="Which devices will do: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4'.",
+            help="Which devices will do: 'cpu', 'arch=aarch64|armv7l,mem>=2GiB', 'name=pi4'.",
             autocompletion=completion_values.selectors,
         ),
     ],
@@ -81,6 +81,9 @@ def acquire(
     environment; Python code in it gets the device with `fleet.held_device()`. Our exit code is the command's. When the
     lease is lost the command is ended and the exit code is 1. FLEET_FORMAT and --format json only affect the command
     that runs.
+
+    Selectors compare labels by = and != (a*, a|b, none for no label), and numbers, sizes and versions by < <= > >=:
+    cores>4, mem>=2GiB, tvm>=0.27, sm>=80. Quote them: the shell reads < > | and * itself.
 
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterable
 
@@ -85,7 +86,8 @@ def parts_of_selectors(incomplete: str, labels_by_device: Iterable[dict[str, str
     Values that a selector cannot hold as they are (with spaces or commas) are left out.
     """
     before, comma, last = incomplete.rpartition(",")
-    key, operator, _ = last.partition("!=") if "!=" in last else last.partition("=")
+    split = re.match(r"([^=!<>]*)(!=|[<>]?=|[<>]|)", last)
+    key, operator = split.groups() if split else (last, "")
     pairs = {(name, value) for labels in labels_by_device for name, value in labels.items()}
     if operator:
         values = {value for name, value in pairs if name == key and not set(value) & set(" ,\t'\"")}

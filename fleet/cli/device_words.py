@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fleet.base.config import nearest
 from fleet.dashboard import formatting
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.selectors import FOUND_LABELS, Selector, labels_of, parse_selector
+from fleet.domain.selectors import FOUND_LABELS, Selector, check_comparable, labels_of, parse_selector
 from fleet.errors import InvalidRequest
 
 _SHOWN_LABELS = frozenset({"board"})
@@ -27,6 +27,7 @@ def matching(
         InvalidRequest: the word is neither a valid selector, nor a kind, nor a name.
     """
     selector = parse_selector(text)
+    check_comparable(selector, [labels_of(device) for device in devices])
     found = [device for device in devices if selector.matches(labels_of(device))]
     if found or not _is_bare(text, selector):
         return found

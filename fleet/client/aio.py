@@ -32,7 +32,7 @@ from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms
-from fleet.domain.selectors import labels_of, parse_selector
+from fleet.domain.selectors import check_comparable, labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
     ConfigError,
@@ -206,11 +206,13 @@ class Fleet:
             selector: which ones: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
 
         Raises:
-            InvalidRequest: no selector.
+            InvalidRequest: no selector, or one that compares a label with a limit of another unit.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         wanted = parse_selector(selector)
-        return [one for one in (await self.snapshot()).devices if wanted.matches(labels_of(one))]
+        labelled = [(one, labels_of(one)) for one in (await self.snapshot()).devices]
+        check_comparable(wanted, [labels for _, labels in labelled])
+        return [one for one, labels in labelled if wanted.matches(labels)]
 
     async def snapshot(self) -> Snapshot:
         """Return the current state of the fleet: devices, leases, the queue, running jobs.

@@ -357,4 +357,5 @@ def alike(device: Device) -> Selector:
     model.
     """
     model = device.inventory.labels.get("model")
-    return Selector((Condition("model", model) if model else Condition("name", device.name.removeprefix("devices/")),))
+    key, value = ("model", model) if model else ("name", device.name.removeprefix("devices/"))
+    return Selector((Condition(key, (value,)),))

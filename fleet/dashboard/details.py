@@ -13,6 +13,7 @@ from fleet.dashboard import formatting
 from fleet.dashboard.columns import JOB_STATES, STATES
 from fleet.dashboard.panes import by_name
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.inventory_labels import automatic_labels
 from fleet.domain.jobs import JobStatus, trials_text
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.selectors import labels_of, parse_selector
@@ -41,7 +42,7 @@ def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = N
             "cores": str(inventory.core_count or "-"),
             "memory": size_text(inventory.memory_bytes),
             "tvm": inventory.tvm_version or "-",
-            "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
+            "labels": ", ".join(f"{key}={value}" for key, value in sorted(automatic_labels(inventory).items())) or "-",
             **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
             "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
             **_readings(telemetry),

@@ -11,6 +11,7 @@ from itertools import count
 from urllib.parse import unquote
 
 from fleet.base.text import sanitize
+from fleet.domain.inventory_labels import automatic_labels
 from fleet.domain.labels import size_fault
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
@@ -26,6 +27,7 @@ from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace, portions
 from fleet.tracker.streams import first_message, when_over
 from fleet.v1 import agent_service_pb2, device_pb2
+from fleet.wire.devices import inventory_from_proto
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
 from fleet.wire.times import timestamp
@@ -344,13 +346,14 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
     description = inventory.SerializeToString(deterministic=True)
     if len(description) > _MAX_INVENTORY_BYTES:
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
+    labels = automatic_labels(inventory_from_proto(inventory))
     # Prefer the report: the hello is as old as the agent.
     digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
     is_healthy, reason, epochs = _condition(report) if report else (True, "", (0, 0))
     return ev.OfferedDevice(
         name=device.name,
         kind=inventory.kind,
-        labels=with_bitstream(device_labels(device.name, inventory.kind, inventory.labels), digest),
+        labels=with_bitstream(device_labels(device.name, inventory.kind, labels), digest),
         description=description,
         is_healthy=is_healthy,
         reason=reason,

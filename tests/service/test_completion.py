@@ -191,5 +191,6 @@ def test_a_selector_goes_on_with_keys_and_their_values() -> None:
     assert ["kind=", "model=", "name="] == parts_of_selectors("", labels)
     assert ["name=a,kind=cpu", "name=a,kind=cuda"] == parts_of_selectors("name=a,kind=c", labels)
     assert ["kind!=cpu", "kind!=cuda"] == parts_of_selectors("kind!=", labels)
+    assert ["kind>=cpu", "kind>=cuda"] == parts_of_selectors("kind>=", labels)
     assert [] == parts_of_selectors("model=", labels)
     assert [] == parts_of_selectors("kind=q", labels)

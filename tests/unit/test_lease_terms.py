@@ -49,8 +49,8 @@ def test_terms_are_read_once() -> None:
 @pytest.mark.parametrize(
     ("selector", "keywords", "said"),
     [
-        ("=!", {}, "cannot read"),
-        ("cpu", {"prefer": "=!"}, "cannot read"),
+        ("=!", {}, "character 1: expected a label"),
+        ("cpu", {"prefer": "=!"}, "character 1: expected a label"),
         ("cpu", {"ttl_sec": 0.0}, "longer than 0"),
         ("cpu", {"max_sec": -1.0}, "longer than 0"),
         ("cpu", {"ttl_sec": math.nan}, "longer than 0"),

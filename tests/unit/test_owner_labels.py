@@ -40,6 +40,8 @@ def test_facts_are_kept_as_json() -> None:
     ("said", "message"),
     [
         ({"labels": {"arch": "z80"}}, "labels: the fleet finds 'arch' by itself; choose another key"),
+        ({"labels": {"mem": "2GiB"}}, "labels: the fleet finds 'mem' by itself; choose another key"),
+        ({"labels": {"note": "a|b"}}, "labels: note: 'a|b' is nothing that a selector can name"),
         ({"labels": {"Rack": 3}}, "labels: 'Rack' is no key"),
         ({"labels": {"rack": "a,b"}}, "labels: rack: 'a,b' is nothing that a selector can name"),
         ({"labels": {"rack": [1]}}, "labels: rack: [1] is nothing that a selector can name"),

@@ -81,7 +81,7 @@ def test_a_librarys_path_is_seen_from_the_file(file: Path) -> None:
         ("tracker: lab", "cannot read the tracker's address in {file}: 'lab'; write it like 127.0.0.1:9290"),
         ("format: jsn", "{file}: format: there is no 'jsn'; did you mean 'json'?"),
         ("- tracker", "{file}: expected 'key: value' lines, found a list"),
-        ("selector: kind==", "{file}: selector 'kind==': cannot read"),
+        ("selector: kind==", "{file}: selector 'kind==', character 7: a value is missing"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(file: Path, text: str, message: str) -> None:

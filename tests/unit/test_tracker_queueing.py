@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,8 @@ from fleet.errors import Cancelled, FleetError, InvalidRequest, NoMatchingDevice
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import BOOT_SHIFT
-from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
+from fleet.tracker.core.state import TrackerState
+from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, offer, refused
 
 
 @pytest.fixture
@@ -87,6 +89,17 @@ def test_an_unsatisfiable_selector_is_refused_with_the_devices(bench: Bench) -> 
     assert isinstance(effect, ev.Refused)
     assert effect.error_class is NoMatchingDevice
     assert "devices/a (cpu)" in effect.message
+
+
+def test_a_selector_of_very_many_clauses_is_refused(bench: Bench) -> None:
+    """Each takes the tracker time for every class of devices."""
+    bench.attach("a")
+    bench.connect("alice")
+
+    (effect,) = bench.acquire("alice", "r", ",".join(f"arch!=a{number}" for number in range(33)))
+
+    assert isinstance(effect, ev.Refused)
+    assert effect.message == "the selector has 33 clauses; at most 32 are taken"
 
 
 def test_selector_of_an_offline_device_waits(bench: Bench) -> None:
@@ -184,3 +197,60 @@ def test_cancel_leaves_the_queue_but_not_a_grant(bench: Bench) -> None:
     assert refused(bench.apply(ev.Cancel("alice", "r2"))) == [("r2", Cancelled)]
     assert bench.apply(ev.Cancel("alice", "r1")) == []
     assert len(bench.state.leases) == 1
+
+
+def test_a_refusal_counts_the_devices_that_each_clause_leaves(bench: Bench) -> None:
+    """The user sees the clause that asks too much."""
+    bench.apply(
+        ev.AgentAttached(
+            "agent",
+            "10.0.0.5:9300",
+            tuple(offer(f"pi{number}", arch="aarch64", mem=f"{number}GiB") for number in range(1, 5)),
+        )
+    )
+    bench.connect("alice")
+
+    (effect,) = bench.acquire("alice", "r1", "fpga!=none,arch=aarch64,mem>=3GiB")
+    (by_name,) = bench.acquire("alice", "r2", "name=pi*,mem>8GiB")
+
+    assert isinstance(effect, ev.Refused)
+    assert isinstance(by_name, ev.Refused)
+    assert effect.error_class is NoMatchingDevice
+    assert "(arch=aarch64: 4 of 4; mem>=3GiB: 2 of these; fpga!=none: none); there are devices/pi1" in effect.message
+    assert "(name=pi*: 4 of 4; mem>8GiB: none)" in by_name.message
+
+
+def test_a_comparison_with_text_is_a_mistake(bench: Bench) -> None:
+    """No device can ever satisfy it; a device with a comparable label is served."""
+    bench.apply(ev.AgentAttached("agent", "10.0.0.5:9300", (offer("a", rack="left"),)))
+    bench.connect("alice")
+
+    (effect,) = bench.acquire("alice", "r1", "rack>=3")
+    bench.apply(ev.AgentAttached("other", "10.0.0.6:9300", (offer("b", rack="4"),)))
+    (later,) = bench.acquire("alice", "r2", "rack>=3")
+
+    assert isinstance(effect, ev.Refused)
+    assert effect.error_class is InvalidRequest
+    assert "rack>=3 compares a number, but 'rack' is one on no device; it is the text 'left'" in effect.message
+    assert isinstance(later, ev.Granted)
+    assert later.lease.device_name == "devices/b"
+
+
+@pytest.mark.parametrize(("selector", "is_refused"), [("arch=a<b", True), ("arch=a|cpu,kind=cpu", False)])
+def test_a_request_that_an_older_tracker_read_otherwise_comes_back(
+    bench: Bench, selector: str, is_refused: bool
+) -> None:
+    """After an upgrade, a waiting request is read again, or refused in a sentence."""
+    bench.apply(ev.AgentAttached("agent", "10.0.0.5:9300", (offer("a", arch="cpu"),)))
+    bench.connect("alice")
+    bench.grant("alice", "r1")
+    bench.acquire("alice", "r2")
+    durable = bench.state.durable()
+    for request in durable.requests:
+        request.terms = replace(request.terms, selector=selector)
+    bench.state = TrackerState.restore(durable, bench.now, bench.state.limits)
+    bench.connect("alice")
+
+    (effect,) = bench.acquire("alice", "r2", "cpu")
+
+    assert isinstance(effect, ev.Refused if is_refused else ev.Queued)

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import translate
 from itertools import chain, islice
 
-from fleet.domain.selectors import Selector, parse_selector
+from fleet.domain.narrowing import ClauseCount, narrow
+from fleet.domain.selectors import Condition, Selector, parse_selector
 
 _MAX_IDLE_GROUPS = 64
 """Number of unused groups that stay, so that a busy fleet does not match its devices again for every request.
@@ -60,7 +61,7 @@ class Group:
     def __init__(self, text: str) -> None:
         self.text = text
         self.selector = parse_selector(text)
-        self.exact_name = _exact_name(self.selector)
+        self.exact_name = self.selector.exact_value("name")
         self.is_by_class = all(condition.key != "name" for condition in self.selector.conditions)
         """True if it contains all devices of a class, or none."""
         self.classes: dict[_Class, None] = {}
@@ -181,6 +182,17 @@ class Matching:
     def count(self, selector: str) -> int:
         """Return the number of matching devices, free or not, attached or not."""
         return len(self.group(selector).devices)
+
+    def narrow(self, selector: str) -> list[ClauseCount]:
+        """Return the number of devices that each clause leaves.
+
+        Raises:
+            InvalidRequest: a comparison that no device's label allows.
+        """
+        parsed = parse_selector(selector)
+        if any(condition.key == "name" for condition in parsed.conditions):
+            return narrow(parsed, [(labels, 1) for labels in self._labels.values()])
+        return narrow(parsed, [(dict(key), len(class_.names)) for key, class_ in self._classes.items()])
 
     def general(self, selector: str) -> str:
         """Return the selector, or "" if it names a single device."""
@@ -306,9 +318,10 @@ class Matching:
             for class_ in classes:
                 class_.groups[group] = None
             return found
-        matchers = [(re.compile(translate(c.pattern)).match, c.is_negated) for c in conditions if c.key == "name"]
-        for match, is_negated in matchers:  # at 10,000 devices three times as fast as Selector.matches
-            found = [name for name in found if (match(name, len("devices/")) is None) is is_negated]
+        for condition in conditions:  # at 10,000 devices three times as fast as Selector.matches
+            if isinstance(condition, Condition) and condition.key == "name":
+                match = re.compile("|".join(map(translate, condition.patterns))).match
+                found = [name for name in found if (match(name, len("devices/")) is None) is condition.is_negated]
         return found
 
     def _find_overlapping(self, group: Group) -> set[Group]:
@@ -354,13 +367,6 @@ class Matching:
     def _sharing(self, group: Group) -> Iterator[Group]:
         others = (other for other in self._groups.values() if other is not group)
         return (other for other in others if other.devices.keys() & group.devices.keys())
-
-
-def _exact_name(selector: Selector) -> str | None:
-    for condition in selector.conditions:
-        if condition.key == "name" and not condition.is_negated and not set("*?[") & set(condition.pattern):
-            return condition.pattern
-    return None
 
 
 def _class_key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

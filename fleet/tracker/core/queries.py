@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from fleet.errors import NoMatchingDevice
-from fleet.tracker.core.admission import checked_selector, no_match_message
+from fleet.tracker.core.admission import checked_selector, no_match_error
 from fleet.tracker.core.epochs import nonce_of
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
 from fleet.tracker.core.standing import Standing, standing_of
@@ -79,12 +78,12 @@ class Queries:
         """Return the number of devices that match a selector, attached or not.
 
         Raises:
-            InvalidRequest: it is malformed.
-            NoMatchingDevice: there are none; the message lists the devices of the fleet.
+            InvalidRequest: it is malformed, or compares a label with a limit of another unit.
+            NoMatchingDevice: there are none; the message counts the devices that each clause leaves.
         """
         count = self._tables.matching.count(checked_selector(selector))
         if not count:
-            raise NoMatchingDevice(no_match_message(selector, self._tables.devices))
+            raise no_match_error(selector, self._tables.devices, self._tables.matching)
         return count
 
     # leases

@@ -7,14 +7,15 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
+from fleet.errors import Cancelled, DiskFull, InvalidRequest, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.admission import (
     checked_bid,
     checked_preference,
+    checked_selector,
     make_request,
-    no_match_message,
+    no_match_error,
     preferred_selector,
 )
 from fleet.tracker.core.records import ClientEntry, RequestEntry
@@ -57,6 +58,11 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
     if parked.deadline_sec is not None and parked.deadline_sec <= tables.now_sec:
         _refuse_late(tables, parked)
         return
+    try:  # an older tracker may have admitted the selector
+        parked.terms = replace(parked.terms, selector=checked_selector(parked.terms.selector))
+    except InvalidRequest as error:
+        tables.refuse(client.client_id, parked.request_id, InvalidRequest, str(error))
+        return
     with contextlib.suppress(InvalidRequest):  # it was valid when the request was admitted
         prefer, bid = checked_preference(event.terms.prefer), checked_bid(event.terms.bid)
         parked.terms = replace(parked.terms, prefer=prefer, bid=bid)
@@ -73,8 +79,8 @@ def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
     if not tables.matching.count(request.terms.selector):
-        message = no_match_message(event.terms.selector, tables.devices)
-        tables.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
+        refusal = no_match_error(event.terms.selector, tables.devices, tables.matching)
+        tables.refuse(client.client_id, request.request_id, type(refusal), str(refusal))
         return
     _keep_age(tables, event, request)
     _serve_or_wait(tables, client, request)

@@ -9,13 +9,18 @@ from device_agents.fabric.reader import check_registers
 from fleet.base.config import read_yaml
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.keys import canonical_target, trace_digest
+from fleet.domain.narrowing import narrow
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import ConfigError, DeviceError, InvalidRequest
 from fleet.identity.join_tokens import JoinToken, parse_join_token
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import written
 
-_PI = device_labels("devices/pi4-03", "cpu", {"arch": "aarch64", "model": "Raspberry Pi 4"})
+_PI = device_labels(
+    "devices/pi4-03",
+    "cpu",
+    {"arch": "aarch64", "model": "Raspberry Pi 4", "mem": "7808MiB", "cores": "4", "tvm": "0.27.0.post1"},
+)
 _FABRIC = b"""name: gemm_i8
 clock_hz: 100_000_000
 window: {uio: fabric, size_bytes: 0x4000}
@@ -59,8 +64,11 @@ def _text(content: bytes) -> str:
 def _select(content: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
         selector = parse_selector(_text(content))
-        selector.matches(_PI)
-        assert parse_selector(str(selector)) == selector
+        again = parse_selector(str(selector))
+        assert again == selector
+        assert str(again) == str(selector)
+        assert again.matches(_PI) == selector.matches(_PI)
+        narrow(selector, [(_PI, 1)])
 
 
 def _shape(content: bytes) -> None:
@@ -97,8 +105,14 @@ TEXTS = [
     Target(
         name="selector",
         run=no_loop(_select),
-        seeds=lambda: [b"cpu", b"kind=cpu,arch!=x86_64", b"*", b"name=devices/pi4-03, model=Rasp*[a-c]?y*,gpu!=x"],
-        words=(b"*", b"!=", b"=", b",", b"kind", b"name=devices/", b"[!", b"]", b"?", b"*a*a*a*a*b"),
+        seeds=lambda: [
+            *(b"cpu", b"kind=cpu,arch!=x86_64", b"*", b"name=devices/pi4-03, model=Rasp*[a-c]?y*,gpu!=x"),
+            *(b"mem>=2GiB,cores>4,tvm<0.28.0rc1", b"arch=aarch64|armv7l,fpga!=none", b"model<=1.50,model>1.2.0.0"),
+        ],
+        words=(
+            *(b"*", b"!=", b"=", b",", b"kind", b"name=devices/", b"[!", b"]", b"?", b"*a*a*a*a*b", b"|", b"<=", b">"),
+            *(b"mem", b"GiB", b"kB", b"tvm", b"none", b"0.0", b".post1", b"99999999999999999999", b"!==", b"=="),
+        ),
         large_bytes=4096,  # the tracker takes 1,000 characters
         quick_inputs=300,
     ),
