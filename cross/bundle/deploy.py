@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from cross.bundle.archive import FOLDER, MACHINES, Bundle, BundleSpec, spec_for
 from cross.targets.boards import Board, Found, load_boards, match
 from fleet.base.machine import architecture
+from fleet.base.readiness import read_ready
 from fleet.errors import ConfigError, DeviceUnreachable, FleetError
 
 _SCRIPTS = Path(__file__).with_name("deploy_files")
@@ -27,7 +28,6 @@ _START_SEC = 300
 """20 s for the old one to end, 120 s for the new one, and as much again for going back."""
 
 _SSH_FAILED = 255
-_LISTENING = re.compile(r"agent listening on (\S+), (?:serving|waiting for the tracker at \S+ with) (.+)")
 _HINTS = (
     ("Permission denied", "give the board your key first: ssh-copy-id {host}"),
     ("Host key verification failed", "log in once by hand and check the board's key: ssh {host}"),
@@ -216,12 +216,11 @@ def start(there: Destination, seen: Seen, how: Start) -> Deployed:
         _ssh_raw(there, f"umask 077 && cat > {name}", how.token.encode(), _LOOK_SEC)
     words = [there.directory, "systemd" if with_systemd else "nohup", options_text(how)]
     told = _ssh(there, _script("start.sh"), words, _START_SEC)
-    found = _LISTENING.search(told)
-    if found is None:
+    ready = next(filter(None, map(read_ready, told.encode().splitlines())), None)
+    if ready is None:
         raise FleetError(_why_not_started(there, told))
     notes = _marked(told, "note: ")
-    devices = tuple(name.strip() for name in found[2].split(","))
-    return Deployed(directory=there.directory, address=found[1], devices=devices, done=notes)
+    return Deployed(directory=there.directory, address=ready.address, devices=ready.devices, done=notes)
 
 
 def options_text(how: Start) -> str:
