@@ -6,15 +6,11 @@ and the running statistics of a BatchNormalization the momentum of PyTorch, whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from onnx import NodeProto
 
 from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 _FLOAT, _DOUBLE = 1, 11
 """TensorProto.FLOAT and DOUBLE."""
