@@ -70,7 +70,7 @@ def run_agent(options: AgentOptions) -> int:
     raise_file_limit()
     try:
         _keep_heap_small()
-        return asyncio.run(_serve(_told(options)))
+        return asyncio.run(_serve(_with_tracker(options)))
     except KeyboardInterrupt:
         return 0
 
@@ -88,7 +88,7 @@ def _keep_heap_small() -> None:
         set_option(_M_ARENA_MAX, _ARENAS)
 
 
-def _told(options: AgentOptions) -> AgentOptions:
+def _with_tracker(options: AgentOptions) -> AgentOptions:
     """Wait for the tracker's address, which may be known later than everything else."""
     if options.tracker != _BY_STDIN:
         return options
@@ -123,12 +123,12 @@ async def _serve(options: AgentOptions) -> int:
             write_ready_file(_ready(agent, home), options.ready_file)
         if not is_attached and not stopped.is_set():
             if not options.is_json:
-                _say(agent, home, f"waiting for the tracker at {home.tracker} with")
+                _print_state(agent, home, f"waiting for the tracker at {home.tracker} with")
             await _unless(stopped, agent.wait_attached(None))
         if not stopped.is_set() and options.is_json:
             write_ready(_ready(agent, home))
         elif not stopped.is_set():
-            _say(agent, home, "serving")
+            _print_state(agent, home, "serving")
         await stopped.wait()
     finally:
         await agent.close()
@@ -141,7 +141,7 @@ def _ready(agent: Agent, home: Home) -> Ready:
     return Ready(address=address_of(home.host, agent.port), devices=tuple(agent.device_names))
 
 
-def _say(agent: Agent, home: Home, what: str) -> None:
+def _print_state(agent: Agent, home: Home, what: str) -> None:
     names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
     sys.stdout.write(f"agent listening on {address_of(home.host, agent.port)}, {what} {names}\n")
     sys.stdout.flush()
