@@ -100,9 +100,9 @@ def build(
 ) -> None:
     """Build one workload for a target, with the best schedule that the library has for it.
 
-    Without a record it gets the schedule that is chosen without a trial; what cannot be scheduled is named. What is
-    known about the artifact (target, linker, TVM version, arguments: weights packed where the schedule wants that) goes
-    to FILE.so.json beside it, where fleet run and fleet time find it. No device is needed.
+    A workload without a record gets its static schedule, and operators without a schedule are listed. FILE.so.json has
+    the facts that fleet run and fleet time need: target, linker, TVM version and arguments, with packed weights if the
+    schedule packs them. No device is needed.
 
     Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
     """

@@ -30,10 +30,10 @@ class Pane(Generic[T]):
     """Labels for the filter's selector."""
 
     order: Callable[[Sequence[T]], Sequence[T]] = tuple
-    """Its own order, unless another is asked for."""
+    """Default order of the rows."""
 
     empty: str
-    """Said where there is nothing."""
+    """Text of a pane without rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,7 @@ each.
 """
 
 OLDEST_VERSION = 1
-"""Libraries from this version on become ones of today's when they are opened; those that cannot be written are read as
-they are."""
+"""Oldest version that is migrated when a library is opened. Libraries without write access are read as they are."""
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):

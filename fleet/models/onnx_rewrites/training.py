@@ -78,7 +78,7 @@ def _batch_normalization(node: NodeProto, write: Replacement) -> bool:
     """Refuse a batch normalization in training mode.
 
     Raises:
-        ImportFailed: its running mean or variance is asked for.
+        ImportFailed: the model uses its running mean or variance.
     """
     del write
     if number(node, "training_mode", 0) and any(present(node.output, place) for place in (1, 2)):

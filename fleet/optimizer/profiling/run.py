@@ -72,7 +72,7 @@ class ProfileOptions:
     random_weights: bool = False
     seed: int = 0
     runs: int | None = None
-    """Runs with the instrument, and as many without; None: as many as take a few seconds."""
+    """Number of runs with the instrument, and of runs without; None: as many as take a few seconds."""
 
     measures_alone: bool = True
     """Build and time each operator alone, too."""

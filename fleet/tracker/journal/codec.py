@@ -21,7 +21,7 @@ from fleet.domain.leases import LeaseTerms
 from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry
 
 Row: TypeAlias = tuple[str, str, int]
-"""Key, content, sum."""
+"""Key, content, checksum."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """Errors raised for rows that no tracker has written."""
