@@ -108,7 +108,7 @@ class Fabric(Protocol):
         """Bitstream loaded last, "sha256:<hex>"; empty: none, or unknown."""
 
     async def program(self, order: ProgramOrder) -> bool:
-        """Load a bitstream; False when it is loaded already. The device's worker was ended before.
+        """Load a bitstream; return False if it is loaded already. The caller has ended the device's worker.
 
         Raises:
             InvalidRequest: it is no bitstream, or one for another part.

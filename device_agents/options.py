@@ -50,4 +50,7 @@ class AgentOptions:
         bool, Option("No TLS, with a tracker of this account that has none either.", flag="--plain")
     ] = False
     is_json: Annotated[bool, Option("Report readiness as JSON, once.", flag="--json", is_module_only=True)] = False
+    ready_file: Annotated[
+        Path | None, Option("Report in this file that the agent listens, as JSON.", is_module_only=True)
+    ] = None
     log_level: Annotated[str, Option("Least severe records of the log.", choices=LEVELS, is_module_only=True)] = "INFO"

@@ -2,8 +2,9 @@
 
 Prints one line once it is registered: `agent listening on 127.0.0.1:PORT, serving devices/x`. If that takes longer than
 a moment, it prints this line first: `agent listening on 127.0.0.1:PORT, waiting for the tracker at ADDRESS with
-devices/x`. Ends with the reason if the tracker's first response refuses this agent. An agent that has served keeps
-dialling, since the cause may be fixed, and open sessions need no tracker.
+devices/x`. By then --ready-file has its address and devices. Ends with the reason if the tracker's first response
+refuses this agent. An agent that has served keeps dialling, since the cause may be fixed, and open sessions need no
+tracker.
 
 Shuts down cleanly on SIGTERM, SIGINT and SIGHUP, at any time. Exits at once on a second signal, and after a time limit
 even if something hangs. The rest is cleaned up as after a kill -9: the keepers notice the end of the agent, kill their
@@ -30,7 +31,7 @@ from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
-from fleet.base.readiness import Ready, write_ready
+from fleet.base.readiness import Ready, write_ready, write_ready_file
 from fleet.base.signals import end_in, stop_on_signals
 from fleet.errors import ConfigError
 from fleet.identity.join_tokens import JoinToken
@@ -69,7 +70,7 @@ def run_agent(options: AgentOptions) -> int:
     raise_file_limit()
     try:
         _keep_heap_small()
-        return asyncio.run(_serve(_told(options)))
+        return asyncio.run(_serve(_with_tracker(options)))
     except KeyboardInterrupt:
         return 0
 
@@ -87,7 +88,7 @@ def _keep_heap_small() -> None:
         set_option(_M_ARENA_MAX, _ARENAS)
 
 
-def _told(options: AgentOptions) -> AgentOptions:
+def _with_tracker(options: AgentOptions) -> AgentOptions:
     """Wait for the tracker's address, which may be known later than everything else."""
     if options.tracker != _BY_STDIN:
         return options
@@ -118,14 +119,16 @@ async def _serve(options: AgentOptions) -> int:
         await _unless(stopped, agent.open())
         wait_sec = _ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC
         is_attached = await _unless(stopped, agent.wait_attached(wait_sec))
+        if not stopped.is_set() and options.ready_file is not None:
+            write_ready_file(_ready(agent, home), options.ready_file)
         if not is_attached and not stopped.is_set():
             if not options.is_json:
-                _say(agent, home, f"waiting for the tracker at {home.tracker} with")
+                _print_state(agent, home, f"waiting for the tracker at {home.tracker} with")
             await _unless(stopped, agent.wait_attached(None))
         if not stopped.is_set() and options.is_json:
-            write_ready(Ready(address=address_of(home.host, agent.port), devices=tuple(agent.device_names)))
+            write_ready(_ready(agent, home))
         elif not stopped.is_set():
-            _say(agent, home, "serving")
+            _print_state(agent, home, "serving")
         await stopped.wait()
     finally:
         await agent.close()
@@ -134,7 +137,11 @@ async def _serve(options: AgentOptions) -> int:
     return 0
 
 
-def _say(agent: Agent, home: Home, what: str) -> None:
+def _ready(agent: Agent, home: Home) -> Ready:
+    return Ready(address=address_of(home.host, agent.port), devices=tuple(agent.device_names))
+
+
+def _print_state(agent: Agent, home: Home, what: str) -> None:
     names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
     sys.stdout.write(f"agent listening on {address_of(home.host, agent.port)}, {what} {names}\n")
     sys.stdout.flush()

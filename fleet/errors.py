@@ -178,7 +178,7 @@ class DeviceFaulted(DeviceError):
 
 
 class DeviceClosed(DeviceError):
-    """Used after close."""
+    """The device was used after it was closed."""
 
 
 class NotProgrammable(DeviceError):

@@ -10,6 +10,7 @@ frozen split, on which they are compared.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Collection, Sequence
@@ -20,9 +21,10 @@ import numpy as np
 from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
-from fleet.cost_model.packaged_model import PATH, SAMPLES_PATH, pack_samples
+from fleet.cost_model.observation import Observation
+from fleet.cost_model.packaged_model import PATH, SAMPLES_PATH
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Query
+from fleet.cost_model.samples import Query, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
 
@@ -37,9 +39,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     snapshot = _trained(groups)
     PATH.write_bytes(snapshot.content)
-    SAMPLES_PATH.write_bytes(pack_samples([sample for group in groups for sample in samples_of(group)]))
+    SAMPLES_PATH.write_bytes(_pack_samples([sample for group in groups for sample in samples_of(group)]))
     common.say(f"{len(snapshot.content)} bytes, {dict(snapshot.metrics)}, {snapshot.digest}")
     return 0
+
+
+def _pack_samples(samples: Sequence[Observation]) -> bytes:
+    """Return samples as a compressed file of arrays and JSON, without failed ones."""
+    groups = grouped(samples)
+    facts = [
+        {
+            "workload": group.workload,
+            "flop": group.flop,
+            "device_model": group.device_model,
+            "instruction_set": group.instruction_set,
+            "count": len(group),
+        }
+        for group in groups
+    ]
+    features = [one for group in groups for one in group.features]
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        facts=np.frombuffer(json.dumps(facts).encode(), np.uint8),
+        stores=np.concatenate(features).astype("<f2"),
+        store_counts=np.array([len(one) for one in features], "<u2"),
+        run_sec=np.exp(np.concatenate([group.log_sec for group in groups])).astype("<f4"),
+        is_disturbed=np.concatenate([group.weights < 1 for group in groups]),
+    )
+    return file.getvalue()
 
 
 def _passes(groups: Sequence[Group], before: Sequence[Group]) -> bool:

@@ -47,7 +47,7 @@ Unpacking takes 1 MB of memory instead of 9."""
 _KEPT_BUNDLES = 4
 """Per machine: every change of the code makes another bundle."""
 
-Say = Callable[[str], None]
+Narrate = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +99,17 @@ def spec_for(board: str, *, python: str = "3.11", libc: str | None = None, extra
     )
 
 
-def make_bundle(spec: BundleSpec, say: Say) -> Bundle:
+def make_bundle(spec: BundleSpec, narrate: Narrate) -> Bundle:
     """Make a bundle in the cache, or find it there.
 
     Args:
-        say: called with a sentence about each step.
+        narrate: called with a sentence about each step.
 
     Raises:
         ConfigError: a package is not available, or the disk is too small.
     """
     try:
-        return _make(spec, say)
+        return _make(spec, narrate)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -148,8 +148,8 @@ def _userland(machine: str, libc: str | None, python: str) -> Userland:
     return Userland(machine=machine, libc=libc or "2.36", python=python)
 
 
-def _make(spec: BundleSpec, say: Say) -> Bundle:
-    wheels = fetch(spec.userland, requirements(spec.userland, spec.extra), say)
+def _make(spec: BundleSpec, narrate: Narrate) -> Bundle:
+    wheels = fetch(spec.userland, requirements(spec.userland, spec.extra), narrate)
     files = _bundle_files(spec, wheels)
     digest = _digest(files)
     files["bundle.json"] = describe(spec, wheels, digest)
@@ -157,7 +157,7 @@ def _make(spec: BundleSpec, say: Say) -> Bundle:
     path = cache_dir() / "bundles" / f"{spec.userland.machine}-{digest[:16]}.tar.xz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        say(f"packing {len(files)} files, {total / 1e6:.0f} MB")
+        narrate(f"packing {len(files)} files, {total / 1e6:.0f} MB")
         with tempfile.TemporaryDirectory(dir=path.parent, prefix="packing-") as scratch:
             part = Path(scratch) / path.name
             pack(files, part)

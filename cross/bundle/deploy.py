@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from cross.bundle.archive import FOLDER, MACHINES, Bundle, BundleSpec, spec_for
 from cross.targets.boards import Board, Found, load_boards, match
 from fleet.base.machine import architecture
+from fleet.base.readiness import read_ready
 from fleet.errors import ConfigError, DeviceUnreachable, FleetError
 
 _SCRIPTS = Path(__file__).with_name("deploy_files")
@@ -27,7 +28,6 @@ _START_SEC = 300
 """20 s for the old one to end, 120 s for the new one, and as much again for going back."""
 
 _SSH_FAILED = 255
-_LISTENING = re.compile(r"agent listening on (\S+), (?:serving|waiting for the tracker at \S+ with) (.+)")
 _HINTS = (
     ("Permission denied", "give the board your key first: ssh-copy-id {host}"),
     ("Host key verification failed", "log in once by hand and check the board's key: ssh {host}"),
@@ -116,8 +116,8 @@ def look(there: Destination) -> Seen:
         DeviceUnreachable: ssh does not get there; the message has its reason.
         ConfigError: no Linux that agents run on.
     """
-    told = _ssh(there, _script("look.sh"), [there.directory], _LOOK_SEC)
-    facts = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    output = _ssh(there, _script("look.sh"), [there.directory], _LOOK_SEC)
+    facts = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     bits, machine = facts.get("bits", ""), facts.get("machine", "")
     if machine:
         machine = architecture(machine, 4 if bits == "32" else 8)
@@ -215,13 +215,12 @@ def start(there: Destination, seen: Seen, how: Start) -> Deployed:
         name = shlex.quote(f"{there.directory}.token")
         _ssh_raw(there, f"umask 077 && cat > {name}", how.token.encode(), _LOOK_SEC)
     words = [there.directory, "systemd" if with_systemd else "nohup", options_text(how)]
-    told = _ssh(there, _script("start.sh"), words, _START_SEC)
-    found = _LISTENING.search(told)
-    if found is None:
-        raise FleetError(_why_not_started(there, told))
-    notes = _marked(told, "note: ")
-    devices = tuple(name.strip() for name in found[2].split(","))
-    return Deployed(directory=there.directory, address=found[1], devices=devices, done=notes)
+    output = _ssh(there, _script("start.sh"), words, _START_SEC)
+    ready = next(filter(None, map(read_ready, output.encode().splitlines())), None)
+    if ready is None:
+        raise FleetError(_why_not_started(there, output))
+    notes = _marked(output, "note: ")
+    return Deployed(directory=there.directory, address=ready.address, devices=ready.devices, done=notes)
 
 
 def options_text(how: Start) -> str:
@@ -229,16 +228,16 @@ def options_text(how: Start) -> str:
     return shlex.join(how.options)
 
 
-def _why_not_started(there: Destination, told: str) -> str:
+def _why_not_started(there: Destination, output: str) -> str:
     """Return the agent's last lines, and the fate of the previous agent."""
-    back = _marked(told, "back: ")
-    words = [line for line in told.splitlines() if line.strip() and not line.startswith("back: ")]
+    back = _marked(output, "back: ")
+    words = [line for line in output.splitlines() if line.strip() and not line.startswith("back: ")]
     reason = " | ".join(words[-3:]) or "it said nothing"
     return "; ".join((f"the agent on {there.host} did not start: {reason}", *back))
 
 
-def _marked(told: str, mark: str) -> tuple[str, ...]:
-    return tuple(line.removeprefix(mark) for line in told.splitlines() if line.startswith(mark))
+def _marked(output: str, mark: str) -> tuple[str, ...]:
+    return tuple(line.removeprefix(mark) for line in output.splitlines() if line.startswith(mark))
 
 
 def _native_boards() -> list[Board]:

@@ -90,7 +90,7 @@ def requirements(userland: Userland, extra: Sequence[str] = ()) -> list[str]:
 def fetch(
     userland: Userland,
     wanted: Sequence[str],
-    say: Callable[[str], None],
+    narrate: Callable[[str], None],
     *,
     download: Callable[[Userland, Sequence[str], Path], None] | None = None,
 ) -> list[Path]:
@@ -108,7 +108,7 @@ def fetch(
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         _clear(folder.parent)
-        say(f"downloading {len(wanted)} packages for {userland.machine}, Python {userland.python}")
+        narrate(f"downloading {len(wanted)} packages for {userland.machine}, Python {userland.python}")
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_SCRATCH) as scratch:
             (download or _download)(userland, wanted, Path(scratch))
             _move_in_place(Path(scratch), folder)

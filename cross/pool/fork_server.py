@@ -54,7 +54,7 @@ def start_fork_server(target: Target | None = None, modules: Sequence[str] = ())
         ConfigError: no temporary folder has a short enough path for a socket.
     """
     main = sys.modules["__main__"]
-    told = {
+    variables = {
         MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
         MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
         TARGET_VARIABLE: target.json if target else "",
@@ -64,7 +64,7 @@ def start_fork_server(target: Target | None = None, modules: Sequence[str] = ())
     with starting:
         _make_folder()
         multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
-        with _environment(told), _interrupts_blocked():
+        with _environment(variables), _interrupts_blocked():
             forkserver.ensure_running()
         _own_folder()
 
@@ -100,13 +100,13 @@ def _own_folder() -> None:
 
 
 @contextlib.contextmanager
-def _environment(told: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set variables and remove secrets in the environment of processes started inside the block."""
     hidden = os.environ.keys() - without_secrets(os.environ).keys()
-    before = {name: os.environ.get(name) for name in (*told, *hidden)}
+    before = {name: os.environ.get(name) for name in (*variables, *hidden)}
     for name in hidden:
         del os.environ[name]
-    os.environ.update(told)
+    os.environ.update(variables)
     try:
         yield
     finally:

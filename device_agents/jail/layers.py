@@ -49,7 +49,7 @@ class Layer(enum.StrEnum):
 
 
 ISOLATING = (Layer.PID, Layer.MOUNT, Layer.IPC, Layer.NO_NEW_PRIVILEGES, Layer.SECCOMP)
-"""Layers with which nothing of a worker outlives it, and it sees nothing of others."""
+"""Layers that together end all processes of a worker with it, and hide other workers from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

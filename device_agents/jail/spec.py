@@ -16,7 +16,7 @@ class JailSpec:
     """An empty directory, over which the worker's own root is made."""
 
     home: str
-    """The directory that it may fill."""
+    """The directory in which the worker may write."""
 
     readable: list[str]
     """Files and directories that it may read and run."""

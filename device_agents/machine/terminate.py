@@ -11,7 +11,7 @@ from fleet.base import signals
 logger = logging.getLogger(__name__)
 
 _END_SEC = 5.0
-_PIECE_BYTES = 65536
+_CHUNK_BYTES = 65536
 
 
 async def end(process: asyncio.subprocess.Process, limit_sec: float = _END_SEC) -> None:
@@ -23,7 +23,7 @@ async def end(process: asyncio.subprocess.Process, limit_sec: float = _END_SEC) 
     try:
         async with asyncio.timeout(limit_sec):
             # asyncio considers a process ended only when its pipe is closed: unread output would keep it alive.
-            while process.stdout is not None and await process.stdout.read(_PIECE_BYTES):
+            while process.stdout is not None and await process.stdout.read(_CHUNK_BYTES):
                 pass
             await process.wait()
     except TimeoutError:

@@ -19,8 +19,8 @@ GPU, with a clock that falls only when it has to."""
 def find_disturbances(before: Telemetry, after: Telemetry) -> list[Disturbance]:
     """Return the disturbances in the readings, none if readings are missing."""
     found = []
-    told = dict.fromkeys([*before.throttle_reasons, *after.throttle_reasons])
-    reasons = [reason for reason in told if reason not in _USUAL_REASONS]
+    throttling = dict.fromkeys([*before.throttle_reasons, *after.throttle_reasons])
+    reasons = [reason for reason in throttling if reason not in _USUAL_REASONS]
     if reasons:
         found.append(Disturbance(DisturbanceKind.THROTTLED, f"throttled: {', '.join(reasons)}"))
     foreign = max(before.foreign_processes or 0, after.foreign_processes or 0)

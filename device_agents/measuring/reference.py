@@ -37,7 +37,7 @@ _REMEMBER_EVERY_SEC = 20.0
 """Interval between entries of a full history, which then covers ten minutes instead of a quarter of a minute."""
 
 _FASTER_RUNS = 3
-"""Runs in a row, faster than usual by the limit, that reset the history: it was recorded on a slow device."""
+"""Consecutive runs much faster than usual that reset the history, which was recorded on a slow device."""
 
 _MOST_MISSES = 3
 _MISSED_PAUSE_SEC = 300.0

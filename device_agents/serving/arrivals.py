@@ -1,4 +1,4 @@
-"""Receives the requests of a Measure stream, and joins requests that arrive in pieces."""
+"""Receives the requests of a Measure stream, and joins requests that arrive in chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from device_agents.serving.intake import Intake
 from device_agents.workers.contents import TRIAL_CONTENT, without_contents
 from fleet.errors import FleetError, InvalidRequest
 from fleet.v1.measurement_pb2 import MeasureRequest
-from fleet.wire.pieces import Joining
+from fleet.wire.chunks import Joining
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ class Arrival:
 
     size_bytes: int
     content: bytearray | None = None
-    """Serialised request if it arrived in pieces, else None. `request` then lacks the contents of its arrays."""
+    """Serialised request if it arrived in chunks, else None. `request` then lacks the contents of its arrays."""
 
 
 class Arrivals:
-    """Requests of one stream. A request in pieces holds its session's `carrying` lock until it is finished."""
+    """Requests of one stream. A request in chunks holds its session's `carrying` lock until it is finished."""
 
     def __init__(self, requests: AsyncIterator[MeasureRequest], intake: Intake) -> None:
         self._requests = requests
@@ -75,7 +75,7 @@ class Arrivals:
             try:
                 joining.take(await anext(self._requests))
             except StopAsyncIteration:
-                raise InvalidRequest("a request in pieces ended before its last piece") from None
+                raise InvalidRequest("a request in chunks ended before its last chunk") from None
         try:
             request = MeasureRequest.FromString(without_contents(joining.content, TRIAL_CONTENT))
         except DecodeError as error:

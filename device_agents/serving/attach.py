@@ -223,7 +223,7 @@ class TrackerLink:
         for fence in response.fences:
             self._sessions.fence(_fence_from_proto(fence))
         for notice in response.notices:
-            _say(notice)
+            _log_notice(notice)
         if response.public_key and not self.attached.is_set():
             self.attached.set()
             self.refusal = None
@@ -296,7 +296,7 @@ class _Stream:
         self.call.cancel()
 
 
-def _say(notice: pb.AttachNotice) -> None:
+def _log_notice(notice: pb.AttachNotice) -> None:
     """Log the tracker's notice to this agent's owner."""
     if notice.kind == pb.ATTACH_NOTICE_KIND_NAME_WANTED:
         logger.warning(

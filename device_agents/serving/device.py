@@ -56,7 +56,7 @@ class ServedDevice:
 
         self._described: Inventory | None = None
         self._quiet = asyncio.Lock()
-        self._told: set[str] = set()
+        self._logged_errors: set[str] = set()
         self._trials = 0
         self._trial_times: deque[float] = deque()
         self._last_error = ""
@@ -168,8 +168,8 @@ class ServedDevice:
     def _complaint(self, error: Exception) -> str:
         """Return the driver's failure as text; log its traceback once for each kind of error."""
         kind = type(error).__name__
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged_errors:
+            self._logged_errors.add(kind)
             logger.error("a driver failed", extra={"device": self.name}, exc_info=error)
         return f"its driver failed: {kind}: {error}"
 

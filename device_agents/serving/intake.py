@@ -54,7 +54,7 @@ class Intake:
 
     def __init__(self, most_bytes: int = MAX_MESSAGE_BYTES) -> None:
         """Args:
-        most_bytes: size of the largest request or response in pieces.
+        most_bytes: size of the largest request or response in chunks.
         """
         self.most_bytes = most_bytes
         self.carrying = asyncio.Lock()

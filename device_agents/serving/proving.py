@@ -216,7 +216,7 @@ class _Timer:
         response = await self._step(step, limit_sec)
         sec = time.perf_counter() - started
         if len(response.digests) != calls * DIGEST_BYTES:
-            raise _Refuted(f"{len(response.digests) // DIGEST_BYTES} outputs came of {calls} calls")
+            raise _Refuted(f"{calls} calls returned {len(response.digests) // DIGEST_BYTES} outputs")
         return _Row(seed=seed, sec=sec, digests=response.digests)
 
     async def _step(self, step: worker_pb2.ProofStep, limit_sec: float = math.inf) -> worker_pb2.ProofStepResponse:

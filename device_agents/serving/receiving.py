@@ -1,6 +1,6 @@
-"""Receives the artifacts of an upload: arrived pieces are decompressed, hashed and written between two candidates.
+"""Receives the artifacts of an upload: arrived chunks are decompressed, hashed and written between two candidates.
 
-A candidate that runs on the agent's own processors must not be disturbed by that. So pieces are taken from the stream
+A candidate that runs on the agent's own processors must not be disturbed by that. So chunks are taken from the stream
 as they come, and worked on together when no candidate runs: one at a time, a batch of eight small artifacts would be
 there eight candidates later.
 """
@@ -15,16 +15,16 @@ from device_agents.serving.read_ahead import ReadAhead
 from device_agents.serving.session import Session
 from device_agents.serving.store import ArtifactStore
 from fleet.artifacts.artifact import check_architecture, check_complete
+from fleet.artifacts.chunks import DamagedChunk, Inflater
 from fleet.artifacts.elf import HEADER_BYTES
-from fleet.artifacts.pieces import DamagedPiece, Inflater
 from fleet.errors import ArtifactRefused, InvalidRequest, NotProgrammable
 from fleet.v1 import session_service_pb2 as pb
 
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
-_PIECES_AHEAD = 32
+_CHUNKS_AHEAD = 32
 
 _WORK_SEC = 0.01
-"""Longest time that candidates wait for an upload at once, in addition to the piece in progress."""
+"""Longest time that candidates wait for an upload at once, in addition to the chunk in progress."""
 
 
 async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
@@ -35,24 +35,24 @@ async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sessi
     """
     digests: list[str] = []
     inflater = Inflater()
-    ahead = ReadAhead(requests, most=_PIECES_AHEAD, size_of=lambda piece: len(piece.chunk))
-    async with contextlib.aclosing(ahead) as pieces, _OwnWork(session) as own_work:
-        piece = await pieces.next()
-        if piece is None:
+    ahead = ReadAhead(requests, most=_CHUNKS_AHEAD, size_of=lambda message: len(message.chunk))
+    async with contextlib.aclosing(ahead) as messages, _OwnWork(session) as own_work:
+        message = await messages.next()
+        if message is None:
             raise InvalidRequest("an upload without a first message; say digest and size in it")
-        while piece is not None:
-            with store.receive(piece.digest, piece.size_bytes) as incoming:
-                digests.append(piece.digest)
-                header = _Header(session, piece.size_bytes, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
+        while message is not None:
+            with store.receive(message.digest, message.size_bytes) as incoming:
+                digests.append(message.digest)
+                header = _Header(session, message.size_bytes, is_bitstream=message.kind == pb.ARTIFACT_KIND_BITSTREAM)
                 while True:
                     await own_work.begin()
-                    chunk = _content(piece, inflater)
+                    chunk = _content(message, inflater)
                     incoming.write(chunk)
                     header.take(chunk)
-                    if not pieces.are_there:
+                    if not messages.are_there:
                         await own_work.end()
-                    piece = await pieces.next()
-                    if piece is None or piece.digest:
+                    message = await messages.next()
+                    if message is None or message.digest:
                         break
                 header.finish()
                 session.keep(incoming)
@@ -87,13 +87,13 @@ class _OwnWork:
         await self._held.aclose()
 
 
-def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
-    if len(piece.chunk) > _MAX_CHUNK_BYTES:
-        raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
+def _content(message: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
+    if len(message.chunk) > _MAX_CHUNK_BYTES:
+        raise InvalidRequest(f"a chunk of {len(message.chunk)} bytes; send at most 1 MiB at a time")
     try:
-        return inflater.inflate(piece.chunk, is_deflated=piece.is_deflated)
-    except DamagedPiece as damaged:
-        raise ArtifactRefused(f"a piece of an upload cannot be decompressed: {damaged}; put it again") from None
+        return inflater.inflate(message.chunk, is_deflated=message.is_deflated)
+    except DamagedChunk as damaged:
+        raise ArtifactRefused(f"a chunk of an upload cannot be decompressed: {damaged}; put it again") from None
 
 
 class _Header:

@@ -17,9 +17,9 @@ from device_agents.workers.contents import CALL_CONTENT, PROOF_CONTENT, TRIAL_CO
 from fleet.errors import FleetError, InvalidRequest, Unauthenticated
 from fleet.v1 import measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
+from fleet.wire.chunks import cut, join
 from fleet.wire.options import MAX_WHOLE_BYTES
 from fleet.wire.peers import CallContext, caller_of
-from fleet.wire.pieces import cut, join
 from fleet.wire.rpc import encoded
 from fleet.wire.tokens import TICKET_HEADER, TOKEN_HEADER, read_claims
 
@@ -129,7 +129,7 @@ class SessionService:
         if answer.size_bytes > MAX_WHOLE_BYTES:
             raise InvalidRequest(
                 f"the outputs are {answer.size_bytes} bytes, and this client takes {MAX_WHOLE_BYTES}; "
-                "update it: newer ones take them in pieces"
+                "update it: newer ones take them in chunks"
             )
         return encoded(pb.CallResponse, b"".join(answer.parts))
 
@@ -140,8 +140,8 @@ class SessionService:
         async with _carrying(session):
             answer = await session.until_ended(_call(session, requests))
             with session.answering():
-                for piece in cut(answer.parts, lambda size, part: pb.CallInPiecesResponse(size_bytes=size, piece=part)):
-                    yield piece
+                for chunk in cut(answer.parts, lambda size, part: pb.CallInPiecesResponse(size_bytes=size, piece=part)):
+                    yield chunk
 
     async def prove(self, request: pb.ProveRequest, context: CallContext) -> pb.ProveResponse:
         session = await self._enter(context)
@@ -154,8 +154,8 @@ class SessionService:
         async with _carrying(session):
             answer = await session.until_ended(_prove(session, requests))
             with session.answering():
-                for piece in cut([answer], lambda size, part: pb.ProveInPiecesResponse(size_bytes=size, piece=part)):
-                    yield piece
+                for chunk in cut([answer], lambda size, part: pb.ProveInPiecesResponse(size_bytes=size, piece=part)):
+                    yield chunk
 
     async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
         session = await self._enter(context)

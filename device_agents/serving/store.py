@@ -250,7 +250,7 @@ class Incoming:
         self._path.unlink(missing_ok=True)
 
     def write(self, chunk: bytes) -> None:
-        """Take the next piece.
+        """Take the next chunk.
 
         Raises:
             ArtifactRefused: more came than was announced.

@@ -195,10 +195,10 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
         return None
     received = bytearray(first)
     while len(received) < size:
-        piece = connection.recv(min(size - len(received), 1 << 20))
-        if not piece:
+        chunk = connection.recv(min(size - len(received), 1 << 20))
+        if not chunk:
             return None
-        received += piece
+        received += chunk
     return bytes(received)
 
 

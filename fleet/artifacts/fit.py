@@ -69,14 +69,14 @@ _WORDS = {
 }
 """LLVM's names of features where /proc/cpuinfo has others."""
 
-_TOLD = {
+_REPORTED = {
     "x86_64": frozenset(
         "sse4_2 avx avx2 fma f16c avx512f avx512_vnni avx_vnni avx512_bf16 amx_tile".split()  # noqa: SIM905 - as elsewhere
     ),
     "aarch64": frozenset(("asimd", "asimddp", "asimdhp", "sve", "sve2", "i8mm")),
     "armv7l": frozenset(("neon",)),
 }
-"""Features that agents tell in labels when the CPU has them: where it tells any, one without a label is missing."""
+"""Features that agents report as labels if the CPU has them. If any is reported, one without a label is missing."""
 
 
 def check_fit(artifact: Artifact, head: bytes, inventory: Inventory, *, device_name: str) -> None:
@@ -152,8 +152,8 @@ def _lacking(inventory: Inventory, own: Mapping[str, object], arch: str) -> froz
     An x86 level is the least that a machine has, but a core of ARM's is all that it is.
     """
     cpu = _cpu_part(own)
-    told = {word for word in _TOLD.get(arch, ()) if inventory.labels.get(word) == "true"}
-    known = _TOLD.get(arch, frozenset()) if told else frozenset()
+    reported = {word for word in _REPORTED.get(arch, ()) if inventory.labels.get(word) == "true"}
+    known = _REPORTED.get(arch, frozenset()) if reported else frozenset()
     if arch != "x86_64" and _features_of_core(str(cpu.get("mcpu") or ""), arch):
         known |= _OF_ARM_CORES[arch]
     present = {word for word, value in inventory.labels.items() if value == "true"}

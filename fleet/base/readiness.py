@@ -1,4 +1,4 @@
-"""Readiness message of a server process: one line of JSON on its stdout."""
+"""Readiness message of a server process: one line of JSON, on its stdout or in a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,15 @@ class Ready:
 
 def write_ready(ready: Ready) -> None:
     """Write the message to stdout."""
-    sys.stdout.write(f"{json.dumps(asdict(ready))}\n")
+    sys.stdout.write(_line(ready))
     sys.stdout.flush()
+
+
+def write_ready_file(ready: Ready, path: Path) -> None:
+    """Write the message to a file, which appears once it is complete."""
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_text(_line(ready))
+    partial.replace(path)
 
 
 def read_ready(line: bytes) -> Ready | None:
@@ -32,3 +40,7 @@ def read_ready(line: bytes) -> Ready | None:
         if isinstance(message, dict) and "address" in message:
             return Ready(address=message["address"], devices=tuple(message.get("devices", ())))
     return None
+
+
+def _line(ready: Ready) -> str:
+    return f"{json.dumps(asdict(ready))}\n"

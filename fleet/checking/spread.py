@@ -13,7 +13,6 @@ from fleet.checking.numerics import InputStyle, make_inputs
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import BuildError
 from fleet.models.confined import having
-from fleet.models.float64 import evaluate_in_float64
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import reference_outputs
 from fleet.runtime.agreement import relative_errors
@@ -42,6 +41,8 @@ async def find_spread(
 
 def measure_spread(model: Model, seed: int, style: InputStyle, largest_index: int) -> tuple[float, ...] | None:
     """Return the engine's largest error per output as a share of (rms + |element|), or None if it is unknown."""
+    from fleet.models.float64 import evaluate_in_float64
+
     worst, elements = np.zeros(len(model.output_names)), 0
     for attempt in range(max(1, _MOST_INPUTS * _SMALL_BYTES // max(_SMALL_BYTES, len(model.content)))):
         made = make_inputs(model.inputs, seed + attempt, style, largest_index=largest_index)

@@ -39,11 +39,11 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     def state() -> str:
         return f"{step} ({time.monotonic() - began_at:.0f} s)" if is_printed else step
 
-    def say(said: str) -> None:
+    def narrate(said: str) -> None:
         nonlocal step, began_at
         step, began_at = said, time.monotonic()
         lines.print(said)
 
     lines = ProgressLines(write, state, first_silence_sec=_PATIENCE_SEC)
     with lines.ticking():
-        yield say
+        yield narrate

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
 
-Say = Callable[[str], None]
+Narrate = Callable[[str], None]
 Schedule = Literal["library", "default", "static"]
 
 
@@ -100,9 +100,9 @@ def build(
 ) -> None:
     """Build one workload for a target, with the best schedule that the library has for it.
 
-    Without a record it gets the schedule that is chosen without a trial; what cannot be scheduled is named. What is
-    known about the artifact (target, linker, TVM version, arguments: weights packed where the schedule wants that) goes
-    to FILE.so.json beside it, where fleet run and fleet time find it. No device is needed.
+    A workload without a record gets its static schedule, and operators without a schedule are listed. FILE.so.json has
+    the facts that fleet run and fleet time need: target, linker, TVM version and arguments, with packed weights if the
+    schedule packs them. No device is needed.
 
     Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
     """
@@ -118,19 +118,19 @@ def build(
         shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
     )
-    with working(f"building {workload}") as say:
-        built = run_build(order, say)
+    with working(f"building {workload}") as narrate:
+        built = run_build(order, narrate)
     if json_output:
         options.print_json(built_data(built))
     else:
-        _say(built)
+        _print_built(built)
 
 
-def run_build(order: BuildOrder, say: Say = lambda _: None) -> BuiltArtifact:
+def run_build(order: BuildOrder, narrate: Narrate = lambda _: None) -> BuiltArtifact:
     """Build a workload, and write it with its facts beside it to the path in the order.
 
     Args:
-        say: called with the name of each step.
+        narrate: called with the name of each step.
 
     Raises:
         ConfigError: no such workload, or no tools to build for the target.
@@ -140,7 +140,7 @@ def run_build(order: BuildOrder, say: Say = lambda _: None) -> BuiltArtifact:
     check_tools(order.target)
     find_linker(order.target, order.linker)
     with scratch_dir("build") as scratch:
-        built = _built(order, scratch, say)
+        built = _built(order, scratch, narrate)
         artifact = replace(built.artifact, path=order.output.absolute())
         try:
             artifact.save_facts()
@@ -165,21 +165,21 @@ def built_data(built: BuiltArtifact) -> dict[str, object]:
     }
 
 
-def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
+def _built(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArtifact:
     from fleet.models.model import is_model
 
     if is_model(order.workload):
-        return _built_model(order, out_dir, say)
+        return _built_model(order, out_dir, narrate)
     from cross.compile.library import build as build_module
     from cross.targets.intrinsics import load_intrinsics
     from fleet.workloads.workload import module_of
 
-    say(f"reading {order.workload}")
+    narrate(f"reading {order.workload}")
     load_intrinsics(order.target)
     workload = _find_workload(order)
     best = None if order.is_untuned else _best_trace(order, workload)
     trace = best.trace_json if best else None
-    say(f"compiling {workload.operator}")
+    narrate(f"compiling {workload.operator}")
     from fleet.workloads.alone import schedule_alone  # imports TVM
 
     alone = schedule_alone(module_of(workload.mod_json), order.target, trace)
@@ -192,7 +192,7 @@ def _built(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
     )
 
 
-def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
+def _built_model(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArtifact:
     from fleet.models.confined import having, reading
     from fleet.models.model import load_model
     from fleet.workloads.extract import compile_model, extract
@@ -201,13 +201,13 @@ def _built_model(order: BuildOrder, out_dir: Path, say: Say) -> BuiltArtifact:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     path, target = Path(order.workload), order.target
     with scratch_dir("model") as folder, one_worker(target) as worker:
-        say(f"reading {path.name}")
+        narrate(f"reading {path.name}")
         loading = reading(load_model, path)
         model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size).stored_in(folder)
-        say("finding the operators")
+        narrate("finding the operators")
         found = {} if order.is_untuned else _traces(order, worker.run(having(extract, model), model, target))
         traces = {shash: best.trace_json for shash, best in found.items()}
-        say(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library")
+        narrate(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library")
         compiling = having(compile_model, model, writable=out_dir)
         artifact = worker.run(compiling, model, target, traces, out_dir)
     return BuiltArtifact(
@@ -334,7 +334,7 @@ def _within(order: BuildOrder) -> ScopeFilter:
     )
 
 
-def _say(built: BuiltArtifact) -> None:
+def _print_built(built: BuiltArtifact) -> None:
     words: dict[Schedule, str] = {
         "library": "the best schedules of the library",
         "default": "TVM's default schedules, since the library has none for it",

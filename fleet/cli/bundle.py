@@ -41,8 +41,8 @@ def bundle(
     check_output(output)
     console = options.stderr()
     spec = spec_for(board, python=python, libc=libc, extra=tuple(with_ or ()))
-    with working(f"making the bundle for {spec.title}") as say:
-        made = make_bundle(spec, say)
+    with working(f"making the bundle for {spec.title}") as narrate:
+        made = make_bundle(spec, narrate)
         save(made, output)
     if json:
         options.print_json({"path": str(output), "size_bytes": made.size_bytes, "digest": made.digest})

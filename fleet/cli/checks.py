@@ -45,12 +45,12 @@ _OPTIONAL_PACKAGES = {
 
 
 def run_checks(
-    tracker_address: str | None, say: Callable[[str], None] = lambda _: None, *, is_quick: bool = False
+    tracker_address: str | None, narrate: Callable[[str], None] = lambda _: None, *, is_quick: bool = False
 ) -> list[Finding]:
     """Run all checks, or only the quick ones.
 
     Args:
-        say: called with the name of each slow step.
+        narrate: called with the name of each slow step.
     """
     quick: list[Callable[[], list[Finding]]] = [
         configuration,
@@ -71,7 +71,7 @@ def run_checks(
         "connecting to the tracker": lambda: tracker(tracker_address),
     }
     for step, check in () if is_quick else slow.items():
-        say(step)
+        narrate(step)
         findings += check()
     return findings
 

@@ -72,8 +72,8 @@ def deploy(
     console.print(
         f"{host}: {seen.model or seen.machine}, glibc {seen.libc}, Python {seen.python}; bundle for {spec.title}"
     )
-    with working(f"making the bundle for {spec.title}") as say:
-        bundle = make_bundle(spec, say)
+    with working(f"making the bundle for {spec.title}") as narrate:
+        bundle = make_bundle(spec, narrate)
     is_same = seen.digest == bundle.digest
     if is_same:
         console.print(f"the same bundle lies there ({bundle.digest[:19]}); nothing to copy")

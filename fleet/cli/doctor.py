@@ -29,8 +29,8 @@ def doctor(
 
     Example: fleet doctor --json | jq '.findings[] | select(.state != "ok")'
     """
-    with working("checking this machine") as say:
-        findings = run_checks(tracker, say, is_quick=quick)
+    with working("checking this machine") as narrate:
+        findings = run_checks(tracker, narrate, is_quick=quick)
     if json_output:
         options.print_json({"findings": [asdict(finding) for finding in findings]})
     else:

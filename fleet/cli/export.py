@@ -73,8 +73,8 @@ def export(
         affinity=affinity,
         runs_it=True,
     )
-    with working(f"exporting {model.name}") as say:
-        exported = options.run(run_export(wanted, say))
+    with working(f"exporting {model.name}") as narrate:
+        exported = options.run(run_export(wanted, narrate))
     if json_output:
         options.print_json(result(exported))
     else:

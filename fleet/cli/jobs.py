@@ -158,7 +158,7 @@ def cancel(
     Example: fleet jobs cancel 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(opened.queue.cancel(_full(name), _caller(force)), json_output)
+        _print_job(opened.queue.cancel(_full(name), _caller(force)), json_output)
 
 
 @app.command()
@@ -173,7 +173,7 @@ def resume(
     Example: fleet jobs resume 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(opened.queue.resume(_full(name), _caller(force)), json_output)
+        _print_job(opened.queue.resume(_full(name), _caller(force)), json_output)
 
 
 @app.command()
@@ -191,10 +191,10 @@ def revert(
     Example: fleet jobs revert 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(opened.queue.revert(_full(name), _caller(force), is_undone=undo), json_output)
+        _print_job(opened.queue.revert(_full(name), _caller(force), is_undone=undo), json_output)
 
 
-def _say(job: Job, json_output: bool) -> None:
+def _print_job(job: Job, json_output: bool) -> None:
     """Print a job after a change of its state."""
     if json_output:
         options.print_json(job_data(job))

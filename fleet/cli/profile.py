@@ -87,9 +87,9 @@ def profile(
     )
 
     async def work() -> ModelProfile:
-        with working(f"profiling {model.name}") as say:
+        with working(f"profiling {model.name}") as narrate:
             await stepping.check_device(on, tracker=address, connect_timeout_sec=connect_timeout)
-            return await profile_model(wanted, holding, say)
+            return await profile_model(wanted, holding, narrate)
 
     found = options.run(work())
     if json_output:

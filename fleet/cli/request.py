@@ -65,7 +65,7 @@ def cancel(
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
-    """Take a request out of the queue: one's own, as an admin anybody's. Whoever waits for it is told why.
+    """Cancel a waiting request: one of your own, or any as an admin. Its client receives the reason.
 
     Example: fleet request cancel 3f2a91c0 --reason "the board goes to the workshop"
     """

@@ -20,8 +20,10 @@ def parse_shapes(texts: Sequence[str]) -> tuple[Shapes, ...]:
         found.setdefault(name, []).append(shape)
     counts = {name: len(shapes) for name, shapes in found.items() if len(shapes) > 1}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
-        raise ConfigError(f"--shape: {told}; give each input as many shapes as there are sets of them, or one for all")
+        counted = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise ConfigError(
+            f"--shape: {counted}; give each input as many shapes as there are sets of them, or one for all"
+        )
     sets = max(counts.values(), default=1)
     return tuple({name: shapes[index % len(shapes)] for name, shapes in found.items()} for index in range(sets))
 

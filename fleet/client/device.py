@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.artifacts.artifact import Artifact
+from fleet.artifacts.chunks import Deflater
 from fleet.artifacts.elf import HEADER_BYTES
 from fleet.artifacts.fit import check_fit
-from fleet.artifacts.pieces import Deflater
 from fleet.base.digests import digest_of
 from fleet.client import arrays, upload
 from fleet.client.remote import RemoteModule
@@ -376,7 +376,7 @@ async def _missing_messages(
     guessed: Collection[Artifact],
     asking: asyncio.Task[set[str]],
     deflater: Deflater | None,
-) -> AsyncGenerator[upload.Piece, None]:
+) -> AsyncGenerator[upload.Chunk, None]:
     """Yield the upload of the guessed artifacts, then that of the others that are missing."""
     async for message in upload.messages(guessed, deflater):
         yield message

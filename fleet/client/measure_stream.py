@@ -11,9 +11,9 @@ import grpc.aio
 from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import DeviceUnreachable
 from fleet.v1 import measurement_pb2
+from fleet.wire.chunks import cut
 from fleet.wire.measurements import measurement_from_proto, trial_to_proto
 from fleet.wire.options import MAX_REQUEST_BYTES
-from fleet.wire.pieces import cut
 from fleet.wire.rpc import read_next
 
 _AHEAD = 256
@@ -29,15 +29,15 @@ class MeasureStream:
         self,
         call: _Call,
         trials: Iterable[Trial] | AsyncIterable[Trial],
-        takes_pieces: Callable[[], Awaitable[bool]],
+        takes_chunks: Callable[[], Awaitable[bool]],
     ) -> None:
         """Send nothing yet.
 
         Args:
-            takes_pieces: returns whether the agent accepts requests in pieces. Called only for large requests.
+            takes_chunks: returns whether the agent accepts requests in chunks. Called only for large requests.
         """
         self._call = call
-        self._takes_pieces = takes_pieces
+        self._takes_chunks = takes_chunks
         self._trials = trials
         self._slots = asyncio.Semaphore(_AHEAD)
         self._sent_count = 0
@@ -86,13 +86,13 @@ class MeasureStream:
     async def _send(self, trial: Trial) -> None:
         await self._slots.acquire()
         request = trial_to_proto(trial)
-        if request.ByteSize() > MAX_REQUEST_BYTES and await self._takes_pieces():
-            for piece in cut([request.SerializeToString()], _piece):
-                await self._call.write(piece)
+        if request.ByteSize() > MAX_REQUEST_BYTES and await self._takes_chunks():
+            for chunk in cut([request.SerializeToString()], _chunk):
+                await self._call.write(chunk)
         else:
             await self._call.write(request)
         self._sent_count += 1
 
 
-def _piece(size_bytes: int, piece: bytes) -> measurement_pb2.MeasureRequest:
-    return measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=piece)
+def _chunk(size_bytes: int, chunk: bytes) -> measurement_pb2.MeasureRequest:
+    return measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=chunk)

@@ -15,8 +15,8 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from fleet.base.text import printable
+from fleet.client.chunks import exchange
 from fleet.client.measure_stream import MeasureStream
-from fleet.client.pieces import exchange
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease, YieldWanted
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
@@ -81,8 +81,8 @@ class SessionCalls:
         self._holder = holder
         self._name, self._address = holder.device.name, holder.device.address
         self._under_way: set[grpc.aio.Call] = set()
-        self._takes_pieces = True
-        """False once the agent has refused calls in pieces as unknown."""
+        self._takes_chunks = True
+        """False once the agent has refused calls in chunks as unknown."""
 
         self._channel = make_channel(self._address, proof, agent_name(holder.device.agent_key_id))
         self._stub = session_service_stub(self._channel)
@@ -151,7 +151,7 @@ class SessionCalls:
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
         """Yield one measurement per trial, in order. Trials are sent ahead."""
         call = self._stub.measure(None, metadata=self._metadata())
-        stream = MeasureStream(call, trials, self._takes_trials_in_pieces)
+        stream = MeasureStream(call, trials, self._takes_trials_in_chunks)
         with self._watched(call):
             try:
                 async with contextlib.aclosing(stream.results()) as results:
@@ -168,7 +168,7 @@ class SessionCalls:
             MeasurementError: it failed there.
         """
         request = call_to_proto(call)
-        content = await self._in_pieces(self._stub.call_in_pieces, session_service_pb2.CallInPiecesRequest, request)
+        content = await self._in_chunks(self._stub.call_in_pieces, session_service_pb2.CallInPiecesRequest, request)
         if content is None:
             answer = await self._answer(self._stub.call(request, metadata=self._metadata()))
         else:
@@ -182,7 +182,7 @@ class SessionCalls:
     async def prove(self, order: ProofOrder) -> Proof:
         """Let the agent prove a time. The verdict is IMPOSSIBLE if the agent is too old for that."""
         request = proof_order_to_proto(order)
-        content = await self._in_pieces(self._stub.prove_in_pieces, session_service_pb2.ProveInPiecesRequest, request)
+        content = await self._in_chunks(self._stub.prove_in_pieces, session_service_pb2.ProveInPiecesRequest, request)
         if content is not None:
             return proof_from_proto(session_service_pb2.ProveResponse.FromString(content), order.claimed_sec)
         call = self._stub.prove(request, metadata=self._metadata())
@@ -229,16 +229,16 @@ class SessionCalls:
         if self.is_closed:
             raise DeviceClosed(f"{self._name} was given back ({self._holder.lease.name}); acquire it again to go on")
 
-    async def _in_pieces(
+    async def _in_chunks(
         self, rpc: grpc.aio.StreamStreamMultiCallable[P, Any], make: Callable[..., P], request: Message
     ) -> bytes | None:
         """Return the serialised response of a chunked call, or None if the agent is too old for it.
 
         Args:
-            make: the class of the request's pieces.
+            make: the class of the request's chunks.
         """
         metadata = self._metadata()
-        if not self._takes_pieces:
+        if not self._takes_chunks:
             return None
         call = rpc(None, metadata=metadata)
         with self._watched(call) as ending:
@@ -250,10 +250,10 @@ class SessionCalls:
                     raise
             finally:
                 call.cancel()
-        self._takes_pieces = False
+        self._takes_chunks = False
         return None
 
-    async def _takes_trials_in_pieces(self) -> bool:
+    async def _takes_trials_in_chunks(self) -> bool:
         request = session_service_pb2.OpenSessionRequest()
         return (await self._answer(self._stub.open_session(request, metadata=self._metadata()))).takes_pieces
 

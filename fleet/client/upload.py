@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TypeAlias
 
 from fleet.artifacts.artifact import Artifact
-from fleet.artifacts.pieces import PIECE_BYTES, Deflater
+from fleet.artifacts.chunks import CHUNK_BYTES, Deflater
 from fleet.base.network import host_of, is_loopback
 from fleet.errors import ArtifactRefused
 from fleet.v1 import session_service_pb2
 
-Piece: TypeAlias = session_service_pb2.PutArtifactRequest
+Chunk: TypeAlias = session_service_pb2.PutArtifactRequest
 """One message of an upload."""
 
 _READ_AHEAD_BYTES = 256 * 1024
@@ -57,28 +57,28 @@ def pick_first(artifacts: Iterable[Artifact], size_bytes: int) -> list[Artifact]
     return picked
 
 
-def messages(artifacts: Iterable[Artifact], deflater: Deflater | None = None) -> AsyncGenerator[Piece, None]:
+def messages(artifacts: Iterable[Artifact], deflater: Deflater | None = None) -> AsyncGenerator[Chunk, None]:
     """Yield the messages that upload artifacts, one artifact after the other. One deflater serves a whole call.
 
     Raises:
         ArtifactRefused: a file is gone or cannot be read.
     """
-    return _read_ahead(_pieces(artifacts, deflater, session_service_pb2.ARTIFACT_KIND_MODULE))
+    return _read_ahead(_messages(artifacts, deflater, session_service_pb2.ARTIFACT_KIND_MODULE))
 
 
-def bitstream_messages(bitstream: Artifact, deflater: Deflater | None = None) -> AsyncGenerator[Piece, None]:
+def bitstream_messages(bitstream: Artifact, deflater: Deflater | None = None) -> AsyncGenerator[Chunk, None]:
     """Yield the messages that upload a bitstream."""
-    return _read_ahead(_pieces([bitstream], deflater, session_service_pb2.ARTIFACT_KIND_BITSTREAM))
+    return _read_ahead(_messages([bitstream], deflater, session_service_pb2.ARTIFACT_KIND_BITSTREAM))
 
 
-async def _read_ahead(source: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
+async def _read_ahead(source: Iterator[Chunk]) -> AsyncGenerator[Chunk, None]:
     while taken := await asyncio.to_thread(_take, source):
         for message in taken:
             yield message
 
 
-def _take(source: Iterator[Piece]) -> list[Piece]:
-    taken: list[Piece] = []
+def _take(source: Iterator[Chunk]) -> list[Chunk]:
+    taken: list[Chunk] = []
     size_bytes = 0
     for message in source:
         taken.append(message)
@@ -88,27 +88,27 @@ def _take(source: Iterator[Piece]) -> list[Piece]:
     return taken
 
 
-def _pieces(
+def _messages(
     artifacts: Iterable[Artifact], deflater: Deflater | None, kind: session_service_pb2.ArtifactKind
-) -> Iterator[Piece]:
+) -> Iterator[Chunk]:
     for artifact in artifacts:
         if deflater is not None:
             deflater.begin()
         try:
             with artifact.path.open("rb", buffering=0) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                first = _piece(file.read(PIECE_BYTES), deflater)
+                first = _message(file.read(CHUNK_BYTES), deflater)
                 first.digest, first.size_bytes, first.kind = artifact.digest, size_bytes, kind
                 yield first
-                while chunk := file.read(PIECE_BYTES):
-                    yield _piece(chunk, deflater)
+                while chunk := file.read(CHUNK_BYTES):
+                    yield _message(chunk, deflater)
         except OSError as error:
             raise _unreadable(artifact, error) from error
 
 
-def _piece(chunk: bytes, deflater: Deflater | None) -> Piece:
+def _message(chunk: bytes, deflater: Deflater | None) -> Chunk:
     deflated = deflater.deflate(chunk) if deflater is not None else None
-    return Piece(chunk=chunk) if deflated is None else Piece(chunk=deflated, is_deflated=True)
+    return Chunk(chunk=chunk) if deflated is None else Chunk(chunk=deflated, is_deflated=True)
 
 
 def _unreadable(artifact: Artifact, error: OSError) -> ArtifactRefused:

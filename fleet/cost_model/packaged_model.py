@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cross.targets.target import Target
 from fleet.cost_model.observation import Observation
-from fleet.cost_model.samples import grouped
 from fleet.cost_model.snapshot import Snapshot
 
 PATH = Path(__file__).with_name("prior_cpu.npz")
@@ -44,34 +42,11 @@ def prior_samples() -> list[Observation]:
     return unpack_samples(SAMPLES_PATH.read_bytes())
 
 
-def pack_samples(samples: Sequence[Observation]) -> bytes:
-    """Return samples as a compressed file of arrays and JSON, without failed ones."""
-    groups = grouped(samples)
-    facts = [
-        {
-            "workload": group.workload,
-            "flop": group.flop,
-            "device_model": group.device_model,
-            "instruction_set": group.instruction_set,
-            "count": len(group),
-        }
-        for group in groups
-    ]
-    features = [one for group in groups for one in group.features]
-    file = io.BytesIO()
-    np.savez_compressed(
-        file,
-        facts=np.frombuffer(json.dumps(facts).encode(), np.uint8),
-        stores=np.concatenate(features).astype("<f2"),
-        store_counts=np.array([len(one) for one in features], "<u2"),
-        run_sec=np.exp(np.concatenate([group.log_sec for group in groups])).astype("<f4"),
-        is_disturbed=np.concatenate([group.weights < 1 for group in groups]),
-    )
-    return file.getvalue()
-
-
 def unpack_samples(content: bytes) -> list[Observation]:
-    """Return the samples packed by `pack_samples`, with features as half floats."""
+    """Return the samples in a compressed file of arrays and JSON, with features as half floats.
+
+    `benchmarks.cost_data.prior` writes it.
+    """
     with np.load(io.BytesIO(content)) as file:
         arrays = {name: file[name] for name in file.files}
     ends = np.cumsum(arrays["store_counts"])

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import NotRequired, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +37,10 @@ _MOST_UNPACKED_BYTES = 4 * _MOST_BYTES
 T = TypeVar("T")
 
 
-class _Calibration(TypedDict):
-    slope: float
-    slope_spread: float
-    noise: float
-    level: tuple[float, float]
-    level_spread: float
-
-
 class _Header(TypedDict):
     feature_version: int
     width: int
-    calibration: _Calibration
+    calibration: dict[str, Any]
     left_out_pairs: float
     parts: NotRequired[list[str]]
     """Parts of each member, in order; absent in snapshots of version 0.1."""
@@ -155,19 +147,13 @@ def _unpack(arrays: Arrays) -> CostModel:
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         own["divisor"] = np.array(divisor)
         members.append(Experts(parts=tuple(kind.from_arrays(own) for kind in kinds)))
-    told = header["calibration"]
+    first, second = header["calibration"].pop("level")  # JSON has no tuples
     return CostModel(
         width=header["width"],
         members=tuple(members),
         by_instruction_set=_residuals(header["instruction_sets"], "set", arrays),
         by_device=_residuals(header["device_models"], "device", arrays),
-        calibration=Calibration(
-            slope=told["slope"],
-            slope_spread=told["slope_spread"],
-            noise=told["noise"],
-            level=(told["level"][0], told["level"][1]),
-            level_spread=told["level_spread"],
-        ),
+        calibration=Calibration(level=(first, second), **header["calibration"]),
         left_out_pairs=header["left_out_pairs"],
     )
 

@@ -1,6 +1,6 @@
 """`fleet status` on a terminal: panes of devices, queue and jobs, details of the selected row, and actions on it.
 
-Pure functions decide the content (`things`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
+Pure functions decide the content (`selection`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
 keys, and puts lines on the screen.
 """
 
@@ -171,8 +171,8 @@ class FleetApp(App[None]):
             for pane, sheet in sheets.items():
                 self._table_of(pane).show(sheet)
             if self._is_detailed:
-                thing = find(self._snapshot, self._pane, self._table.selected)
-                self._details.show(thing, self._snapshot, now_sec)
+                item = find(self._snapshot, self._pane, self._table.selected)
+                self._details.show(item, self._snapshot, now_sec)
         keys = FILTER_HINTS if self._filtering.display else hints(self._deed(), is_open=self._is_open)
         self._line("keys").update(keys_line(keys, width=width))
         self._lay_out()

@@ -45,7 +45,7 @@ class Column(Generic[T]):
 
     title: str
     cell: Callable[[T, float], Cell]
-    """Text for a thing at a time [s since 1970, the tracker's clock]. Text is taken literally."""
+    """Text for an item at a time [s since 1970, the tracker's clock]. Text is taken literally."""
 
     key: Callable[[T], Key | None]
     """Sort key; None if it shows nothing, which goes last."""

@@ -53,7 +53,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         super().__init__(id="details")
         self._source = source
         self._jobs = jobs
-        self._thing: Selected | None = None
+        self._item: Selected | None = None
         self._loaded: _Drawing | None = None
 
     def compose(self) -> ComposeResult:
@@ -62,33 +62,33 @@ class DetailsPanel(VerticalScroll, can_focus=True):
     def on_mount(self) -> None:
         self.set_interval(_LOAD_EACH_SEC, self.load)
 
-    def show(self, thing: Selected | None, snapshot: Snapshot, now_sec: float) -> None:
+    def show(self, item: Selected | None, snapshot: Snapshot, now_sec: float) -> None:
         """Show the current details of a row; None: no row is selected."""
-        is_other = _name(thing) != _name(self._thing)
-        self._thing = thing
+        is_other = _name(item) != _name(self._item)
+        self._item = item
         if is_other:
             self._loaded = None
             self.scroll_home(animate=False)
             self.load()
-        known = details_of(thing, snapshot, now_sec) if thing is not None else Text("nothing is selected", "dim")
+        known = details_of(item, snapshot, now_sec) if item is not None else Text("nothing is selected", "dim")
         self.query_one(Static).update(self._with_loaded(known, now_sec))
 
     def close(self) -> None:
         """Clear the panel, and stop loading."""
-        self._thing, self._loaded = None, None
+        self._item, self._loaded = None, None
 
     def load(self) -> None:
         """Request the facts that snapshots lack."""
-        if self._thing is not None:
-            self.run_worker(self._load(self._thing), exclusive=True, name="fleet details")
+        if self._item is not None:
+            self.run_worker(self._load(self._item), exclusive=True, name="fleet details")
 
-    async def _load(self, thing: Selected) -> None:
+    async def _load(self, item: Selected) -> None:
         try:
-            if isinstance(thing, DeviceStatus):
-                samples = await self._source.history(thing.name)
+            if isinstance(item, DeviceStatus):
+                samples = await self._source.history(item.name)
                 self._loaded = lambda now_sec, width: render_history(samples, now_sec, width=width)
-            elif isinstance(thing, JobStatus):
-                view = await asyncio.to_thread(self._jobs.look, thing.name, self._width)
+            elif isinstance(item, JobStatus):
+                view = await asyncio.to_thread(self._jobs.look, item.name, self._width)
                 self._loaded = lambda _, __: view
         except FleetError as error:
             text = Text(str(error), "dim")
@@ -103,7 +103,7 @@ class DetailsPanel(VerticalScroll, can_focus=True):
     def _with_loaded(self, known: RenderableType, now_sec: float) -> RenderableType:
         if self._loaded is None:
             return known
-        if self._width < _WIDE or not isinstance(self._thing, DeviceStatus):
+        if self._width < _WIDE or not isinstance(self._item, DeviceStatus):
             return Group(known, Text(), self._loaded(now_sec, self._width))
         half = self._width // 2
         both = Table.grid(padding=(0, 2, 0, 0))
@@ -113,9 +113,9 @@ class DetailsPanel(VerticalScroll, can_focus=True):
         return both
 
 
-def _name(thing: Selected | None) -> str:
-    if thing is None:
+def _name(item: Selected | None) -> str:
+    if item is None:
         return ""
-    if isinstance(thing, DeviceStatus):
-        return thing.name
-    return f"{thing.holder} {thing.name if isinstance(thing, JobStatus) else thing.request_id}"
+    if isinstance(item, DeviceStatus):
+        return item.name
+    return f"{item.holder} {item.name if isinstance(item, JobStatus) else item.request_id}"

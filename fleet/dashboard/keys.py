@@ -28,7 +28,7 @@ def hints(deed: Action | None, *, is_open: bool) -> list[Hint]:
     """Return the keys that have an effect now.
 
     Args:
-        deed: action on the selected thing.
+        deed: action on the selected item.
         is_open: whether there is something to close.
     """
     act = _ACTS[type(deed)] if deed is not None else ""

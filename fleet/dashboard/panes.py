@@ -30,10 +30,10 @@ class Pane(Generic[T]):
     """Labels for the filter's selector."""
 
     order: Callable[[Sequence[T]], Sequence[T]] = tuple
-    """Its own order, unless another is asked for."""
+    """Default order of the rows."""
 
     empty: str
-    """Said where there is nothing."""
+    """Text of a pane without rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +48,16 @@ class Choice:
     """The other way round than the column sorts by itself."""
 
 
-def arrange(pane: Pane[T], things: Sequence[T], choice: Choice) -> list[T]:
+def arrange(pane: Pane[T], items: Sequence[T], choice: Choice) -> list[T]:
     """Return the filtered rows, in order. Rows without a value go last in both orders."""
-    found = [thing for thing in pane.order(things) if choice.selector == ANY or _matches(pane, thing, choice.selector)]
+    found = [item for item in pane.order(items) if choice.selector == ANY or _matches(pane, item, choice.selector)]
     column = next((column for column in pane.columns if column.title == choice.sort_by), None)
     if column is None:
         return found[::-1] if choice.is_turned else found
-    keys = [(column.key(thing), thing) for thing in found]
-    known = [(key, thing) for key, thing in keys if key is not None]
+    keys = [(column.key(item), item) for item in found]
+    known = [(key, item) for key, item in keys if key is not None]
     known.sort(key=lambda pair: pair[0], reverse=column.is_number is not choice.is_turned)
-    return [thing for _, thing in known] + [thing for key, thing in keys if key is None]
+    return [item for _, item in known] + [item for key, item in keys if key is None]
 
 
 def parse_filter(text: str) -> Selector:
@@ -69,8 +69,8 @@ def parse_filter(text: str) -> Selector:
     return parse_selector(text) if text.strip() else ANY
 
 
-def _matches(pane: Pane[T], thing: T, selector: Selector) -> bool:
-    return selector.matches(pane.labels(thing))
+def _matches(pane: Pane[T], item: T, selector: Selector) -> bool:
+    return selector.matches(pane.labels(item))
 
 
 def _device_labels(device: DeviceStatus) -> dict[str, str]:

@@ -46,20 +46,20 @@ def find(snapshot: Snapshot, pane: str, name: str) -> Selected | None:
     return next((job for job in snapshot.jobs if JOBS.name(job) == name), None)
 
 
-def action_for(thing: Selected | None) -> Action | None:
+def action_for(item: Selected | None) -> Action | None:
     """Return the action on an item."""
-    if isinstance(thing, DeviceStatus):
-        return action_for_device(thing)
-    if isinstance(thing, PendingRequest):
-        return action_for_request(thing)
-    return action_for_job(thing) if thing is not None else None
+    if isinstance(item, DeviceStatus):
+        return action_for_device(item)
+    if isinstance(item, PendingRequest):
+        return action_for_request(item)
+    return action_for_job(item) if item is not None else None
 
 
-def details_of(thing: Selected, snapshot: Snapshot, now_sec: float) -> RenderableType:
+def details_of(item: Selected, snapshot: Snapshot, now_sec: float) -> RenderableType:
     """Return a snapshot's facts about an item."""
-    if isinstance(thing, DeviceStatus):
-        lease = next((lease for lease in snapshot.leases if lease.name == thing.lease_name), None)
-        return device_details(thing, now_sec, lease)
-    if isinstance(thing, JobStatus):
-        return job_details(thing, now_sec)
-    return request_details(thing, snapshot, now_sec)
+    if isinstance(item, DeviceStatus):
+        lease = next((lease for lease in snapshot.leases if lease.name == item.lease_name), None)
+        return device_details(item, now_sec, lease)
+    if isinstance(item, JobStatus):
+        return job_details(item, now_sec)
+    return request_details(item, snapshot, now_sec)

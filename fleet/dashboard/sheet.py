@@ -61,18 +61,18 @@ class Sheet:
 
 
 def make_sheet(
-    pane: Pane[T], things: Sequence[T], choice: Choice, now_sec: float, *, width: int, total: int = 0, address: str = ""
+    pane: Pane[T], items: Sequence[T], choice: Choice, now_sec: float, *, width: int, total: int = 0, address: str = ""
 ) -> Sheet:
     """Return the table of a pane.
 
     Args:
         width: of the pane [columns of the terminal].
-        total: the number shown in the header, larger than that of `things` if they are only the first; 0 for none.
+        total: the number shown in the header, larger than that of `items` if they are only the first; 0 for none.
         address: the tracker's, for advice.
     """
-    rows = arrange(pane, things, choice)
+    rows = arrange(pane, items, choice)
     columns = [column for column in pane.columns if width >= column.from_width]
-    count = str(total) if len(rows) == len(things) else f"{len(rows)}/{total}"
+    count = str(total) if len(rows) == len(items) else f"{len(rows)}/{total}"
     titles = [_title(column, choice) for column in columns]
     titles[0] = f"{titles[0]} {count}" if total else titles[0]
     cells = tuple(tuple(column.cell(row, now_sec) for column in columns) for row in rows)

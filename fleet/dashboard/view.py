@@ -40,8 +40,8 @@ def render(snapshot: Snapshot, now_sec: float, *, address: str = "", width: int 
     return Group(*parts)
 
 
-def _table(pane: Pane[T], things: Sequence[T], now_sec: float, *, width: int) -> list[Text]:
-    sheet = make_sheet(pane, things, Choice(), now_sec, width=width)
+def _table(pane: Pane[T], items: Sequence[T], now_sec: float, *, width: int) -> list[Text]:
+    sheet = make_sheet(pane, items, Choice(), now_sec, width=width)
     sheet.header.stylize("dim")
     lines = [sheet.header, *(sheet.line(index) for index in range(len(sheet.names)))]
     return [Text(no_wrap=True, overflow="ellipsis").append_text(line) for line in lines]

@@ -316,7 +316,7 @@ class Trial:
     """Nothing follows soon, so the agent runs its reference kernel after this one even if it is not due."""
 
     operator_runs: int = 0
-    """RELAX_VM: after timing, so many runs more in which each call is timed in its place."""
+    """RELAX_VM: number of additional runs after timing, in which each call is timed in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

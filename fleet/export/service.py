@@ -133,11 +133,11 @@ class Exported:
         return self.workloads - len(self.manifest.records)
 
 
-async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: None) -> Exported:
+async def export(options: ExportOptions, narrate: Callable[[str], None] = lambda _: None) -> Exported:
     """Export a model.
 
     Args:
-        say: called with the current activity, for people.
+        narrate: called with the current activity, for people.
 
     Raises:
         ConfigError: a target that cannot work, no linker for it, or a folder that does not exist.
@@ -154,7 +154,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             stack.callback(pool.shutdown, wait=False)
             pool.start()
         async with Turns.of_this_machine().building():
-            say(f"importing {options.model.name}")
+            narrate(f"importing {options.model.name}")
             model = await run_within(
                 checker,
                 _TASK_TIMEOUT_SEC,
@@ -171,12 +171,12 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
                     compiler, _TASK_TIMEOUT_SEC, extracting, model, options.target, is_compiled_next=True
                 )
                 choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
-                say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
+                narrate(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
                 given = (model, options.target, dict(choice.traces), out_dir)
                 artifact, answers = await asyncio.gather(
                     run_within(compiler, _TASK_TIMEOUT_SEC, compiling, *given), answering
                 )
-            say(f"writing {options.output.name}")
+            narrate(f"writing {options.output.name}")
             manifest = await asyncio.to_thread(
                 _write, options, model, artifact, answers, choice, terms_of_model(workloads)
             )

@@ -51,8 +51,8 @@ def constant(value: Array, dtype: str | None = None) -> Expr:
 def operand(value: Array, other: Expr) -> Expr:
     """Return an array as a constant operand that does not change the rank of the other tensor.
 
-    A single number has one axis where the other has any: TVM leaves that an argument, and writes one without axes into
-    the program, which then is another one for each number.
+    A single number gets one axis if the other tensor has any. TVM writes numbers without axes into the program, so each
+    number would make a workload of its own; an array stays an argument.
     """
     return constant(value if rank_of(other) == 0 else np.atleast_1d(value))
 

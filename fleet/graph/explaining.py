@@ -76,7 +76,7 @@ class Program:
     """Bytes read and written by one call."""
 
     constant_bytes: int
-    """The part of it that is constant: weights."""
+    """Bytes of constants among them, such as weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

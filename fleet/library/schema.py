@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,8 +20,7 @@ each.
 """
 
 OLDEST_VERSION = 1
-"""Libraries from this version on become ones of today's when they are opened; those that cannot be written are read as
-they are."""
+"""Oldest version that is migrated when a library is opened. Libraries without write access are read as they are."""
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
@@ -62,13 +62,18 @@ class CompressedText(sa.TypeDecorator[str]):
         return zlib.decompress(value or b"").decode() if value else ""
 
 
+def required(kind: type[sa.types.TypeEngine[Any]], *names: str) -> list[sa.Column[Any]]:
+    """Return columns of one type that are never NULL."""
+    return [sa.Column(name, kind, nullable=False) for name in names]
+
+
 metadata = sa.MetaData()
 
 library = sa.Table(
     "tvm_fleet_library",
     metadata,
     sa.Column("schema_version", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    *required(UtcDateTime, "created_at"),
 )
 
 jobs = sa.Table(
@@ -76,20 +81,13 @@ jobs = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
-    sa.Column("title", sa.Text, nullable=False),
-    sa.Column("model_digest", sa.Text, nullable=False),
-    sa.Column("conditions", JsonText, nullable=False),
-    sa.Column("tuner", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("message", sa.Text, nullable=False),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("host", sa.Text, nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    # distinguishes the process from a later one with the same pid
-    sa.Column("process_started_sec", sa.Float, nullable=False),
-    sa.Column("trials_total", sa.Integer, nullable=False),
-    sa.Column("started_at", UtcDateTime, nullable=False),
-    sa.Column("touched_at", UtcDateTime, nullable=False),
+    *required(sa.Text, "title", "model_digest"),
+    *required(JsonText, "conditions"),
+    *required(sa.Text, "tuner", "state", "message", "holder", "host"),
+    *required(sa.Integer, "pid"),
+    *required(sa.Float, "process_started_sec"),  # distinguishes the process from a later one with the same pid
+    *required(sa.Integer, "trials_total"),
+    *required(UtcDateTime, "started_at", "touched_at"),
     sa.Column("ended_at", UtcDateTime),
 )
 
@@ -98,11 +96,11 @@ job_orders = sa.Table(
     metadata,
     sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
     sa.Column("spec", JsonText),  # job specification for an optimizer; null: it cannot be run again from here
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("is_queued", sa.Boolean, nullable=False),  # submitted: an optimizer will run it
-    sa.Column("optimizer", sa.Text, nullable=False),
+    *required(sa.Integer, "priority"),
+    *required(sa.Boolean, "is_queued"),  # submitted: an optimizer will run it
+    *required(sa.Text, "optimizer"),
     sa.Column("claimed_until", UtcDateTime),
-    sa.Column("is_stop_asked", sa.Boolean, nullable=False),
+    *required(sa.Boolean, "is_stop_asked"),
     sa.Column("progress", JsonText),
     sa.Column("report", JsonText),
     sa.Column("reverted_at", UtcDateTime),
@@ -112,20 +110,17 @@ job_owners = sa.Table(
     "job_owners",
     metadata,
     sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
-    sa.Column("key_id", sa.Text, nullable=False),  # key of the account that started or submitted it
+    *required(sa.Text, "key_id"),  # key of the account that started or submitted it
 )
 
 optimizers = sa.Table(
     "optimizers",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("tracker", sa.Text, nullable=False),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("host", sa.Text, nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("process_started_sec", sa.Float, nullable=False),
-    sa.Column("started_at", UtcDateTime, nullable=False),
-    sa.Column("alive_until", UtcDateTime, nullable=False),
+    *required(sa.Text, "tracker", "holder", "host"),
+    *required(sa.Integer, "pid"),
+    *required(sa.Float, "process_started_sec"),
+    *required(UtcDateTime, "started_at", "alive_until"),
 )
 
 model_parts = sa.Table(
@@ -133,7 +128,7 @@ model_parts = sa.Table(
     metadata,
     sa.Column("digest", sa.Text, primary_key=True),
     sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("content", sa.LargeBinary, nullable=False),
+    *required(sa.LargeBinary, "content"),
 )
 
 workloads = sa.Table(
@@ -141,10 +136,10 @@ workloads = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("shash", sa.Text, nullable=False, unique=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("mod_json", CompressedText, nullable=False),
-    sa.Column("flop", sa.Float, nullable=False),
-    sa.Column("args", JsonText, nullable=False),
+    *required(sa.Text, "name"),
+    *required(CompressedText, "mod_json"),
+    *required(sa.Float, "flop"),
+    *required(JsonText, "args"),
 )
 
 job_workloads = sa.Table(
@@ -153,7 +148,7 @@ job_workloads = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("job_id", sa.ForeignKey("jobs.id"), nullable=False),
     sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
-    sa.Column("weight", sa.Float, nullable=False),
+    *required(sa.Float, "weight"),
     sa.UniqueConstraint("job_id", "workload_id"),
 )
 
@@ -164,23 +159,18 @@ records = sa.Table(
     sa.Column("uid", sa.Text, nullable=False, unique=True),
     sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
     sa.Column("job_id", sa.ForeignKey("jobs.id")),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("target_json", sa.Text, nullable=False),
-    sa.Column("target_key", sa.Text, nullable=False),
-    sa.Column("device_model", sa.Text, nullable=False),
-    sa.Column("device_name", sa.Text, nullable=False),
-    sa.Column("device_fingerprint", sa.Text, nullable=False),
-    sa.Column("tvm_version", sa.Text, nullable=False),
-    sa.Column("trace_json", CompressedText, nullable=False),
-    sa.Column("trace_digest", sa.Text, nullable=False),
-    sa.Column("run_secs", JsonText, nullable=False),
+    *required(
+        sa.Text, "kind", "target_json", "target_key", "device_model", "device_name", "device_fingerprint", "tvm_version"
+    ),
+    *required(CompressedText, "trace_json"),
+    *required(sa.Text, "trace_digest"),
+    *required(JsonText, "run_secs"),
     sa.Column("median_sec", sa.Float),  # NULL when there is an error
     sa.Column("error", sa.Text),
-    sa.Column("error_message", sa.Text, nullable=False),
-    sa.Column("artifact_digest", sa.Text, nullable=False),
-    sa.Column("provenance", JsonText, nullable=False),
+    *required(sa.Text, "error_message", "artifact_digest"),
+    *required(JsonText, "provenance"),
     sa.Column("checked", sa.Boolean),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    *required(UtcDateTime, "created_at"),
     sa.Index("records_by_workload_median", "workload_id", "kind", "median_sec"),
     sa.Index("records_by_workload_trace", "workload_id", "trace_digest"),
     sa.Index("records_by_job", "job_id"),
@@ -198,11 +188,8 @@ candidate_claims = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("job_id", sa.ForeignKey("jobs.id"), nullable=False),
     sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
-    sa.Column("target_key", sa.Text, nullable=False),
-    sa.Column("device_model", sa.Text, nullable=False),
-    sa.Column("tvm_version", sa.Text, nullable=False),
-    sa.Column("trace_digest", sa.Text, nullable=False),
-    sa.Column("trace_json", CompressedText, nullable=False),
+    *required(sa.Text, "target_key", "device_model", "tvm_version", "trace_digest"),
+    *required(CompressedText, "trace_json"),
     sa.UniqueConstraint("workload_id", "target_key", "device_model", "tvm_version", "trace_digest"),
     sa.Index("candidate_claims_by_job", "job_id"),
 )
@@ -216,7 +203,7 @@ model_runs = sa.Table(
     sa.Column("tuned_ms", sa.Float),
     sa.Column("onnxruntime_ms", sa.Float),
     sa.Column("max_abs_error", sa.Float),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    *required(UtcDateTime, "created_at"),
     sa.Index("model_runs_by_job", "job_id"),
 )
 
@@ -224,9 +211,8 @@ record_programs = sa.Table(
     "record_programs",
     metadata,
     sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
-    sa.Column("program_hash", sa.Text, nullable=False),
-    sa.Column("feature_version", sa.Text, nullable=False),
-    sa.Column("stores", sa.LargeBinary, nullable=False),
+    *required(sa.Text, "program_hash", "feature_version"),
+    *required(sa.LargeBinary, "stores"),
 )
 
 proofs = sa.Table(
@@ -234,18 +220,14 @@ proofs = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
-    sa.Column("target_key", sa.Text, nullable=False),
-    sa.Column("device_model", sa.Text, nullable=False),
-    sa.Column("tvm_version", sa.Text, nullable=False),
-    sa.Column("trace_digest", sa.Text, nullable=False),
-    sa.Column("is_proven", sa.Boolean, nullable=False),  # False: refuted
-    sa.Column("claimed_sec", sa.Float, nullable=False),
-    sa.Column("measured_sec", sa.Float, nullable=False),
-    sa.Column("least_sec", sa.Float, nullable=False),  # shortest time that this proof supports
-    sa.Column("spread_sec", sa.Float, nullable=False),
-    sa.Column("calls", sa.Integer, nullable=False),
-    sa.Column("message", sa.Text, nullable=False),
-    sa.Column("made_at", UtcDateTime, nullable=False),
+    *required(sa.Text, "target_key", "device_model", "tvm_version", "trace_digest"),
+    *required(sa.Boolean, "is_proven"),  # False: refuted
+    *required(sa.Float, "claimed_sec", "measured_sec"),
+    *required(sa.Float, "least_sec"),  # shortest time that this proof supports
+    *required(sa.Float, "spread_sec"),
+    *required(sa.Integer, "calls"),
+    *required(sa.Text, "message"),
+    *required(UtcDateTime, "made_at"),
     sa.UniqueConstraint("workload_id", "target_key", "device_model", "tvm_version", "trace_digest"),
 )
 
@@ -253,8 +235,8 @@ device_models = sa.Table(
     "device_models",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("facts", JsonText, nullable=False),
-    sa.Column("seen_at", UtcDateTime, nullable=False),
+    *required(JsonText, "facts"),
+    *required(UtcDateTime, "seen_at"),
 )
 
 snapshots = sa.Table(
@@ -262,13 +244,13 @@ snapshots = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("digest", sa.Text, nullable=False, unique=True),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-    sa.Column("feature_version", sa.Text, nullable=False),
-    sa.Column("record_count", sa.Integer, nullable=False),
-    sa.Column("workloads", JsonText, nullable=False),
-    sa.Column("last_record_id", sa.Integer, nullable=False),
-    sa.Column("metrics", JsonText, nullable=False),
-    sa.Column("made_at", UtcDateTime, nullable=False),
+    *required(sa.LargeBinary, "content"),
+    *required(sa.Text, "feature_version"),
+    *required(sa.Integer, "record_count"),
+    *required(JsonText, "workloads"),
+    *required(sa.Integer, "last_record_id"),
+    *required(JsonText, "metrics"),
+    *required(UtcDateTime, "made_at"),
     sa.Column("published_at", UtcDateTime),  # NULL while another snapshot ranks better
 )
 
@@ -276,8 +258,8 @@ trainer = sa.Table(
     "trainer",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),  # one row, 1
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("expires_at", UtcDateTime, nullable=False),
+    *required(sa.Text, "holder"),
+    *required(UtcDateTime, "expires_at"),
 )
 
 

@@ -279,7 +279,7 @@ class NewSnapshot:
     """Samples of each workload, by `shash`."""
 
     last_record_id: int
-    """Newest record that it knows, be it learnt from or left out."""
+    """Newest record in its data, whether it was trained on or held out."""
 
     metrics: Mapping[str, object] = field(default_factory=dict)
     """Quality of its ranking; JSON-ready."""

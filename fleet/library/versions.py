@@ -39,11 +39,11 @@ def change_version(
 
     Args:
         backup: the file for the copy; None: beside the library, named after its version and the time.
-        has_backup: its user has made one; of PostgreSQL we make none.
+        has_backup: the user has made a backup, which a library in PostgreSQL requires.
 
     Raises:
         LibraryError: there is no library, no such version, or no copy could be made; nothing was changed.
-        InvalidRequest: somebody works with it.
+        InvalidRequest: another process uses it.
     """
     url = engines.database_url(url_or_path)
     made: list[Path] = []

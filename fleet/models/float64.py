@@ -9,15 +9,24 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    defs,
+    helper,
+    numpy_helper,
+)
 
 from fleet.models.importing.value import Model, ModelFormat
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +48,6 @@ def evaluate_in_float64(model: Model, inputs: Sequence[Array]) -> tuple[Array, .
     """
     if model.format is not ModelFormat.ONNX or len(model.content) > _MOST_BYTES:
         return None
-    import onnx
-
     try:
         wide = widened(onnx.load_from_string(model.content))
         feeds = {
@@ -59,8 +66,6 @@ def widened(model: ModelProto) -> ModelProto:
     Raises:
         ValueError: the model draws random numbers.
     """
-    from onnx import ModelProto
-
     wide = ModelProto()
     wide.CopyFrom(model)
     versions = {entry.domain: entry.version for entry in wide.opset_import}
@@ -91,8 +96,6 @@ def _run(wide: ModelProto, feeds: dict[str, Array]) -> tuple[Array, ...]:
 
 
 def _widen(graph: GraphProto | FunctionProto, versions: dict[str, int]) -> None:
-    from onnx import GraphProto, TensorProto
-
     if isinstance(graph, GraphProto):
         for tensor in graph.initializer:
             _widen_tensor(tensor)
@@ -107,8 +110,6 @@ def _widen(graph: GraphProto | FunctionProto, versions: dict[str, int]) -> None:
 
 def _widen_node(node: NodeProto, versions: dict[str, int]) -> Iterator[NodeProto]:
     """Yield the node, with casts at the inputs and outputs that are float32 by the operator's definition."""
-    from onnx import AttributeProto, TensorProto, helper
-
     if node.op_type in _RANDOM:
         raise ValueError(f"{node.op_type} is not evaluated in float64")
     for attribute in node.attribute:
@@ -134,8 +135,6 @@ def _widen_node(node: NodeProto, versions: dict[str, int]) -> Iterator[NodeProto
 
 
 def _widen_tensor(tensor: TensorProto) -> None:
-    from onnx import TensorProto, numpy_helper
-
     if tensor.data_type == TensorProto.FLOAT:
         wide = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
         tensor.CopyFrom(wide)
@@ -143,8 +142,6 @@ def _widen_tensor(tensor: TensorProto) -> None:
 
 def _widen_constant(node: NodeProto) -> None:
     """Replace constants that are float32 by their attribute or by default with float64 tensors."""
-    from onnx import helper, numpy_helper
-
     if node.op_type == "ConstantOfShape" and not node.attribute:
         node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
     given = next((one for one in node.attribute if one.name in ("value_float", "value_floats")), None)
@@ -156,8 +153,6 @@ def _widen_constant(node: NodeProto) -> None:
 
 def _float_only(node: NodeProto, versions: dict[str, int]) -> tuple[list[int], list[int]]:
     """Return the indices of inputs and outputs that an operator supports in float32 only."""
-    from onnx import defs
-
     try:
         schema = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
     except defs.SchemaError:  # an operator of another domain, or a function of the model

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 Array: TypeAlias = NDArray[np.generic]
 
@@ -34,8 +32,6 @@ class NodeByNode:
 
     def __init__(self, proto: ModelProto, inputs: Mapping[str, Array]) -> None:
         """Start with the model's inputs and its stored constants."""
-        from onnx import numpy_helper
-
         self._proto = proto
         self._kept = {tensor.name for tensor in proto.graph.initializer}
         self._last_reader = {
@@ -73,8 +69,6 @@ class NodeByNode:
 
 def example_inputs(proto: ModelProto, rng: np.random.Generator) -> dict[str, Array]:
     """Return an array for each input that is not stored: normal floats, small integers, all true."""
-    from onnx import helper
-
     stored = {tensor.name for tensor in proto.graph.initializer}
     found: dict[str, Array] = {}
     for value in proto.graph.input:
@@ -102,8 +96,6 @@ def names_read(node: NodeProto) -> list[str]:
 
 
 def _model_of_one(proto: ModelProto, node: NodeProto, feeds: Mapping[str, Array]) -> ModelProto:
-    from onnx import helper
-
     if not all(isinstance(value, np.ndarray) for value in feeds.values()):
         raise CannotRun(f"node {node.name!r} ({node.op_type}) reads a value that is no tensor")
     inputs = [

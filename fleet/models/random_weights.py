@@ -21,15 +21,13 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from fleet.models.node_by_node import Array, CannotRun, NodeByNode, example_inputs, names_read
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +140,6 @@ def _rounded(value: float) -> float:
 
 def _store(proto: ModelProto, drawn: dict[str, Array]) -> None:
     """Store the drawn arrays as the model's constants, and remove values without readers."""
-    from onnx import numpy_helper
-
     graph = proto.graph
     nodes = [node for node in graph.node if not drawn.keys() & set(node.output)]
     read = {value.name for value in graph.output}

@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
-from cross.compile.cache import BuildCache
 from cross.targets.target import Target
 from fleet.base.machine import machine_fingerprint
-from fleet.building.pool import Builders, Pool
-from fleet.building.turns import Cores, Turns
+from fleet.building.turns import Turns
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.packaged_model import has_prior
@@ -35,7 +32,7 @@ from fleet.jobs.entry import Beginning, Begun, JobEntry
 from fleet.jobs.options import TuneOptions
 from fleet.jobs.patience import patiently
 from fleet.jobs.report import ModelReport, TuneReport
-from fleet.library import Job, JobState, Library, ModelRun
+from fleet.library import Job, JobState, ModelRun
 from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
 from fleet.models.model import Model, ModelFormat
@@ -53,6 +50,7 @@ from fleet.optimizer.reporting import report_decisions, report_progress, report_
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
+from fleet.optimizer.workshop import Workshop
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +71,7 @@ class JobRun:
 
     options: TuneOptions
     core: JobCore
-    library: Library
-    pool: Pool
-    """For tasks that need files of this machine, or make them here."""
-
-    builders: Builders
-    """For plain data."""
-
+    shop: Workshop
     client: Fleet
     device: SteadyDevice
     others: Sequence[SteadyDevice]
@@ -91,13 +83,8 @@ class JobRun:
     """All workloads of the model, costliest first."""
 
     target: Target
-    artifact_dir: Path
-    cache: BuildCache | None
     started_at: float
     entry: JobEntry
-    cores: Cores
-    """Locks of this machine's cores, for its builds and measurements."""
-
     notices: Sequence[str] = ()
     """Messages shown to the user so far."""
 
@@ -111,12 +98,12 @@ class JobRun:
             FleetError, asyncio.CancelledError: see `fleet.optimizer.tune.tune`.
         """
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
-        items = await patiently(partial(recall, self.library, chosen, self._scope))
+        items = await patiently(partial(recall, self.shop.library, chosen, self._scope))
         if strategy_of(self.options.strategy).replays:
             for item in items:
-                item.replayed = await patiently(partial(traces_of, self.library, item.workload))
+                item.replayed = await patiently(partial(traces_of, self.shop.library, item.workload))
         begun = await self.entry.begin(self._beginning(items))
-        await patiently(partial(note_facts, self.library, self.inventory.device_model, _facts(self.inventory)))
+        await patiently(partial(note_facts, self.shop.library, self.inventory.device_model, _facts(self.inventory)))
         if begun.notice:
             self.core.progress.notice(begun.notice)
         end = self._end()
@@ -127,7 +114,7 @@ class JobRun:
         try:
             model = await self._tune(items, end)
             if model is not None:
-                await patiently(partial(self.library.add_model_run, _model_run(begun.job, model)))
+                await patiently(partial(self.shop.library.add_model_run, _model_run(begun.job, model)))
             state = JobState.FINISHED
             self.core.say("")
             ended.set()
@@ -142,16 +129,16 @@ class JobRun:
 
     async def _tune(self, items: list[WorkloadProgress], end: _End) -> ModelReport | None:
         core = self.core
-        turns = Turns(shares_cores=self._shares_cores, cores=self.cores, hosts=self.builders.hosts)
+        turns = Turns(shares_cores=self._shares_cores, cores=self.shop.cores, hosts=self.shop.builders.hosts)
         loop = TuningLoop(
             core,
             device=self.device,
             others=self.others,
-            pool=self.builders,
-            library=self.library,
+            pool=self.shop.builders,
+            library=self.shop.library,
             turns=turns,
             gives_back=self.gives_back,
-            cache=self.cache,
+            cache=self.shop.cache,
         )
         beside = [
             asyncio.create_task(self._follow(loop), name="follow snapshots"),
@@ -176,7 +163,7 @@ class JobRun:
                 loop.use_snapshot(snapshot)
 
         address = self.options.snapshots
-        await (follow_service(address, use) if address else follow(self.library.memory, use))
+        await (follow_service(address, use) if address else follow(self.shop.library.memory, use))
 
     async def _run_loop(self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress]) -> ModelReport | None:
         core, progress = self.core, self.core.progress
@@ -198,8 +185,8 @@ class JobRun:
             progress.notice(f"the whole model is not compared: {progress.device_name} only pretends to run programs")
             return None
         compared = {item.workload.shash: decided_trace(item) for item in progress.workloads}
-        found = await patiently(partial(schedules, self.library, self.workloads, self._scope, compared))
-        failed = await patiently(partial(without_static, self.library, self.workloads, self._scope))
+        found = await patiently(partial(schedules, self.shop.library, self.workloads, self._scope, compared))
+        failed = await patiently(partial(without_static, self.shop.library, self.workloads, self._scope))
         if left := [workload.operator for workload in self.workloads if workload.shash in failed.keys() - found.keys()]:
             progress.notice(f"without a schedule in the model, since their static ones failed: {', '.join(left)}")
         run = ModelComparison(
@@ -207,13 +194,13 @@ class JobRun:
             core=core,
             loop=loop,
             device=self.device,
-            pool=self.pool,
+            pool=self.shop.pool,
             turns=turns,
             threads=self.inventory.core_count,
             terms=terms_of_model(self.workloads),
             is_local=self._is_local,
             without_static=failed,
-            has_static_only=await patiently(partial(are_static, self.library, found, failed, self._scope)),
+            has_static_only=await patiently(partial(are_static, self.shop.library, found, failed, self._scope)),
             placing=self._placing(loop, turns),
         )
         try:
@@ -225,26 +212,26 @@ class JobRun:
     async def _know_limits(self, loop: TuningLoop, turns: Turns) -> None:
         """Set the job's limits by the device's roofline; a large job measures it if it is unknown."""
         model = self.inventory.device_model
-        roofline = await patiently(partial(known_roofline, self.library, model))
+        roofline = await patiently(partial(known_roofline, self.shop.library, model))
         if roofline is None and is_worth_measuring(self.inventory, self.core.progress.trials_total):
             self.core.say(f"measuring how fast {self.core.progress.device_name} can be")
             roofline = await measured_roofline(
                 loop,
                 device=self.device,
-                pool=self.builders,
+                pool=self.shop.builders,
                 turns=turns,
                 target=self.target,
-                folder=self.artifact_dir,
+                folder=self.shop.artifact_dir,
             )
             if roofline is not None:
-                await patiently(partial(keep_roofline, self.library, model, roofline))
+                await patiently(partial(keep_roofline, self.shop.library, model, roofline))
         if roofline is not None:
             self.core.limit(roofline)
 
     def _in_flight(self) -> dict[str, dict[str, str]]:
         """Return the job's claims from before its interruption: for each of its workloads, traces by digest."""
         progress = self.core.progress
-        found = self.library.claims.in_flight(progress.job_name, self._scope)
+        found = self.shop.library.claims.in_flight(progress.job_name, self._scope)
         own = {item.workload.shash for item in progress.workloads if item.closing is None}
         return {shash: traces for shash, traces in found.items() if shash in own}
 
@@ -253,7 +240,7 @@ class JobRun:
             inputs=self.model.inputs,
             workloads=self.workloads,
             device=self.device,
-            library=self.library,
+            library=self.shop.library,
             conditions=self.core.conditions,
             turns=turns,
             measuring=loop.measuring,
@@ -275,7 +262,7 @@ class JobRun:
     @property
     def _shares_cores(self) -> bool:
         """True if search and builds disturb the device."""
-        return self.inventory.host_fingerprint in self.builders.hosts
+        return self.inventory.host_fingerprint in self.shop.builders.hosts
 
     def _conditions(self, job: Job, end: _End) -> Conditions:
         options = self.options
@@ -296,7 +283,7 @@ class JobRun:
             is_bound_by_time=options.minutes is not None and options.trials is None,
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
-            artifact_dir=self.artifact_dir,
+            artifact_dir=self.shop.artifact_dir,
             started_at=self.started_at,
         )
 
@@ -339,7 +326,7 @@ class JobRun:
         self.core.say("loading the records of earlier jobs")
         async with turns.building():
             found = await asyncio.gather(
-                *(with_features(self.builders, self.library, item, self._scope) for item in known)
+                *(with_features(self.shop.builders, self.shop.library, item, self._scope) for item in known)
             )
         for item, observations in zip(known, found, strict=True):
             self.core.recall(item.workload.shash, observations)
@@ -396,7 +383,7 @@ class JobRun:
             title=progress.title,
             device=progress.device_name,
             device_model=self.core.conditions.scope.device_model,
-            library=self.library.url,
+            library=self.shop.library.url,
             trials=progress.trials_done,
             repeats=progress.repeats,
             wall_sec=time.monotonic() - self.started_at,

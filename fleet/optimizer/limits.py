@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _FACT = "roofline"
 
 _ENOUGH_TRIALS = 128
-"""A job with fewer does not measure it: that takes two seconds of the device and of builders."""
+"""Fewest trials of a job that measures the roofline, which takes two seconds of the device and of builders."""
 
 
 def known_roofline(library: Library, device_model: str) -> Roofline | None:

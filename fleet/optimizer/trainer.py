@@ -32,7 +32,7 @@ _LOOK_SEC = 10.0
 
 _FEWEST_NEW = 64
 _SHARE_NEW = 0.1
-"""Growth of the number of samples between trainings, so that any library is trained on a few dozen times."""
+"""Share by which the samples grow before the next training: a library of any size is trained a few dozen times."""
 
 _MOST_SAMPLES = 50_000
 _TRAINING_TIMEOUT_SEC = 300.0

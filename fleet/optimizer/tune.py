@@ -13,18 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cross.compile.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.targets.intrinsics import target_hint
 from cross.targets.target import Target, parse_target
 from fleet import aio
 from fleet.base.scratch import scratch_dir
 from fleet.building import MODULES
-from fleet.building.cluster.address import ClusterAddress
-from fleet.building.cluster.courier import ClusterCourier
-from fleet.building.cluster.pool import DaskPool
 from fleet.building.machine_turns import MachineTurns
-from fleet.building.pool import Builders, run_within
+from fleet.building.pool import run_within
 from fleet.building.turns import Cores, Turns, stepped_aside
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
@@ -46,6 +42,7 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
 from fleet.optimizer.target_check import check_device
+from fleet.optimizer.workshop import Workshop, open_builders
 from fleet.workloads.extract import extract
 
 _IMPORT_TIMEOUT_SEC = 600.0
@@ -106,50 +103,6 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workshop:
-    """Resources shared by the jobs of one process."""
-
-    library: Library
-    pool: BuildPool
-    """For tasks that need files of this machine, or make them here."""
-
-    builders: Builders
-    """For plain data, on this machine (the same pool) or on others."""
-
-    artifact_dir: Path
-    cores: Cores
-    """Locks of this machine's cores, for its builds and measurements."""
-
-    cache: BuildCache | None = None
-    """Cache of built libraries."""
-
-    client: Fleet | None = None
-    """None: connect to the tracker that the job names, or start a fleet for this machine."""
-
-    @property
-    def courier(self) -> ClusterCourier | None:
-        """Courier of the builders' artifacts; None: they are made here."""
-        return ClusterCourier(self.builders) if isinstance(self.builders, DaskPool) else None
-
-
-async def open_builders(
-    stack: AsyncExitStack, pool: BuildPool, cluster: ClusterAddress | None, *, build_timeout_sec: float
-) -> Builders:
-    """Return the pool for searches and builds: the cluster's builders, open until the stack is closed, or this
-    machine's pool.
-
-    Raises:
-        ConfigError, BuildersUnavailable: see `DaskPool.open`.
-    """
-    if cluster is None:
-        return pool
-    builders = DaskPool(cluster, timeout_sec=build_timeout_sec)
-    await asyncio.to_thread(builders.open)
-    stack.callback(builders.shutdown, wait=False)
-    return builders
-
-
-@dataclass(frozen=True, kw_only=True)
 class OpenJob:
     """Opens the components of a run in order, runs it, and closes them."""
 
@@ -205,9 +158,7 @@ class OpenJob:
             job = JobRun(
                 options=self.options,
                 core=self.core,
-                library=self.shop.library,
-                pool=self.shop.pool,
-                builders=self.shop.builders,
+                shop=self.shop,
                 client=client,
                 device=steady,
                 others=others,
@@ -215,11 +166,8 @@ class OpenJob:
                 model=model,
                 workloads=workloads,
                 target=target,
-                artifact_dir=self.shop.artifact_dir,
-                cache=self.shop.cache,
                 started_at=self.started_at,
                 entry=self.entry,
-                cores=self.shop.cores,
                 notices=self.notices,
                 gives_back=self._gives_back,
             )

@@ -51,7 +51,7 @@ class Panel:
     """Labels below the ends of the axis; empty: the number of trials."""
 
     has_steps: bool = True
-    """Values stay as they are until the next, and 0 is none yet; else points are joined."""
+    """Draw steps: each value holds until the next, and 0 means that there is none yet. False: join the points."""
 
 
 def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float], *, first: int = 1) -> str:

@@ -31,7 +31,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 _READABLE = 0o644 << 16
 _UNIX = 3
-_PIECE_BYTES = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 MOST_MANIFEST_BYTES = 1024 * 1024
 """A model of 200 operators has a manifest of 60 kB. Parsed into Python objects, JSON grows up to 25-fold."""
@@ -100,7 +100,7 @@ class Archive:
             path = Path(folder) / Path(name).name
             try:
                 with self.open_file(name) as source, path.open("wb") as goal:
-                    shutil.copyfileobj(source, goal, _PIECE_BYTES)
+                    shutil.copyfileobj(source, goal, _CHUNK_BYTES)
             except (KeyError, *_DAMAGED) as error:
                 raise ArtifactRefused(f"{self.path} lacks {name}, or it is damaged ({error})") from error
             yield path
@@ -201,7 +201,7 @@ def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path | byt
                         goal.write(content)
                     else:
                         with content.open("rb") as source:
-                            shutil.copyfileobj(source, goal, _PIECE_BYTES)
+                            shutil.copyfileobj(source, goal, _CHUNK_BYTES)
         partial.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error

@@ -30,8 +30,8 @@ from fleet.spaces.padding import pad_within, padding_of
 from fleet.spaces.tiles import Order
 
 _TASKS_PER_CORE = 3
-"""Number of rows per core that are enough to share: blocks of columns are shared, too, only if there are fewer. TVM
-simplifies the conditions of a border less if it has to split two fused loops.
+"""Rows per core from which only rows are distributed over the cores; with fewer, blocks of columns are, too. TVM
+simplifies border conditions less if it has to split two fused loops.
 """
 
 _MOST_UNROLLED = 16

@@ -21,7 +21,7 @@ from fleet.spaces.tiles import Order, Tile, rows_of_panel, width_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A product that is computed where its tile of the result is."""
+    """A product that is computed inside the loops over its tile of the result."""
 
     block: SBlockRV
     outer: tuple[LoopRV, ...]

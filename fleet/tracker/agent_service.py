@@ -144,7 +144,7 @@ class AgentServicer(Observer):
         known = [device for offered in event.devices if (device := queries.device(offered.name)) is not None]
         others = queries.device_count - len(known)
         if others + len(event.devices) > limits.max_devices:
-            raise LimitReached(f"the fleet has {others} devices, and may have {limits.max_devices}")
+            raise LimitReached(f"the fleet has {others} devices; at most {limits.max_devices} are allowed")
         size_bytes = queries.inventory_bytes - sum(len(device.description) for device in known)
         size_bytes += sum(len(offered.description) for offered in event.devices)
         if size_bytes > limits.max_inventory_bytes:

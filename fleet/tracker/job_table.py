@@ -15,9 +15,9 @@ _MAX_JOBS_OF_USER = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     client_id: str
-    told_at_sec: float
+    reported_at_sec: float
     job: job_pb2.Job
 
 
@@ -27,7 +27,7 @@ class JobTable:
     def __init__(self, *, most: int = _MAX_JOBS, most_of_user: int = _MAX_JOBS_OF_USER) -> None:
         self._most = most
         self._most_of_user = most_of_user
-        self._jobs: dict[str, OrderedDict[str, _Told]] = {}
+        self._jobs: dict[str, OrderedDict[str, _Reported]] = {}
         """Jobs by user and name, the most recently updated last."""
         self._count = 0
 
@@ -35,7 +35,7 @@ class JobTable:
         """Add or replace a job of a user. Beyond the limits, evict the oldest job of this user or the largest."""
         own = self._jobs.setdefault(user, OrderedDict())
         self._count += job.name not in own
-        own[job.name] = _Told(client_id, now_sec, job)
+        own[job.name] = _Reported(client_id, now_sec, job)
         own.move_to_end(job.name)
         if len(own) > self._most_of_user:
             self._drop_oldest(user)
@@ -45,29 +45,29 @@ class JobTable:
     def lose_client(self, client_id: str, now_sec: float) -> bool:
         """Mark the running jobs of a disconnected client as interrupted; return True if there were any."""
         lost = [
-            (own, told)
+            (own, reported)
             for own in self._jobs.values()
-            for told in own.values()
-            if told.client_id == client_id and told.job.state == job_pb2.JOB_STATE_RUNNING
+            for reported in own.values()
+            if reported.client_id == client_id and reported.job.state == job_pb2.JOB_STATE_RUNNING
         ]
-        for own, told in lost:
+        for own, reported in lost:
             ended = job_pb2.Job()
-            ended.CopyFrom(told.job)
+            ended.CopyFrom(reported.job)
             ended.state = job_pb2.JOB_STATE_INTERRUPTED
-            own[ended.name] = _Told(client_id, now_sec, ended)
+            own[ended.name] = _Reported(client_id, now_sec, ended)
         return bool(lost)
 
     def shown(self, now_sec: float) -> list[job_pb2.Job]:
         """Return the running and the recently ended jobs, the newest first."""
         oldest_sec = now_sec - _SHOWN_SEC
         shown = [
-            told.job
-            for told in self._all()
-            if told.job.state == job_pb2.JOB_STATE_RUNNING or told.told_at_sec > oldest_sec
+            reported.job
+            for reported in self._all()
+            if reported.job.state == job_pb2.JOB_STATE_RUNNING or reported.reported_at_sec > oldest_sec
         ]
         return sorted(shown, key=lambda job: (job.started_at.seconds, job.started_at.nanos, job.name), reverse=True)
 
-    def _all(self) -> Iterator[_Told]:
+    def _all(self) -> Iterator[_Reported]:
         for own in self._jobs.values():
             yield from own.values()
 

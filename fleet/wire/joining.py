@@ -46,7 +46,7 @@ ROLES = {
     Role.USER: pb.MEMBER_ROLE_USER,
     Role.ADMIN: pb.MEMBER_ROLE_ADMIN,
 }
-"""Those that can be had by joining."""
+"""Roles that a join token can give."""
 
 _TIMEOUT_SEC = 10.0
 

@@ -1,7 +1,7 @@
 """Size limits of messages, and options of gRPC channels and servers.
 
 Compressed messages are refused: 255 kB of gzip expanded to 250 MiB before any check. Artifacts, which are compressed on
-purpose, are inflated by our own code in bounded pieces.
+purpose, are inflated by our own code in bounded chunks.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Mapping
 from fleet.base.open_files import file_limit
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""Limit of one message: all arrays of a Call together. Above 4 MiB it is sent in pieces."""
+"""Limit of one message: all arrays of a Call together. Above 4 MiB it is sent in chunks."""
 
 MAX_WHOLE_BYTES = 4 * 1024 * 1024
-"""Limit of one message with arrays that is not sent in pieces, as by clients of earlier releases."""
+"""Limit of one message with arrays that is not sent in chunks, as by clients of earlier releases."""
 
 MAX_REQUEST_BYTES = 1024 * 1024
 """Limit of one request without arrays or artifacts."""
 
-MAX_PIECE_MESSAGE_BYTES = MAX_REQUEST_BYTES + 64 * 1024
-"""Limit of one message in a stream of pieces: 1 MiB of an artifact or array, and the other fields."""
+MAX_CHUNK_MESSAGE_BYTES = MAX_REQUEST_BYTES + 64 * 1024
+"""Limit of one message in a stream of chunks: 1 MiB of an artifact or array, and the other fields."""
 
 _MAX_BYTES: Mapping[str, int] = {
-    "fleet.v1.SessionService.PutArtifact": MAX_PIECE_MESSAGE_BYTES,
+    "fleet.v1.SessionService.PutArtifact": MAX_CHUNK_MESSAGE_BYTES,
     "fleet.v1.SessionService.Call": MAX_WHOLE_BYTES,
-    "fleet.v1.SessionService.CallInPieces": MAX_PIECE_MESSAGE_BYTES,
+    "fleet.v1.SessionService.CallInPieces": MAX_CHUNK_MESSAGE_BYTES,
     "fleet.v1.SessionService.Measure": MAX_WHOLE_BYTES,
     "fleet.v1.SessionService.Prove": MAX_WHOLE_BYTES,
-    "fleet.v1.SessionService.ProveInPieces": MAX_PIECE_MESSAGE_BYTES,
+    "fleet.v1.SessionService.ProveInPieces": MAX_CHUNK_MESSAGE_BYTES,
 }
 """Limits of requests with arrays or artifacts, by the rpc's full name."""
 

@@ -126,7 +126,7 @@ def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
 
 
 def make_agent_server() -> grpc.aio.Server:
-    """Make a server for an agent, with small messages and windows: large requests are sent in pieces."""
+    """Make a server for an agent, with small messages and windows: large requests are sent in chunks."""
     options = {**dict(server_options(MAX_REQUEST_BYTES)), **AGENT_OPTIONS}
     return grpc_method_name_workaround.make_server(list(options.items()))
 

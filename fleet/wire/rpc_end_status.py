@@ -25,21 +25,21 @@ class Ending:
     def __init__(self, call: grpc.aio.Call) -> None:
         """Watch a call from its start."""
         self._call = call
-        self._told: grpc.aio.AioRpcError | None = None
+        self._server_error: grpc.aio.AioRpcError | None = None
         call.add_done_callback(self._keep)
 
     async def settle(self) -> None:
         """Wait for the server's own error after a write has failed, but no longer than it may take to arrive."""
         # a number of checks, not a time: this process may stall, and reads pending input afterwards
         for _ in range(_LOOKS):
-            if self._told is not None and not _is_of_this_side(self._told):
+            if self._server_error is not None and not _is_of_this_side(self._server_error):
                 return
             await asyncio.sleep(_LOOK_AGAIN_SEC)
             self._keep(self._call)
 
     def error(self, raised: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
         """Return the error that the server ended the call with, in place of the one that was raised here."""
-        return self._told or raised
+        return self._server_error or raised
 
     def _keep(self, call: grpc.aio.Call) -> None:
         code, details = _at_once(call.code()) or grpc.StatusCode.UNKNOWN, _at_once(call.details()) or ""
@@ -47,7 +47,9 @@ class Ending:
         if code is grpc.StatusCode.OK:
             code, details = grpc.StatusCode.UNAVAILABLE, "the server ended the call before it had heard all"
         nothing = grpc.aio.Metadata()
-        self._told = grpc.aio.AioRpcError(code, nothing, trailers or nothing, details=details, debug_error_string=None)
+        self._server_error = grpc.aio.AioRpcError(
+            code, nothing, trailers or nothing, details=details, debug_error_string=None
+        )
 
 
 def _is_of_this_side(error: grpc.aio.AioRpcError) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 class Link:
@@ -17,7 +17,7 @@ class Link:
         """Port of the server, which is new after each start."""
 
         self.delay_sec = 0.0
-        """Each piece of data waits up to this long, so that connections overtake each other; within one, data stay in
+        """Each chunk of data waits up to this long, so that connections overtake each other; within one, data stay in
         order, as TCP has it."""
 
         self.is_refusing = False
@@ -64,11 +64,11 @@ class Link:
             self._end(writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(_PIECE_BYTES):
+        while chunk := await reader.read(_CHUNK_BYTES):
             await self._flows.wait()
             if self.delay_sec:
                 await asyncio.sleep(self._rng.uniform(0.0, self.delay_sec))
-            writer.write(piece)
+            writer.write(chunk)
             await writer.drain()
 
     def _end(self, writer: asyncio.StreamWriter) -> None:

@@ -24,7 +24,7 @@ class Kind(StrEnum):
     HOLD = "hold"
     """Nothing comes through to it for `for_sec`, and no connection is reset."""
     DELAY = "delay"
-    """Each piece of data to and from it waits up to `amount` seconds: connections overtake each other."""
+    """Each chunk of data to and from it waits up to `amount` seconds: connections overtake each other."""
     FILL = "fill"
     """Its disk is full for `for_sec`."""
     STEP = "step"

@@ -10,8 +10,8 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.errors import NotFound
 from fleet.library import Library, RecordKind
-from tests.contract.test_library_store import MATMUL, PI5, SCOPE, record
-from tests.contract.test_library_store import library as library
+from tests.contract.library_records import MATMUL, PI5, SCOPE, record
+from tests.contract.library_records import library as library
 
 PROVEN = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=1e-3, measured_sec=1.01e-3, least_sec=0.8e-3, calls=7)
 REFUTED = Proof(verdict=ProofVerdict.REFUTED, claimed_sec=1e-9, measured_sec=2e-2, message="7 calls took longer")

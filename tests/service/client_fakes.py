@@ -27,9 +27,9 @@ from fleet.v1 import (
     measurement_pb2,
     session_service_pb2,
 )
+from fleet.wire.chunks import cut, join
 from fleet.wire.measurements import tensor_from_proto, tensor_to_proto
 from fleet.wire.options import MAX_MESSAGE_BYTES
-from fleet.wire.pieces import cut, join
 from fleet.wire.rpc import add_service, bind, make_server
 from fleet.wire.times import timestamp
 from fleet.wire.tokens import TOKEN_HEADER
@@ -108,16 +108,16 @@ class SmallAgent:
     ) -> AsyncIterator[session_service_pb2.CallInPiecesResponse]:
         request = session_service_pb2.CallRequest.FromString(bytes(await join(requests, MAX_MESSAGE_BYTES)))
         answer = await self.call(request, context)
-        for size_bytes, piece in cut([answer.SerializeToString()], lambda *fields: fields):
-            yield session_service_pb2.CallInPiecesResponse(size_bytes=size_bytes, piece=piece)
+        for size_bytes, chunk in cut([answer.SerializeToString()], lambda *fields: fields):
+            yield session_service_pb2.CallInPiecesResponse(size_bytes=size_bytes, piece=chunk)
 
     async def prove_in_pieces(
         self, requests: Any, context: Any
     ) -> AsyncIterator[session_service_pb2.ProveInPiecesResponse]:
         request = session_service_pb2.ProveRequest.FromString(bytes(await join(requests, MAX_MESSAGE_BYTES)))
         answer = await self.prove(request, context)
-        for size_bytes, piece in cut([answer.SerializeToString()], lambda *fields: fields):
-            yield session_service_pb2.ProveInPiecesResponse(size_bytes=size_bytes, piece=piece)
+        for size_bytes, chunk in cut([answer.SerializeToString()], lambda *fields: fields):
+            yield session_service_pb2.ProveInPiecesResponse(size_bytes=size_bytes, piece=chunk)
 
     async def program(self, request: Any, context: Any) -> session_service_pb2.ProgramResponse:
         raise NotProgrammable("devices/small has no fabric to program")

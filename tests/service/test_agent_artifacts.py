@@ -13,7 +13,7 @@ import pytest
 
 from device_agents.serving.store import ArtifactStore, disk_bytes, usual_bytes
 from fleet.artifacts.artifact import Artifact
-from fleet.artifacts.pieces import Deflater
+from fleet.artifacts.chunks import Deflater
 from fleet.base.digests import digest_of
 from fleet.client import upload
 from fleet.errors import ArtifactRefused, CacheFull, DiskFull, InvalidRequest, LimitReached, Unauthenticated
@@ -120,8 +120,8 @@ async def test_artifacts_before_a_bad_one_are_there(bench: Bench) -> None:
     assert wanted[1:] == await holder.find_missing(wanted)
 
 
-async def test_a_piece_that_cannot_be_decompressed_is_refused(bench: Bench) -> None:
-    """A damaged piece, or one that inflates beyond its size, ends only its upload."""
+async def test_a_chunk_that_cannot_be_decompressed_is_refused(bench: Bench) -> None:
+    """A damaged chunk, or one that inflates beyond its size, ends only its upload."""
     holder = bench.holding(epoch=1)
     bomb = zlib.compress(bytes(2**27))
     message = PutArtifactRequest(digest=digest_of(b""), size_bytes=100, chunk=bomb, is_deflated=True)

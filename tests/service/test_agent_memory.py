@@ -19,9 +19,9 @@ from fleet.client import arrays
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
+from fleet.wire.chunks import cut, join
 from fleet.wire.measurements import tensor_from_proto
 from fleet.wire.options import MAX_WHOLE_BYTES
-from fleet.wire.pieces import cut, join
 from fleet.wire.rpc import from_rpc_error, read_next
 from tests.service.agent_bench import Holder, request_for, serve_bench
 from tests.service.hostile_site import Site
@@ -85,14 +85,14 @@ def call_with(size_bytes: int, output_bytes: int = 4) -> session_service_pb2.Cal
     return session_service_pb2.CallRequest(artifact_digest=digest_of(ARTIFACT), args=args)
 
 
-def in_pieces(content: bytes) -> Iterator[bytes]:
-    for size_bytes, piece in cut([content], lambda *fields: fields):
-        yield session_service_pb2.CallInPiecesRequest(size_bytes=size_bytes, piece=piece).SerializeToString()
+def in_chunks(content: bytes) -> Iterator[bytes]:
+    for size_bytes, chunk in cut([content], lambda *fields: fields):
+        yield session_service_pb2.CallInPiecesRequest(size_bytes=size_bytes, piece=chunk).SerializeToString()
 
 
-def trial_in_pieces(content: bytes) -> Iterator[bytes]:
-    for size_bytes, piece in cut([content], lambda *fields: fields):
-        yield measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=piece).SerializeToString()
+def trial_in_chunks(content: bytes) -> Iterator[bytes]:
+    for size_bytes, chunk in cut([content], lambda *fields: fields):
+        yield measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=chunk).SerializeToString()
 
 
 def announced(size_bytes: int) -> bytes:
@@ -108,7 +108,7 @@ def attacks(attacker: Attacker) -> dict[str, Callable[[], Awaitable[object]]]:
     trial = measurement_pb2.MeasureRequest(args=call_with(MAX_WHOLE_BYTES - 4 * KIB).args).SerializeToString()
     small_trials = [measurement_pb2.MeasureRequest(args=[spec("fill", *[1] * 100_000)]).SerializeToString()] * 8
     large_trial = measurement_pb2.MeasureRequest(args=call_with(3 * MIB).args).SerializeToString()
-    piece = session_service_pb2.PutArtifactRequest(digest=digest_of(b"b"), size_bytes=4 * MIB, chunk=bytes(MIB))
+    chunk = session_service_pb2.PutArtifactRequest(digest=digest_of(b"b"), size_bytes=4 * MIB, chunk=bytes(MIB))
     more = session_service_pb2.PutArtifactRequest(chunk=bytes(MIB))
     digests = session_service_pb2.FindMissingRequest(digests=[""] * (400 * KIB)).SerializeToString()
     return {
@@ -116,24 +116,24 @@ def attacks(attacker: Attacker) -> dict[str, Callable[[], Awaitable[object]]]:
         "call beyond the limit": lambda: attacker.send("Call", bytes(5 * MIB)),
         "call of empty arguments": lambda: attacker.send("Call", EMPTY_ARGUMENT * (2 * MIB - 1)),
         "compressed call": lambda: attacker.send("Call", bomb, grpc.Compression.Gzip),
-        FEW + "largest call in pieces": lambda: attacker.stream("CallInPieces", in_pieces(large)),
-        FEW + "largest answer in pieces": lambda: attacker.stream(
-            "CallInPieces", in_pieces(call_with(8, 60 * MIB).SerializeToString())
+        FEW + "largest call in chunks": lambda: attacker.stream("CallInPieces", in_chunks(large)),
+        FEW + "largest answer in chunks": lambda: attacker.stream(
+            "CallInPieces", in_chunks(call_with(8, 60 * MIB).SerializeToString())
         ),
-        "calls in pieces": lambda: attacker.stream("CallInPieces", in_pieces(medium)),
-        "answers in pieces": lambda: attacker.stream(
-            "CallInPieces", in_pieces(call_with(8, 3 * MIB).SerializeToString())
+        "calls in chunks": lambda: attacker.stream("CallInPieces", in_chunks(medium)),
+        "answers in chunks": lambda: attacker.stream(
+            "CallInPieces", in_chunks(call_with(8, 3 * MIB).SerializeToString())
         ),
-        FEW + "empty arguments in pieces": lambda: attacker.stream(
-            "CallInPieces", in_pieces(EMPTY_ARGUMENT * (8 * MIB))
+        FEW + "empty arguments in chunks": lambda: attacker.stream(
+            "CallInPieces", in_chunks(EMPTY_ARGUMENT * (8 * MIB))
         ),
         "announced only": lambda: attacker.stream("CallInPieces", [announced(2**40)]),
         "trials": lambda: attacker.stream("Measure", [trial]),
         "structure in trials": lambda: attacker.stream("Measure", small_trials),
-        "trial in pieces": lambda: attacker.stream("Measure", trial_in_pieces(large_trial)),
+        "trial in chunks": lambda: attacker.stream("Measure", trial_in_chunks(large_trial)),
         "digests": lambda: attacker.send("FindMissing", digests),
         "compressed digests": lambda: attacker.send("FindMissing", digests, grpc.Compression.Gzip),
-        "uploads": lambda: attacker.stream("PutArtifact", [piece.SerializeToString(), *[more.SerializeToString()] * 3]),
+        "uploads": lambda: attacker.stream("PutArtifact", [chunk.SerializeToString(), *[more.SerializeToString()] * 3]),
     }
 
 
@@ -203,7 +203,7 @@ async def test_no_holder_takes_the_agents_memory(tmp_path: Path) -> None:
         assert refused[name] is not None, name
 
 
-async def test_large_arrays_come_and_go_in_pieces(tmp_path: Path) -> None:
+async def test_large_arrays_come_and_go_in_chunks(tmp_path: Path) -> None:
     """A real agent and worker run a call, and return its outputs, of three times the size of one message."""
     async with serve_bench(tmp_path / "state") as bench:
         holder = bench.holding(epoch=1)
@@ -212,7 +212,7 @@ async def test_large_arrays_come_and_go_in_pieces(tmp_path: Path) -> None:
         request = session_service_pb2.CallRequest(
             artifact_digest=digest, args=[tensor(values), spec("output", len(values))]
         )
-        call = holder.stub.call_in_pieces(_pieces_of(request), metadata=holder.metadata)
+        call = holder.stub.call_in_pieces(_chunks_of(request), metadata=holder.metadata)
         content = await join(_answers_of(call), 64 * MIB)
 
     response = session_service_pb2.CallResponse.FromString(bytes(content))
@@ -220,18 +220,18 @@ async def test_large_arrays_come_and_go_in_pieces(tmp_path: Path) -> None:
     np.testing.assert_array_equal(values, arrays.array_of(tensor_from_proto(response.outputs[0])))
 
 
-async def test_a_large_trial_comes_in_pieces(tmp_path: Path) -> None:
+async def test_a_large_trial_comes_in_chunks(tmp_path: Path) -> None:
     """A large trial between small ones is measured, and each gets its result."""
     async with serve_bench(tmp_path / "state") as bench:
         holder = bench.holding(epoch=1)
         digest = await holder.put(ARTIFACT)
         small = request_for(digest, candidate_id="small")
         large = request_for(digest, candidate_id="large", args=call_with(5 * MIB).args)
-        pieces = [
-            measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=piece)
-            for size_bytes, piece in cut([large.SerializeToString()], lambda *fields: fields)
+        chunks = [
+            measurement_pb2.MeasureRequest(size_bytes=size_bytes, piece=chunk)
+            for size_bytes, chunk in cut([large.SerializeToString()], lambda *fields: fields)
         ]
-        results = await holder.measure([small, *pieces, small, *pieces])
+        results = await holder.measure([small, *chunks, small, *chunks])
 
     assert [result.candidate_id for result in results] == ["small", "large", "small", "large"]
     assert [result.error for result in results] == [0] * 4
@@ -314,11 +314,11 @@ def test_a_request_without_its_arrays_is_all_but_them() -> None:
     assert head == request
 
 
-async def _pieces_of(request: session_service_pb2.CallRequest) -> AsyncIterator[object]:
-    for content in in_pieces(request.SerializeToString()):
+async def _chunks_of(request: session_service_pb2.CallRequest) -> AsyncIterator[object]:
+    for content in in_chunks(request.SerializeToString()):
         yield session_service_pb2.CallInPiecesRequest.FromString(content)
 
 
 async def _answers_of(call: object) -> AsyncIterator[session_service_pb2.CallInPiecesResponse]:
-    while (piece := await read_next(call)) is not None:  # type: ignore[arg-type]
-        yield piece
+    while (chunk := await read_next(call)) is not None:  # type: ignore[arg-type]
+        yield chunk

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from device_agents.machine import linux
+from fleet.base.readiness import Ready, read_ready
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from tests.programs import is_alive
 from tests.service.agent_bench import Holder, StubTracker, admit, marked_processes, request_for
@@ -230,6 +231,17 @@ def test_other_machines_need_a_flag(tmp_path: Path) -> None:
 
     assert code == 2
     assert "--allow-network" in err
+
+
+def test_the_ready_file_has_address_and_devices_without_a_tracker(tmp_path: Path) -> None:
+    """A deployment ends although the tracker is down: the file reports that the agent listens."""
+    path = tmp_path / "ready"
+    with running(tmp_path, "127.0.0.1:1", arguments=("--ready-file", str(path))) as agent:
+        port = agent.port("waiting for the tracker at 127.0.0.1:1 with")
+
+        ready = read_ready(path.read_bytes())
+
+    assert ready == Ready(address=f"127.0.0.1:{port}", devices=("devices/sim",))
 
 
 def test_a_second_agent_on_the_same_state_or_port_is_refused(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ class LateBoard(SimulatedDriver):
 
 
 class Upload:
-    """Pieces that are available at once."""
+    """Chunks that are available at once."""
 
     def __init__(self) -> None:
         self.is_read = False
         self.breaks_with: Exception | None = None
 
-    async def pieces(self) -> AsyncIterator[pb.PutArtifactRequest]:
+    async def chunks(self) -> AsyncIterator[pb.PutArtifactRequest]:
         for content in CONTENTS:
             yield pb.PutArtifactRequest(digest=digest_of(content), size_bytes=len(content), chunk=content)
         self.is_read = True
@@ -75,7 +75,7 @@ async def test_artifacts_arriving_during_a_run_are_ready_for_the_next(
     monkeypatch.setattr(receiving, "_WORK_SEC", 60.0)
     upload, digests = Upload(), list(map(digest_of, CONTENTS))
     async with session.device.quiet():  # a candidate runs
-        receiving_all = asyncio.create_task(receive(upload.pieces(), session, store))
+        receiving_all = asyncio.create_task(receive(upload.chunks(), session, store))
         await eventually(lambda: upload.is_read)
         there_meanwhile = [digest for digest in digests if await store.find(digest, session) is not None]
         next_candidate = asyncio.create_task(missing_when_it_runs(session, store, digests))
@@ -88,11 +88,11 @@ async def test_artifacts_arriving_during_a_run_are_ready_for_the_next(
 async def test_candidates_run_between_the_moments_of_a_long_upload(
     session: Session, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload holds the device for one piece at a time, if a piece takes long."""
+    """An upload holds the device for one chunk at a time, if a chunk takes long."""
     monkeypatch.setattr(receiving, "_WORK_SEC", 0.0)
     upload, digests = Upload(), list(map(digest_of, CONTENTS))
     async with session.device.quiet():
-        receiving_all = asyncio.create_task(receive(upload.pieces(), session, store))
+        receiving_all = asyncio.create_task(receive(upload.chunks(), session, store))
         await eventually(lambda: upload.is_read)
         next_candidate = asyncio.create_task(missing_when_it_runs(session, store, digests))
 
@@ -103,10 +103,10 @@ async def test_candidates_run_between_the_moments_of_a_long_upload(
 async def test_an_upload_that_breaks_leaves_the_device_to_candidates(session: Session, store: ArtifactStore) -> None:
     """Artifacts that arrived before the failure are kept, and the client gets its cause."""
     upload = Upload()
-    upload.breaks_with = InvalidRequest("no piece")
+    upload.breaks_with = InvalidRequest("no chunk")
 
-    with pytest.raises(InvalidRequest, match="no piece"):
-        await receive(upload.pieces(), session, store)
+    with pytest.raises(InvalidRequest, match="no chunk"):
+        await receive(upload.chunks(), session, store)
 
     async with asyncio.timeout(60):
         assert await missing_when_it_runs(session, store, list(map(digest_of, CONTENTS))) <= 1

@@ -20,8 +20,10 @@ pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).parents[2] / "cross/bundle/deploy_files"
 SERVICE = SCRIPTS.parent / "files/fleet-agent.service"
-SERVES = "print(sys.argv[1:]); print('agent listening on 127.0.0.1:1, serving devices/x', flush=True); time.sleep(60)"
+READY = '{"address": "127.0.0.1:1", "devices": ["devices/x"]}'
+SERVES = f"print(sys.argv[1:], flush=True); open(os.environ['AGENT_READY_FILE'], 'w').write({READY!r}); time.sleep(60)"
 FAILS = "sys.exit('broken')"
+CLAIMS = "print('agent listening on 127.0.0.1:1, serving devices/x'); sys.exit('broken')"
 RUN = """#!/bin/sh
 [ "$1" = --check ] || exec python3 -u "$(dirname "$0")/start.py" "$@"
 """
@@ -34,7 +36,9 @@ case "$1" in
   disable) rm -f "$HOME/enabled" ;;
   stop) kill "$(cat "$active")"; rm -f "$active" ;;
   restart)
-    cd "$(sed -n 's/^WorkingDirectory=//p' "$HOME/.config/systemd/user/fleet-agent.service")" || exit 1
+    unit=$HOME/.config/systemd/user/fleet-agent.service
+    cd "$(sed -n 's/^WorkingDirectory=//p' "$unit")" || exit 1
+    export "$(sed -n 's/^Environment=//p' "$unit")"
     ./run >>agent.log 2>&1 </dev/null &
     echo $! >"$active" ;;
 esac
@@ -56,7 +60,7 @@ class Board:
         """Bring a bundle with this agent, start it, and return the output."""
         bundle = self.home / "fleet-agent.new/fleet-agent"
         bundle.mkdir(parents=True)
-        (bundle / "start.py").write_text(f"import sys, time\n{what}\n")
+        (bundle / "start.py").write_text(f"import os, sys, time\n{what}\n")
         (bundle / "run").write_text(RUN)
         (bundle / "run").chmod(0o755)
         shutil.copy(SERVICE, bundle)
@@ -112,9 +116,19 @@ def test_options_reach_the_agent_as_they_are(board: Board) -> None:
 
     said = board.start(SERVES, "nohup", shlex.join(options))
 
-    assert "agent listening on" in said
+    assert READY in said
     assert str(options) in (board.directory / "agent.log").read_text()
     assert shlex.join(options) == board.options()
+
+
+def test_the_agents_output_is_no_report_of_readiness(board: Board) -> None:
+    """Only the file counts: an agent that prints that it serves, and ends, gives way to the one before."""
+    board.start(SERVES, "nohup")
+
+    said = board.start(CLAIMS, "nohup")
+
+    assert "broken" in said
+    assert "back: the agent that ran before runs again" in said
 
 
 def test_an_absent_original_is_not_restored(board: Board) -> None:

@@ -19,7 +19,7 @@ from fleet.jobs.options import TuneOptions
 from fleet.jobs.spec import JobOrder
 from fleet.library import JobState, Library
 from fleet.optimizer.serving.daemon import OptimizerDaemon
-from fleet.optimizer.tune import Workshop
+from fleet.optimizer.workshop import Workshop
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.workloads.programs import matmul
 

@@ -167,7 +167,7 @@ async def test_an_upload_refused_half_way_has_the_servers_status() -> None:
     port = bind(server, "127.0.0.1", 0, security(Role.TRACKER), what="the test")
     await server.start()
     found = []
-    piece = session_service_pb2.PutArtifactRequest(chunk=bytes(2**20))
+    chunk = session_service_pb2.PutArtifactRequest(chunk=bytes(2**20))
     async with make_channel(f"127.0.0.1:{port}", credentials(Role.USER)) as channel:
         for _ in range(50):
             call = Stub(channel, service).put_artifact()
@@ -175,7 +175,7 @@ async def test_an_upload_refused_half_way_has_the_servers_status() -> None:
             with contextlib.suppress(asyncio.InvalidStateError):
                 try:
                     while True:
-                        await call.write(piece)
+                        await call.write(chunk)
                 except grpc.aio.AioRpcError as error:
                     await ending.settle()
                     found.append(from_rpc_error(ending.error(error), TrackerUnavailable))

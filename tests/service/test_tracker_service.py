@@ -1,9 +1,7 @@
-"""The tracker through real gRPC: streams, tokens, fences, restarts, snapshots."""
+"""Leases through real gRPC: streams, tokens, fences, restarts, a slow and a full disk."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc.aio
@@ -11,46 +9,18 @@ import pytest
 
 from fleet.base.machine import account_name
 from fleet.domain.tokens import TokenVerifier
-from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, NotFound, TrackerUnavailable
+from fleet.errors import InvalidRequest, NoMatchingDevice, NotFound, TrackerUnavailable
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.records import TrackerLimits
-from fleet.v1 import (
-    agent_service_pb2,
-    device_pb2,
-    fleet_service_pb2,
-    job_pb2,
-    lease_service_pb2,
-)
+from fleet.v1 import device_pb2, fleet_service_pb2, lease_service_pb2
 from fleet.wire import rpc
-from fleet.wire.times import duration, timestamp_sec
+from fleet.wire.times import timestamp_sec
 from fleet.wire.tokens import verify_token
 from tests.full_disk import full_disk
-
-LEASES = lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"]
-FLEET = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
-AGENTS = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
-LIMITS = TrackerLimits(grace_sec=0.3, min_ttl_sec=0.05)
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[ServedTracker]:
-    async with serve_tracker(limits=LIMITS) as served:
-        yield served
-
-
-@pytest.fixture
-async def timeless() -> AsyncIterator[ServedTracker]:
-    """A tracker without passing time, so that no lease expires while a busy machine stalls."""
-    async with serve_tracker(clock=FakeClock()) as served:
-        yield served
-
-
-async def snapshot(address: str) -> fleet_service_pb2.Snapshot:
-    async with account_channel(address) as channel:
-        response = await rpc.Stub(channel, FLEET).get_fleet(fleet_service_pb2.GetFleetRequest())
-        return response.snapshot
+from tests.service.served_tracker import FLEET, LEASES, LIMITS
+from tests.service.served_tracker import served as served
+from tests.service.served_tracker import timeless as timeless
 
 
 async def test_grant_carries_a_token_that_the_agent_can_check(served: ServedTracker) -> None:
@@ -242,65 +212,6 @@ async def test_restart_keeps_leases_queue_and_epochs(timeless: ServedTracker) ->
         assert second.lease.epoch > granted.lease.epoch
 
 
-async def test_agent_that_detaches_leaves_its_device_offline(served: ServedTracker) -> None:
-    """Snapshots show it as offline, and its lease continues."""
-    async with LeaseStream(served.address, "c") as stream:
-        async with SimulatedAgent(served.address, ["devices/a"]):
-            granted = await stream.grant("r1", "simulated")
-
-        await eventually(lambda: not served.tracker.state.devices["devices/a"].is_attached)
-
-        shown = await snapshot(served.address)
-        assert [device.state for device in shown.devices] == [device_pb2.DEVICE_STATE_OFFLINE]
-        assert [lease.name for lease in shown.leases] == [granted.lease.name]
-
-
-async def test_unhealthy_device_is_shown_as_faulted(served: ServedTracker) -> None:
-    """The snapshot has the agent's reason and its readings."""
-    async with SimulatedAgent(served.address, ["devices/a"]) as agent:
-        agent.report("devices/a", is_healthy=False, reason="fan broken", temp_c=99.0)
-
-        await eventually(lambda: not served.tracker.state.devices["devices/a"].is_healthy)
-
-        (device,) = (await snapshot(served.address)).devices
-        assert (device.state, device.reason) == (device_pb2.DEVICE_STATE_FAULTED, "fan broken")
-        assert device.telemetry.temp_c == 99.0
-
-
-async def test_second_agent_with_the_same_device_is_refused(served: ServedTracker) -> None:
-    """Device names are unique among attached agents."""
-    async with SimulatedAgent(served.address, ["devices/a"], agent_id="one"):
-        with pytest.raises(AlreadyExists, match="devices/a"):
-            await SimulatedAgent(served.address, ["devices/a"], agent_id="two").open()
-
-
-@pytest.mark.parametrize(
-    ("names", "kind", "address"),
-    [
-        (["pi4"], "cpu", ":1"),
-        (["devices/../x"], "cpu", ":1"),
-        (["devices/a", "devices/a"], "cpu", ":1"),
-        (["devices/a"], "CPU!", ":1"),
-        (["devices/a"], "cpu", "nowhere"),
-        (["devices/a"], "cpu", "host:99999"),
-    ],
-)
-async def test_malformed_agent_is_refused(served: ServedTracker, names: list[str], kind: str, address: str) -> None:
-    """Names, kinds and addresses are checked before anything is taken in."""
-    with pytest.raises(InvalidRequest):
-        await SimulatedAgent(served.address, names, kind=kind, address=address).open()
-
-    assert not served.tracker.state.devices
-
-
-async def test_stream_without_hello_is_refused(served: ServedTracker) -> None:
-    """A client or agent without an id is refused."""
-    with pytest.raises(InvalidRequest, match="client_id"):
-        await LeaseStream(served.address, "").open()
-    with pytest.raises(InvalidRequest, match="agent_id"):
-        await SimulatedAgent(served.address, [], agent_id="").open()
-
-
 async def test_revoked_lease_is_over_for_its_holder(served: ServedTracker) -> None:
     """The operator gets the revoked lease, the holder the reason; a second revocation is not found."""
     async with (
@@ -381,101 +292,6 @@ async def test_a_selector_is_checked_by_the_tracker(served: ServedTracker) -> No
         for nonsense in ("kind==", "kind=\x1b[31m", "name=" + "a" * 1_000):
             with pytest.raises(InvalidRequest):
                 await check(nonsense)
-
-
-async def test_snapshot_shows_the_whole_fleet(served: ServedTracker) -> None:
-    """Devices sorted by name, live leases, the queue with positions and reasons, counts."""
-    async with SimulatedAgent(served.address, ["devices/b", "devices/a"]), LeaseStream(served.address, "c") as stream:
-        await stream.grant("r1", "name=a")
-        for i in range(3):
-            stream.acquire(f"w{i}", "name=a")
-        await eventually(lambda: len(stream.queued) == 3)
-
-        shown = await snapshot(served.address)
-
-        assert [device.name for device in shown.devices] == ["devices/a", "devices/b"]
-        assert [device.holder for device in shown.devices] == [account_name(), ""]
-        assert [device.holder_note for device in shown.devices] == ["tester@here", ""]
-        assert [request.position for request in shown.requests] == [0, 1, 2]
-        assert (shown.request_count, shown.grant_count, len(shown.leases)) == (3, 1, 1)
-
-
-async def test_watcher_sees_changes(served: ServedTracker) -> None:
-    """The first snapshot comes at once, the next one after a change, with a larger version."""
-    async with account_channel(served.address) as channel:
-        request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(0.1))
-        call = rpc.Stub(channel, FLEET).watch_fleet(request)
-        first = (await call.read()).snapshot
-
-        async with SimulatedAgent(served.address, ["devices/a"]):
-            second = (await call.read()).snapshot
-
-        assert (len(first.devices), len(second.devices)) == (0, 1)
-        assert second.version > first.version
-        call.cancel()
-
-
-async def test_job_of_a_lost_client_is_shown_as_interrupted(served: ServedTracker) -> None:
-    """A running job is shown while its client is connected, and as interrupted afterwards."""
-    running = job_pb2.Job(name="jobs/1", state=job_pb2.JOB_STATE_RUNNING)
-    finished = job_pb2.Job(name="jobs/2", state=job_pb2.JOB_STATE_FINISHED)
-
-    async def states() -> dict[str, int]:
-        return {job.name: job.state for job in (await snapshot(served.address)).jobs}
-
-    async def are_shown() -> bool:
-        return await states() == {"jobs/1": job_pb2.JOB_STATE_RUNNING, "jobs/2": job_pb2.JOB_STATE_FINISHED}
-
-    async with LeaseStream(served.address, "c") as stream:
-        stream.say(*(lease_service_pb2.ClientEvent(job=job) for job in (running, finished)))
-        await eventually(are_shown)
-
-    async def is_interrupted() -> bool:
-        return (await states())["jobs/1"] == job_pb2.JOB_STATE_INTERRUPTED
-
-    await eventually(is_interrupted)
-    assert (await states())["jobs/2"] == job_pb2.JOB_STATE_FINISHED
-
-
-@pytest.mark.slow
-async def test_client_that_never_reads_loses_its_stream() -> None:
-    """Its backlog is bounded: the client is cut off and forgotten, and others are served as before."""
-    async with (
-        serve_tracker(limits=LIMITS, max_unsent=2_000) as served,
-        SimulatedAgent(served.address, ["devices/a"]),
-        account_channel(served.address) as channel,
-    ):
-        call = rpc.Stub(channel, LEASES).open_leases()
-        hello = lease_service_pb2.ClientHello(client_id="deaf", holder="x" * 1000)
-        await call.write(lease_service_pb2.OpenLeasesRequest(hello=hello))
-        # Every renewal of an unknown lease is answered; the name makes the answers large enough to fill all buffers.
-        events = [
-            lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=f"leases/{i}{'x' * 2000}"))
-            for i in range(500)
-        ]
-        writer = asyncio.create_task(_write_for_ever(call, events))
-
-        def waiting() -> int:
-            return sum(map(len, served.tracker.lease_servicer.outboxes.values()))
-
-        await eventually(lambda: waiting() >= 500)
-        most = 0
-        for _ in range(50):
-            most = max(most, waiting())
-            await asyncio.sleep(0.005)
-
-        writer.cancel()
-        await asyncio.gather(writer, return_exceptions=True)
-        assert most <= 2_000
-        async with LeaseStream(served.address, "other") as stream:
-            await stream.grant("r1", "simulated")
-        call.cancel()
-        await eventually(lambda: "deaf" not in served.tracker.lease_servicer.outboxes)
-
-
-async def _write_for_ever(call: grpc.aio.StreamStreamCall, events: list[lease_service_pb2.ClientEvent]) -> None:  # type: ignore[type-arg]
-    while True:
-        await call.write(lease_service_pb2.OpenLeasesRequest(events=events))
 
 
 @pytest.mark.slow

@@ -57,9 +57,10 @@ put_back() {
 launch() {
   [ -f "$dir/agent.log" ] && mv "$dir/agent.log" "$dir/agent.log.1"
   : >"$dir/agent.log"
+  rm -f "$ready"
   if [ "$way" = systemd ]; then
     mkdir -p "$(dirname "$unit")"
-    sed -e "s|%h/fleet-agent|$dir|g" -e "s|^Restart=|StandardOutput=append:$dir/agent.log\nStandardError=inherit\nWorkingDirectory=$dir\nRestart=|" \
+    sed -e "s|%h/fleet-agent|$dir|g" -e "s|^Restart=|StandardOutput=append:$dir/agent.log\nStandardError=inherit\nWorkingDirectory=$dir\nEnvironment=AGENT_READY_FILE=$ready\nRestart=|" \
       "$dir/fleet-agent.service" >"$unit"
     systemctl --user daemon-reload
     systemctl --user enable --quiet fleet-agent
@@ -69,15 +70,15 @@ launch() {
     # The options were quoted for a shell; this is one.
     eval "set -- $(sed -n 's/^FLEET_AGENT_OPTIONS=//p' "$dir/agent.env")"
     cd "$dir" || exit 1
-    nohup ./run "$@" >>agent.log 2>&1 </dev/null &
+    AGENT_READY_FILE=$ready nohup ./run "$@" >>agent.log 2>&1 </dev/null &
     echo $! >agent.pid
   fi
 }
 
-# $1: for how many half seconds. Leaves what the agent says in $line.
+# $1: for how many half seconds.
 serves() {
   for _ in $(seq "$1"); do
-    line=$(grep '^agent listening on ' "$dir/agent.log" | tail -n 1) && [ -n "$line" ] && return 0
+    [ -e "$ready" ] && return 0
     if [ "$way" = nohup ]; then
       is_agent "$(cat "$dir/agent.pid")" || kill -0 "$(cat "$dir/agent.pid")" 2>/dev/null || return 1
     fi
@@ -110,7 +111,7 @@ go_back() {
   if serves 120; then
     echo "back: the agent that ran before runs again"
   else
-    echo "back: what was there before is back, but does not start either"
+    echo "back: what was there before is back, but does not report that it serves either"
   fi
 }
 
@@ -118,6 +119,7 @@ go_back() {
 main() {
   cd || exit 1
   dir=$1 way=$2 options=$3
+  ready=$dir/agent.ready # written by the agent: its address and devices
   unit=$HOME/.config/systemd/user/fleet-agent.service
   # An earlier start may have been cut off between two moves.
   [ ! -e "$dir" ] && [ -e "$dir.old/start.py" ] && mv "$dir.old" "$dir"
@@ -146,7 +148,7 @@ main() {
   fi
   rm -rf "$dir.old"
   tell_how
-  echo "$line"
+  cat "$ready"
   exit 0
 }
 

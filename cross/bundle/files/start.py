@@ -33,6 +33,10 @@ def main() -> int:
     os.environ["PYTHONPATH"] = LIBRARY
     if not {"--tracker", "--config", "-h", "--help"}.intersection(options):
         options += discovered()
+    # Set by the script that deploys the bundle. Older bundles ignore it, so that they can be started again.
+    ready_file = os.environ.pop("AGENT_READY_FILE", None)
+    if ready_file:
+        options += ["--ready-file", ready_file]
     sys.argv = ["fleet-agent", *options]
     runpy.run_module("device_agents", run_name="__main__", alter_sys=True)
     return 0

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _COMMAND_SEC = 20.0
 _PUSH_SEC = 300.0
-_PIECE_BYTES = 65536
+_CHUNK_BYTES = 65536
 _MOST_BYTES = 1024**2
 _LISTED = re.compile(r"(?P<serial>.+?)\s+(?P<state>no permissions.*?|\S+)(?P<facts>( [a-z_]+:\S*)*)")
 """A line of `adb devices -l`: a serial may hold spaces, and so may adb's message instead of a state."""
@@ -134,8 +134,8 @@ class Adb:
 async def _read_all(process: asyncio.subprocess.Process, shown: str) -> bytes:
     """Return a command's whole output, limited in size because the phone decides how much it sends."""
     output = bytearray()
-    while process.stdout is not None and (piece := await process.stdout.read(_PIECE_BYTES)):
-        output += piece
+    while process.stdout is not None and (chunk := await process.stdout.read(_CHUNK_BYTES)):
+        output += chunk
         if len(output) > _MOST_BYTES:
             raise DeviceUnreachable(f"{shown} wrote more than {_MOST_BYTES // 1024**2} MiB")
     await process.wait()

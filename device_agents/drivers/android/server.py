@@ -32,7 +32,7 @@ _FIRST_PORT, _LAST_PORT = 9090, 9190
 _START_SEC = 20.0
 _BOUND = re.compile(r"bind to \S+?:(\d+)", re.IGNORECASE)
 _OUTPUT_LINES = 20
-_PIECE_BYTES = 4096
+_CHUNK_BYTES = 4096
 
 _MACHINES = {"aarch64": 183, "armv7l": 40, "x86_64": 62, "x86": 3}
 """ELF's e_machine by architecture."""
@@ -210,11 +210,11 @@ class PhoneServer:
     async def _read(self, process: asyncio.subprocess.Process, bound: asyncio.Future[int]) -> None:
         # Read chunks, not lines: kernels print anything, and would block if nobody read their output.
         rest = b""
-        while process.stdout is not None and (piece := await process.stdout.read(_PIECE_BYTES)):
-            *lines, rest = (rest + piece).split(b"\n")
-            rest = rest[-_PIECE_BYTES:]
+        while process.stdout is not None and (chunk := await process.stdout.read(_CHUNK_BYTES)):
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[-_CHUNK_BYTES:]
             for line in lines:
-                text = line[-_PIECE_BYTES:].decode(errors="replace").strip()
+                text = line[-_CHUNK_BYTES:].decode(errors="replace").strip()
                 self._output.append(text)
                 found = _BOUND.search(text)
                 if found and not bound.done():

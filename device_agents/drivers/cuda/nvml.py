@@ -138,10 +138,10 @@ class Nvml:
         """
         nvml = self._nvml
         handle, parent = self._handles(uuid)
-        memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
-        milliwatts = self._told(nvml.nvmlDeviceGetPowerUsage, parent)
-        mhz = self._told(nvml.nvmlDeviceGetClockInfo, parent, nvml.NVML_CLOCK_SM)
-        celsius = self._told(nvml.nvmlDeviceGetTemperature, parent, nvml.NVML_TEMPERATURE_GPU)
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
+        milliwatts = self._query(nvml.nvmlDeviceGetPowerUsage, parent)
+        mhz = self._query(nvml.nvmlDeviceGetClockInfo, parent, nvml.NVML_CLOCK_SM)
+        celsius = self._query(nvml.nvmlDeviceGetTemperature, parent, nvml.NVML_TEMPERATURE_GPU)
         return Telemetry(
             temp_c=None if celsius is None else float(celsius),
             freq_hz=None if mhz is None else mhz * 1e6,
@@ -154,7 +154,7 @@ class Nvml:
         """Return the ids of the device's compute processes."""
         handle, _ = self._handles(uuid)
         return [
-            int(process.pid) for process in self._told(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
+            int(process.pid) for process in self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
         ]
 
     def complaint(self, uuid: str) -> str:
@@ -170,12 +170,12 @@ class Nvml:
             if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION):
                 return f"{uuid} does not answer: {error}; {_LOST}"
             return ""
-        rows = self._told(nvml.nvmlDeviceGetRemappedRows, parent)
+        rows = self._query(nvml.nvmlDeviceGetRemappedRows, parent)
         if rows is not None and rows[3]:
             return f"{uuid}: remapping a bad memory row failed; the GPU should be replaced"
         if rows is not None and rows[2]:
             return f"{uuid}: a bad memory row waits to be remapped; reset the GPU (nvidia-smi -r) or the host"
-        if self._told(nvml.nvmlDeviceGetRetiredPagesPendingStatus, parent):
+        if self._query(nvml.nvmlDeviceGetRetiredPagesPendingStatus, parent):
             return f"{uuid}: bad memory pages wait to be retired; reboot the host"
         return self._xid_complaint(uuid, parent)
 
@@ -196,11 +196,11 @@ class Nvml:
 
     def _instances(self, parent: object) -> list[object]:
         nvml = self._nvml
-        mode = self._told(nvml.nvmlDeviceGetMigMode, parent)
+        mode = self._query(nvml.nvmlDeviceGetMigMode, parent)
         if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return []
-        count = self._told(nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0
-        found = (self._told(nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, index) for index in range(count))
+        count = self._query(nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0
+        found = (self._query(nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, index) for index in range(count))
         return [handle for handle in found if handle is not None]
 
     def _describe(self, handle: object, parent: object) -> Gpu:
@@ -208,10 +208,10 @@ class Nvml:
         is_whole = handle is parent
         capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(parent))
         name = str(nvml.nvmlDeviceGetName(handle))
-        attributes = None if is_whole else self._told(nvml.nvmlDeviceGetAttributes, handle)
-        cores = self._told(nvml.nvmlDeviceGetNumGpuCores, parent) if is_whole else None
-        mhz = self._told(nvml.nvmlDeviceGetMaxClockInfo, parent, nvml.NVML_CLOCK_SM)
-        cuda = self._told(nvml.nvmlSystemGetCudaDriverVersion) or 0
+        attributes = None if is_whole else self._query(nvml.nvmlDeviceGetAttributes, handle)
+        cores = self._query(nvml.nvmlDeviceGetNumGpuCores, parent) if is_whole else None
+        mhz = self._query(nvml.nvmlDeviceGetMaxClockInfo, parent, nvml.NVML_CLOCK_SM)
+        cuda = self._query(nvml.nvmlSystemGetCudaDriverVersion) or 0
         return Gpu(
             uuid=str(nvml.nvmlDeviceGetUUID(handle)),
             name=str(nvml.nvmlDeviceGetName(parent)),
@@ -229,9 +229,9 @@ class Nvml:
 
     def _throttle_bits(self, parent: object) -> int:
         nvml = self._nvml
-        found = self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons, parent)
+        found = self._query(nvml.nvmlDeviceGetCurrentClocksEventReasons, parent)
         if found is None:  # called differently before driver 535
-            found = self._told(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, parent)
+            found = self._query(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, parent)
         return int(found or 0)
 
     def _xid_complaint(self, uuid: str, parent: object) -> str:
@@ -256,7 +256,7 @@ class Nvml:
             except self._nvml.NVMLError_Timeout:
                 return
 
-    def _told(self, ask: Callable[..., T], *arguments: object) -> T | None:
+    def _query(self, ask: Callable[..., T], *arguments: object) -> T | None:
         """Return the result of a query, or None if the device or driver does not support it."""
         try:
             return ask(*arguments)

@@ -167,9 +167,9 @@ def _pci_address(domain: int, location: int) -> str:
 
 def _product(root: Path, device: Path, device_id: int) -> str:
     """Return the card's name from its own memory, else from libdrm's table of ids."""
-    told = read_word(device / "product_name")
-    if told:
-        return told
+    name = read_word(device / "product_name")
+    if name:
+        return name
     revision = read_word(device / "revision")
     wanted = (f"{device_id:X}", f"{int(revision, 16):X}" if revision else "")
     for line in (read_word(root / _NAMES, 1 << 20) or "").splitlines():

@@ -222,8 +222,8 @@ class FpgaManager:
 def _failed(path: Path, number: int, state: str = "") -> str:
     name = errno.errorcode.get(number, f"code {number}")
     remedy = _REMEDIES.get(number, "see dmesg")
-    told = f", state {state!r}" if state else ""
-    return f"writing {path} failed with {name}{told}: {remedy}"
+    detail = f", state {state!r}" if state else ""
+    return f"writing {path} failed with {name}{detail}: {remedy}"
 
 
 def _region_path(device_tree: Path) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from fleet.library.schema import required
+
 revision = "1"
 down_revision = None
 
@@ -13,42 +15,34 @@ def upgrade() -> None:
     op.create_table(
         "tvm_fleet_library",
         sa.Column("schema_version", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("created_at", sa.DateTime, nullable=False),
+        *required(sa.DateTime, "created_at"),
     )
     op.create_table(
         "jobs",
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("name", sa.Text, nullable=False, unique=True),
-        sa.Column("title", sa.Text, nullable=False),
-        sa.Column("model_digest", sa.Text, nullable=False),
-        sa.Column("conditions", sa.Text, nullable=False),
-        sa.Column("tuner", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("message", sa.Text, nullable=False),
-        sa.Column("holder", sa.Text, nullable=False),
-        sa.Column("host", sa.Text, nullable=False),
-        sa.Column("pid", sa.Integer, nullable=False),
-        sa.Column("process_started_sec", sa.Float, nullable=False),
-        sa.Column("trials_total", sa.Integer, nullable=False),
-        sa.Column("started_at", sa.DateTime, nullable=False),
-        sa.Column("touched_at", sa.DateTime, nullable=False),
+        *required(sa.Text, "title", "model_digest", "conditions", "tuner", "state", "message", "holder", "host"),
+        *required(sa.Integer, "pid"),
+        *required(sa.Float, "process_started_sec"),
+        *required(sa.Integer, "trials_total"),
+        *required(sa.DateTime, "started_at", "touched_at"),
         sa.Column("ended_at", sa.DateTime),
     )
     op.create_table(
         "workloads",
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("shash", sa.Text, nullable=False, unique=True),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("mod_json", sa.LargeBinary, nullable=False),
-        sa.Column("flop", sa.Float, nullable=False),
-        sa.Column("args", sa.Text, nullable=False),
+        *required(sa.Text, "name"),
+        *required(sa.LargeBinary, "mod_json"),
+        *required(sa.Float, "flop"),
+        *required(sa.Text, "args"),
     )
     op.create_table(
         "job_workloads",
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("job_id", sa.Integer, sa.ForeignKey("jobs.id"), nullable=False),
         sa.Column("workload_id", sa.Integer, sa.ForeignKey("workloads.id"), nullable=False),
-        sa.Column("weight", sa.Float, nullable=False),
+        *required(sa.Float, "weight"),
         sa.UniqueConstraint("job_id", "workload_id"),
     )
     op.create_table(
@@ -57,23 +51,23 @@ def upgrade() -> None:
         sa.Column("uid", sa.Text, nullable=False, unique=True),
         sa.Column("workload_id", sa.Integer, sa.ForeignKey("workloads.id"), nullable=False),
         sa.Column("job_id", sa.Integer, sa.ForeignKey("jobs.id")),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("target_json", sa.Text, nullable=False),
-        sa.Column("target_key", sa.Text, nullable=False),
-        sa.Column("device_model", sa.Text, nullable=False),
-        sa.Column("device_name", sa.Text, nullable=False),
-        sa.Column("device_fingerprint", sa.Text, nullable=False),
-        sa.Column("tvm_version", sa.Text, nullable=False),
-        sa.Column("trace_json", sa.LargeBinary, nullable=False),
-        sa.Column("trace_digest", sa.Text, nullable=False),
-        sa.Column("run_secs", sa.Text, nullable=False),
+        *required(
+            sa.Text,
+            "kind",
+            "target_json",
+            "target_key",
+            "device_model",
+            "device_name",
+            "device_fingerprint",
+            "tvm_version",
+        ),
+        *required(sa.LargeBinary, "trace_json"),
+        *required(sa.Text, "trace_digest", "run_secs"),
         sa.Column("median_sec", sa.Float),
         sa.Column("error", sa.Text),
-        sa.Column("error_message", sa.Text, nullable=False),
-        sa.Column("artifact_digest", sa.Text, nullable=False),
-        sa.Column("provenance", sa.Text, nullable=False),
+        *required(sa.Text, "error_message", "artifact_digest", "provenance"),
         sa.Column("checked", sa.Boolean),
-        sa.Column("created_at", sa.DateTime, nullable=False),
+        *required(sa.DateTime, "created_at"),
     )
     op.create_index("records_by_workload_median", "records", ["workload_id", "kind", "median_sec"])
     op.create_index("records_by_workload_trace", "records", ["workload_id", "trace_digest"])
@@ -86,6 +80,6 @@ def upgrade() -> None:
         sa.Column("tuned_ms", sa.Float),
         sa.Column("onnxruntime_ms", sa.Float),
         sa.Column("max_abs_error", sa.Float),
-        sa.Column("created_at", sa.DateTime, nullable=False),
+        *required(sa.DateTime, "created_at"),
     )
     op.create_index("model_runs_by_job", "model_runs", ["job_id"])

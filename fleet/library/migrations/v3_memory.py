@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from fleet.library.schema import required
+
 revision = "3"
 down_revision = "2"
 
@@ -13,34 +15,33 @@ def upgrade() -> None:
     op.create_table(
         "record_programs",
         sa.Column("record_id", sa.Integer, sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
-        sa.Column("program_hash", sa.Text, nullable=False),
-        sa.Column("feature_version", sa.Text, nullable=False),
-        sa.Column("stores", sa.LargeBinary, nullable=False),
+        *required(sa.Text, "program_hash", "feature_version"),
+        *required(sa.LargeBinary, "stores"),
     )
     op.create_table(
         "device_models",
         sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("facts", sa.Text, nullable=False),
-        sa.Column("seen_at", sa.DateTime, nullable=False),
+        *required(sa.Text, "facts"),
+        *required(sa.DateTime, "seen_at"),
     )
     op.create_table(
         "snapshots",
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("digest", sa.Text, nullable=False, unique=True),
-        sa.Column("content", sa.LargeBinary, nullable=False),
-        sa.Column("feature_version", sa.Text, nullable=False),
-        sa.Column("record_count", sa.Integer, nullable=False),
-        sa.Column("workloads", sa.Text, nullable=False),
-        sa.Column("last_record_id", sa.Integer, nullable=False),
-        sa.Column("metrics", sa.Text, nullable=False),
-        sa.Column("made_at", sa.DateTime, nullable=False),
+        *required(sa.LargeBinary, "content"),
+        *required(sa.Text, "feature_version"),
+        *required(sa.Integer, "record_count"),
+        *required(sa.Text, "workloads"),
+        *required(sa.Integer, "last_record_id"),
+        *required(sa.Text, "metrics"),
+        *required(sa.DateTime, "made_at"),
         sa.Column("published_at", sa.DateTime),
     )
     op.create_table(
         "trainer",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("holder", sa.Text, nullable=False),
-        sa.Column("expires_at", sa.DateTime, nullable=False),
+        *required(sa.Text, "holder"),
+        *required(sa.DateTime, "expires_at"),
     )
 
 

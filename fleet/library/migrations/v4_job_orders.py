@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from fleet.library.schema import required
+
 revision = "4"
 down_revision = "3"
 
@@ -14,11 +16,11 @@ def upgrade() -> None:
         "job_orders",
         sa.Column("job_id", sa.Integer, sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
         sa.Column("spec", sa.Text),
-        sa.Column("priority", sa.Integer, nullable=False),
-        sa.Column("is_queued", sa.Boolean, nullable=False),
-        sa.Column("optimizer", sa.Text, nullable=False),
+        *required(sa.Integer, "priority"),
+        *required(sa.Boolean, "is_queued"),
+        *required(sa.Text, "optimizer"),
         sa.Column("claimed_until", sa.DateTime),
-        sa.Column("is_stop_asked", sa.Boolean, nullable=False),
+        *required(sa.Boolean, "is_stop_asked"),
         sa.Column("progress", sa.Text),
         sa.Column("report", sa.Text),
         sa.Column("reverted_at", sa.DateTime),
@@ -26,30 +28,24 @@ def upgrade() -> None:
     op.create_table(
         "optimizers",
         sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("tracker", sa.Text, nullable=False),
-        sa.Column("holder", sa.Text, nullable=False),
-        sa.Column("host", sa.Text, nullable=False),
-        sa.Column("pid", sa.Integer, nullable=False),
-        sa.Column("process_started_sec", sa.Float, nullable=False),
-        sa.Column("started_at", sa.DateTime, nullable=False),
-        sa.Column("alive_until", sa.DateTime, nullable=False),
+        *required(sa.Text, "tracker", "holder", "host"),
+        *required(sa.Integer, "pid"),
+        *required(sa.Float, "process_started_sec"),
+        *required(sa.DateTime, "started_at", "alive_until"),
     )
     op.create_table(
         "model_parts",
         sa.Column("digest", sa.Text, primary_key=True),
         sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("content", sa.LargeBinary, nullable=False),
+        *required(sa.LargeBinary, "content"),
     )
     op.create_table(
         "candidate_claims",
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("job_id", sa.Integer, sa.ForeignKey("jobs.id"), nullable=False),
         sa.Column("workload_id", sa.Integer, sa.ForeignKey("workloads.id"), nullable=False),
-        sa.Column("target_key", sa.Text, nullable=False),
-        sa.Column("device_model", sa.Text, nullable=False),
-        sa.Column("tvm_version", sa.Text, nullable=False),
-        sa.Column("trace_digest", sa.Text, nullable=False),
-        sa.Column("trace_json", sa.LargeBinary, nullable=False),
+        *required(sa.Text, "target_key", "device_model", "tvm_version", "trace_digest"),
+        *required(sa.LargeBinary, "trace_json"),
         sa.UniqueConstraint("workload_id", "target_key", "device_model", "tvm_version", "trace_digest"),
     )
     op.create_index("candidate_claims_by_job", "candidate_claims", ["job_id"])

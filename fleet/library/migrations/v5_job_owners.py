@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from fleet.library.schema import required
+
 revision = "5"
 down_revision = "4"
 
@@ -13,7 +15,7 @@ def upgrade() -> None:
     op.create_table(
         "job_owners",
         sa.Column("job_id", sa.Integer, sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
-        sa.Column("key_id", sa.Text, nullable=False),
+        *required(sa.Text, "key_id"),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from fleet.library.schema import required
+
 revision = "6"
 down_revision = "5"
 
@@ -14,18 +16,12 @@ def upgrade() -> None:
         "proofs",
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("workload_id", sa.Integer, sa.ForeignKey("workloads.id"), nullable=False),
-        sa.Column("target_key", sa.Text, nullable=False),
-        sa.Column("device_model", sa.Text, nullable=False),
-        sa.Column("tvm_version", sa.Text, nullable=False),
-        sa.Column("trace_digest", sa.Text, nullable=False),
-        sa.Column("is_proven", sa.Boolean, nullable=False),
-        sa.Column("claimed_sec", sa.Float, nullable=False),
-        sa.Column("measured_sec", sa.Float, nullable=False),
-        sa.Column("least_sec", sa.Float, nullable=False),
-        sa.Column("spread_sec", sa.Float, nullable=False),
-        sa.Column("calls", sa.Integer, nullable=False),
-        sa.Column("message", sa.Text, nullable=False),
-        sa.Column("made_at", sa.DateTime, nullable=False),
+        *required(sa.Text, "target_key", "device_model", "tvm_version", "trace_digest"),
+        *required(sa.Boolean, "is_proven"),
+        *required(sa.Float, "claimed_sec", "measured_sec", "least_sec", "spread_sec"),
+        *required(sa.Integer, "calls"),
+        *required(sa.Text, "message"),
+        *required(sa.DateTime, "made_at"),
         sa.UniqueConstraint("workload_id", "target_key", "device_model", "tvm_version", "trace_digest"),
     )
 

@@ -24,12 +24,9 @@ from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.external_data import weight_files
 from fleet.models.importing.importer import Frontend, Importer, Reference
-from fleet.models.importing.onnx_frontend import NodeRefused, to_relax
 from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat
-from fleet.models.onnx_rewrites.prepare import prepared
-from fleet.models.random_weights import randomize_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -60,6 +57,8 @@ def onnx_models(
     random_weights_seed: int | None,
 ) -> list[Model]:
     """Return an ONNX model for each set of shapes."""
+    from fleet.models.random_weights import randomize_weights
+
     _keep_weights_constant(proto)
     found = {value.name: _open_shape(value) for value in proto.graph.input}
     models: list[Model] = []
@@ -95,6 +94,9 @@ def import_onnx(model: Model, *, unrolls: bool = False) -> IRModule:
         ImportFailed: an operator that TVM cannot import.
     """
     import onnx
+
+    from fleet.models.importing.onnx_frontend import to_relax
+    from fleet.models.onnx_rewrites.prepare import prepared
 
     proto = prepared(onnx.load_from_string(model.content), unrolls=unrolls)
     # warnings of ONNX's checker, after many of which TVM continues
@@ -223,6 +225,8 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 def _explain(proto: onnx.ModelProto, error: Exception) -> str:
     """Return the operators and nodes of the model that TVM cannot import, as text."""
+    from fleet.models.importing.onnx_frontend import NodeRefused
+
     if isinstance(error, NodeRefused) and error.__cause__ is not None:
         return f"TVM cannot import {error.node}: {complaint(error.__cause__)}"
     said = complaint(error)

@@ -9,21 +9,21 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto
+
 from fleet.models.onnx_rewrites.graph import opset_of
 from fleet.models.onnx_rewrites.recurrent_joined import LAYER, OPERATOR
 from fleet.models.recurrent_layer import Cell, Recurrence
 from fleet.models.recurrent_program import recurrence_program
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
     from tvm.ir import IRModule
     from tvm.relax import BlockBuilder, Expr
 
 
 def to_relax(proto: ModelProto) -> IRModule:
     """Convert a model like `from_onnx` of TVM's frontend. Errors of ONNX's checker become warnings."""
-    import onnx
-
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:

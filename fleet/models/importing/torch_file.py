@@ -24,8 +24,6 @@ from fleet.models.importing.complaint import complaint
 from fleet.models.importing.importer import Frontend, Importer, Reference
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Dim, Shapes, close_shapes
-from fleet.models.importing.torch_converters import converters
-from fleet.models.importing.torch_graph import simplified
 from fleet.models.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
@@ -81,6 +79,9 @@ def import_torch(model: Model, *, unrolls: bool = False) -> IRModule:
     """
     require("torch", _FOR_WHAT)
     from tvm.relax.frontend.torch import from_exported_program
+
+    from fleet.models.importing.torch_converters import converters
+    from fleet.models.importing.torch_graph import simplified
 
     program = simplified(_load(model.content, model.title))
     try:

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import dtype
+from torch.export import ExportedProgram
+from torch.fx import Node
 
 from fleet.errors import ImportFailed
 from fleet.models.importing.torch_operators import decompositions
-
-if TYPE_CHECKING:
-    from torch import dtype
-    from torch.export import ExportedProgram
-    from torch.fx import Node
 
 _EMPTY = (0,)
 
 
 def simplified(program: ExportedProgram) -> ExportedProgram:
     """Return an equivalent, decomposed program with fewer operators that TVM lacks."""
-    import torch
-
     aten = torch.ops.aten
     program = program.run_decompositions(decompositions())
     counting = (aten.cumsum.default, aten.cumprod.default, aten.prod.default, aten.prod.dim_int)
@@ -56,8 +53,6 @@ def simplified(program: ExportedProgram) -> ExportedProgram:
 
 def _refuse(node: Node) -> None:
     """Refuse operators that TVM would convert wrongly."""
-    import torch
-
     aten = torch.ops.aten
     if node.target in (aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default):
         if any(user.args[1] == 1 and user.users for user in node.users):
@@ -74,8 +69,6 @@ def _refuse(node: Node) -> None:
 @functools.cache
 def _arithmetic() -> frozenset[object]:
     """Return the operators whose operands PyTorch promotes to one type."""
-    import torch
-
     two = "add sub mul div pow fmod remainder maximum minimum eq ne lt le gt ge"
     one = "exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan sinh cosh tanh asin acos atan erf sigmoid"
     return frozenset(getattr(torch.ops.aten, name) for name in f"{two} {one}".split())
@@ -83,8 +76,6 @@ def _arithmetic() -> frozenset[object]:
 
 def _promote(node: Node, operands: Sequence[object]) -> None:
     """Cast operands to the type in which PyTorch computes."""
-    import torch
-
     values = [arg.meta.get("val") if isinstance(arg, torch.fx.Node) else arg for arg in operands]
     result = node.meta.get("val")
     if result is None or any(value is None for value in values):
@@ -105,8 +96,6 @@ def _count_in_integers(node: Node) -> None:
 
 def _count_from_the_front(node: Node) -> None:
     """Replace indices into an axis by their remainder modulo its size. Masks, which take several axes, are ignored."""
-    import torch
-
     data, indices = node.args[0], list(node.args[1])
     values = [index.meta.get("val") if isinstance(index, torch.fx.Node) else None for index in indices]
     if any(value is not None and value.dtype == torch.bool for value in values):
@@ -123,8 +112,6 @@ def _count_from_the_front(node: Node) -> None:
 
 def _put_coordinates_first(node: Node) -> None:
     """Permute a grid from [N, H, W, 2] to [N, 2, H, W]."""
-    import torch
-
     grid = node.args[1]
     with node.graph.inserting_before(node):
         made = node.graph.call_function(torch.ops.aten.permute.default, (grid, [0, 3, 1, 2]))
@@ -143,8 +130,6 @@ def _leave_out_none(program: ExportedProgram) -> None:
 
 def _cast(before: Node, value: Node, to: dtype) -> Node:
     """Return a node that casts a value, inserted before the node that needs it."""
-    import torch
-
     with before.graph.inserting_before(before):
         made = before.graph.call_function(
             torch.ops.aten._to_copy.default,  # noqa: SLF001 - a core operator of this name

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 def adaptive_max_pool(x: Tensor, sizes: Sequence[int]) -> Any:
-    import torch
-
     given = x.shape[-2:]
     if any(size % wanted for size, wanted in zip(given, sizes, strict=True)):
         return NotImplemented

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 def select(x: Tensor, axis: int, place: Any) -> Any:
@@ -19,8 +19,6 @@ def select(x: Tensor, axis: int, place: Any) -> Any:
 
 
 def unfold(x: Tensor, axis: int, size: int, step: int) -> Any:
-    import torch
-
     starts = torch.arange(0, x.shape[axis] - size + 1, step)
     windows = x.movedim(axis, -1)[..., starts[:, None] + torch.arange(size)]
     return windows.movedim(-2, axis % x.ndim)
@@ -28,8 +26,6 @@ def unfold(x: Tensor, axis: int, size: int, step: int) -> Any:
 
 def index(x: Tensor, places: Sequence[Tensor | None]) -> Any:
     """Give an index for every axis, where some axes lack one: TVM aligns indices of several axes wrongly."""
-    import torch
-
     given = [place for place in places if place is not None]
     if any(place.dtype == torch.bool for place in given) or len(given) in (1, x.ndim) or _is_grid(places):
         return NotImplemented
@@ -45,8 +41,6 @@ def _is_grid(places: Sequence[Tensor | None]) -> bool:
 
 
 def index_put(x: Tensor, places: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    import torch
-
     given = [place for place in places if place is not None]
     if len(given) == 1 and given[0].dtype == torch.bool and places[0] is not None and not accumulate:
         if values.numel() != 1:
@@ -61,8 +55,6 @@ def index_put(x: Tensor, places: Sequence[Tensor | None], values: Tensor, accumu
 
 def _on_every_axis(x: Tensor, places: Sequence[Tensor | None]) -> list[Tensor]:
     """Return the index on each axis of all elements of `x[places]`, each of that shape."""
-    import torch
-
     places = [*places, *[None] * (x.ndim - len(places))]
     axes = [axis for axis, place in enumerate(places) if place is not None]
     common = torch.broadcast_shapes(*(place.shape for place in places if place is not None))

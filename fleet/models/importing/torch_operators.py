@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
 
 from fleet.models.importing import torch_images, torch_indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def decompositions() -> Any:
     """Return PyTorch's default decompositions with ours, for `ExportedProgram.run_decompositions`."""
-    import torch
-    from torch._decomp import get_decompositions
-
     aten = torch.ops.aten
     table = torch.export.default_decompositions()
     comparisons = [getattr(aten, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")]
@@ -76,8 +74,6 @@ def decompositions() -> Any:
 
 
 def _add(x: Any, y: Any, *, alpha: float = 1) -> Any:
-    import torch
-
     return _in_bytes(torch.ops.aten.add.Tensor)(x, y) if alpha == 1 else x + y * alpha
 
 
@@ -87,14 +83,11 @@ def _sub(x: Any, y: Any, *, alpha: float = 1) -> Any:
 
 def _ne(x: Tensor, y: Tensor) -> Any:
     """Compare for inequality. Only NaN differs from itself, which TVM assumes never to happen."""
-    import torch
-
     return x.isnan() if x is y and x.is_floating_point() else _in_bytes(torch.ops.aten.ne.Tensor)(x, y)
 
 
 def _in_bytes(operator: Any) -> Callable[..., Any]:
     """Compute a combination of two conditions in bytes, since TVM cannot compile it."""
-    import torch
 
     def computed(x: Any, y: Any) -> Any:
         if any(getattr(value, "dtype", type(value)) not in (torch.bool, bool) for value in (x, y)):
@@ -106,16 +99,12 @@ def _in_bytes(operator: Any) -> Callable[..., Any]:
 
 
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
-    import torch
-
     if scale == 1 and input_scale == 1:
         return NotImplemented
     return torch.where(x > 0, x, alpha * torch.expm1(x * input_scale)) * scale
 
 
 def _integer_power(base: Any, exponent: Tensor) -> Any:
-    import torch
-
     dtype = torch.result_type(base, exponent)
     if dtype.is_floating_point:
         return NotImplemented
@@ -124,8 +113,6 @@ def _integer_power(base: Any, exponent: Tensor) -> Any:
 
 def _div(x: Tensor, y: Any, *, rounding_mode: str | None) -> Any:
     """Give a divisor that is a number the type of the result."""
-    import torch
-
     if isinstance(y, torch.Tensor):
         return NotImplemented
     divisor = torch.full((), y, dtype=torch.result_type(x, y))
@@ -136,8 +123,6 @@ def _clamp(x: Tensor, low: float | None = None, high: float | None = None) -> An
     """Clamp integers on one side: TVM's other bound is infinite, which is no integer. A fractional bound promotes
     them.
     """
-    import torch
-
     bound = next(value for value in (low, high) if value is not None)
     dtype = torch.result_type(x, bound)
     if dtype != x.dtype:
@@ -150,16 +135,12 @@ def _clamp(x: Tensor, low: float | None = None, high: float | None = None) -> An
 
 def _arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Any:
     """Count up and reverse: TVM overestimates the length of a descending range."""
-    import torch
-
     if not step < 0:
         return NotImplemented
     return (torch.arange(math.ceil((end - start) / step)) * step + start).to(dtype)
 
 
 def _any(x: Tensor, axes: Any = None, keeps: bool = False) -> Any:
-    import torch
-
     if x.dtype != torch.bool:
         return torch.any(x != 0, axes, keeps)
     if axes is not None or not x.ndim:
@@ -168,15 +149,12 @@ def _any(x: Tensor, axes: Any = None, keeps: bool = False) -> Any:
 
 
 def _min(x: Tensor, axis: int, keeps: bool = False) -> Any:
-    import torch
-
     values, places = torch.topk(x, 1, axis, largest=False)
     return (values, places) if keeps else (values.squeeze(axis), places.squeeze(axis))
 
 
 def _in_single(operator: Any) -> Callable[..., Any]:
     """Compute sums of half precision in float32, as PyTorch does, and round once."""
-    import torch
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         if (kwargs.get("dtype") or args[0].dtype) != torch.float16:
@@ -189,8 +167,6 @@ def _in_single(operator: Any) -> Callable[..., Any]:
 
 def _addmm(x: Tensor, y: Tensor, z: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     """Multiply in the operands' own type if that is not float32, which the frontend assumes."""
-    import torch
-
     if x.dtype == torch.float32:
         return NotImplemented
     product = torch.mm(y, z) * alpha if alpha != 1 else torch.mm(y, z)
@@ -200,8 +176,6 @@ def _addmm(x: Tensor, y: Tensor, z: Tensor, *, beta: float = 1, alpha: float = 1
 
 
 def _group_norm(x: Tensor, weight: Any, bias: Any, *sizes: Any) -> Any:
-    import torch
-
     if weight is not None and bias is not None:
         return NotImplemented
     channels = x.shape[1]

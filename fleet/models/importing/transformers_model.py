@@ -32,7 +32,7 @@ _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma outside of brackets."""
 
 _IMAGE_SIZE = 224
-"""Default if a configuration names no size, as those of convolution networks."""
+"""Default for configurations without a size, such as those of convolutional networks."""
 
 
 def read_transformers(

@@ -7,9 +7,9 @@ sizes as constants; with the shapes of all inputs known they are. `onnx.referenc
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from fleet.models.onnx_rewrites.graph import (
     LARGE_BYTES,
@@ -23,9 +23,6 @@ from fleet.models.onnx_rewrites.graph import (
     set_nodes,
     values_of,
 )
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +48,6 @@ def fold_constants(proto: ModelProto) -> int:
 
 
 def _fold_once(proto: ModelProto) -> int:
-    from onnx import helper, numpy_helper
-
     values = values_of(proto)
     nodes: list[NodeProto] = []
     opset = opset_of(proto)
@@ -77,8 +72,6 @@ def _fold_once(proto: ModelProto) -> int:
 
 def use_tensor_constants(proto: ModelProto) -> None:
     """Convert the constants of all graphs to tensors, in place: TVM does not read numbers and lists."""
-    from onnx import helper
-
     for node in all_nodes(proto.graph):
         value = constant_value(node) if node.op_type == "Constant" else None
         if value is not None and node.attribute[0].name != "value":
@@ -131,7 +124,6 @@ def _size_bytes(name: str, values: Values) -> int:
 
 def _evaluated(node: NodeProto, values: Values, opset: int) -> list[Array] | None:
     """Run one node. An operator that the reference lacks or refuses is kept."""
-    from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
     names = list(dict.fromkeys(name for name in node.input if name))

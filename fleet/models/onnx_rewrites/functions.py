@@ -6,12 +6,10 @@ The latter only where TVM 0.27 lacks the operator or gets it wrong: its own are 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+
+from onnx import ModelProto, defs, helper, inliner, shape_inference
 
 from fleet.models.onnx_rewrites.graph import all_nodes, opset_of
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +40,6 @@ _MAX_DEPTH = 4
 
 def with_functions_inlined(proto: ModelProto) -> ModelProto:
     """Return the model without functions, as far as the inliner supports them."""
-    from onnx import inliner
-
     if proto.functions:
         proto = inliner.inline_local_functions(proto)
     for _ in range(_MAX_DEPTH):
@@ -63,8 +59,6 @@ def with_functions_inlined(proto: ModelProto) -> ModelProto:
 
 def _write_defaults(proto: ModelProto, names: set[str]) -> None:
     """Write out default attributes, which the inliner ignores."""
-    from onnx import defs
-
     for node in all_nodes(proto.graph):
         if node.op_type in names and not node.domain:
             schema = defs.get_schema(node.op_type, opset_of(proto), "")
@@ -75,8 +69,6 @@ def _write_defaults(proto: ModelProto, names: set[str]) -> None:
 
 def _typed(proto: ModelProto) -> ModelProto:
     """Return a model with explicit types of all values, including weights, which the inliner requires."""
-    from onnx import helper, shape_inference
-
     typed = shape_inference.infer_shapes(proto)
     known = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
     for tensor in typed.graph.initializer:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fleet.errors import ImportFailed
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 Array: TypeAlias = NDArray[np.generic]
 Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float]
@@ -101,16 +100,12 @@ class Replacement:
         self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: Attribute
     ) -> Sequence[str]:
         """Add a node with these outputs, "" for a new name, and return their names."""
-        from onnx import helper
-
         named = [name or self._fresh(op_type) for name in outputs]
         self.nodes.append(helper.make_node(op_type, list(inputs), named, domain=domain, **attributes))
         return named
 
     def constant(self, value: Array) -> str:
         """Add a constant, and return its name."""
-        from onnx import helper, numpy_helper
-
         name = self._fresh("constant")
         self.nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value, name)))
         self.values.constants[name] = value
@@ -211,8 +206,6 @@ def graphs_in(attribute: AttributeProto) -> list[GraphProto]:
 
 def attributes_of(node: NodeProto) -> dict[str, object]:
     """Return a node's attributes as plain values: numbers, bytes, lists, tensors, graphs."""
-    from onnx import helper
-
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
@@ -238,8 +231,6 @@ def opset_of(proto: ModelProto) -> int:
 
 def constant_value(node: NodeProto) -> TensorProto | None:
     """Return the tensor of a Constant node from any of its attributes; None for strings and sparse tensors."""
-    from onnx import numpy_helper
-
     kinds = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
     for name, value in attributes_of(node).items():
         if name == "value":
@@ -250,9 +241,6 @@ def constant_value(node: NodeProto) -> TensorProto | None:
 
 
 def _types(proto: ModelProto) -> dict[str, ValueType]:
-    import onnx
-    from onnx import helper
-
     try:
         inferred = onnx.shape_inference.infer_shapes(_skeleton(proto), data_prop=True)
     except Exception as error:  # ONNX's C++ raises many classes
@@ -270,8 +258,6 @@ def _types(proto: ModelProto) -> dict[str, ValueType]:
 
 def _skeleton(proto: ModelProto) -> ModelProto:
     """Return the model with large weights as inputs: inference copies its input several times."""
-    from onnx import GraphProto, ModelProto, helper
-
     graph = GraphProto(name=proto.graph.name, node=proto.graph.node, input=proto.graph.input)
     graph.output.extend(proto.graph.output)
     graph.value_info.extend(proto.graph.value_info)
@@ -287,8 +273,6 @@ def _skeleton(proto: ModelProto) -> ModelProto:
 
 
 def _is_small(tensor: TensorProto, limit_bytes: int) -> bool:
-    from onnx import helper
-
     count = math.prod(tensor.dims)
     return bool(
         count <= limit_bytes and count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize <= limit_bytes
@@ -296,8 +280,6 @@ def _is_small(tensor: TensorProto, limit_bytes: int) -> bool:
 
 
 def _constants(proto: ModelProto) -> Iterator[tuple[str, Array]]:
-    from onnx import numpy_helper
-
     for tensor in proto.graph.initializer:
         if _is_small(tensor, LARGE_BYTES):
             yield tensor.name, numpy_helper.to_array(tensor)

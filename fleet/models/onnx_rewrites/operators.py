@@ -6,15 +6,12 @@ Found by importing the examples of the ONNX operator specification, as tests/uni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import NodeProto, helper
 
 from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 
 def _sum(node: NodeProto, write: Replacement) -> bool:
@@ -62,8 +59,6 @@ def _pow(node: NodeProto, write: Replacement) -> bool:
     """Cast the operands: TVM requires base and exponent of one floating type, except for squares. The result has
     the base's type.
     """
-    from onnx import helper
-
     base, exponent = map(write.values.dtype, node.input)
     if base is not None and base.kind in "iu" and not _is_square(node, write):
         wide = [write.op("Cast", name, to=_DOUBLE) for name in node.input]
@@ -173,8 +168,6 @@ def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
 
 def _padded(node: NodeProto, write: Replacement, **padding: list[int]) -> None:
     """Rewrite a node with explicit padding."""
-    from onnx import helper
-
     write.op(node.op_type, *node.input, output=node.output[0])
     said = {"auto_pad", "output_shape", *padding}
     kept = [attribute for attribute in node.attribute if attribute.name not in said]

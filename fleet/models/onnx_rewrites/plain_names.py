@@ -7,12 +7,10 @@ TVM carries the names into the kernels that it generates. In LLVM's code any nam
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+
+from onnx import ModelProto
 
 from fleet.models.onnx_rewrites.graph import all_nodes
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 
 def use_plain_names(proto: ModelProto) -> None:

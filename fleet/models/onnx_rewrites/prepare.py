@@ -7,7 +7,7 @@ rules replace operators; and constants are computed again, for the rules leave t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from onnx import ModelProto, helper
 
 from fleet.models.onnx_rewrites import operators, resizing, training
 from fleet.models.onnx_rewrites.folding import fold_constants, use_tensor_constants
@@ -16,9 +16,6 @@ from fleet.models.onnx_rewrites.graph import rewrite
 from fleet.models.onnx_rewrites.plain_names import use_plain_names
 from fleet.models.onnx_rewrites.recurrent import UNROLLING
 from fleet.models.onnx_rewrites.recurrent_joined import DOMAIN, JOINING
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 _RULES = {**operators.RULES, **resizing.RULES, **training.RULES}
 
@@ -33,8 +30,6 @@ def prepared(proto: ModelProto, *, unrolls: bool = False) -> ModelProto:
         ImportFailed: the model contradicts itself, or has an operator that cannot be written down: a recurrent layer of
             unknown length, a BatchNormalization in training.
     """
-    from onnx import helper
-
     proto = with_functions_inlined(proto)
     use_plain_names(proto)
     use_tensor_constants(proto)

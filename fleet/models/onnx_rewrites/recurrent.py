@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import NodeProto
 
 from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.graph import Replacement, Rule, called, present
@@ -27,9 +27,6 @@ from fleet.models.onnx_rewrites.recurrent_node import (
     SEQUENCE_LENS,
     read_recurrent,
 )
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 _MAX_STEPS = 4096
 

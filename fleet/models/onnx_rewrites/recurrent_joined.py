@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import NodeProto, TensorProto
 
 from fleet.models.onnx_rewrites.graph import Replacement, Rule, present
 from fleet.models.onnx_rewrites.recurrent import unroll
@@ -25,9 +25,6 @@ from fleet.models.onnx_rewrites.recurrent_node import (
     read_recurrent,
 )
 from fleet.models.recurrent_layer import Cell, Recurrence
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 DOMAIN, OPERATOR, LAYER = "fleet", "FleetRecurrence", "layer"
 """Domain and name of the operator, and its attribute with the `Recurrence` as JSON."""
@@ -78,8 +75,6 @@ class _Joining:
 
     def run(self) -> None:
         """Write the product with the input, the operator, and its outputs in the node's axis order."""
-        from onnx import TensorProto
-
         layer = self._layer
         inputs = [self._products(), self._weights()]
         if layer.has_candidate_bias:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import NodeProto
 
 from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.graph import Values, attributes_of, called, number
 from fleet.models.recurrent_layer import GATES as GATES_OF_CELLS
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 GATES = {cell.upper(): count for cell, count in GATES_OF_CELLS.items()}
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}

@@ -11,15 +11,13 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import NodeProto, helper
 
 from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, present
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 _Numbers: TypeAlias = "NDArray[Any]"
 
@@ -67,8 +65,6 @@ class _Axis:
 
 def resize(node: NodeProto, write: Replacement) -> bool:
     """Replace a Resize or Upsample that TVM does not compute as ONNX specifies."""
-    from onnx import helper
-
     named = attributes_of(node)
     axes = _axes(node, write, named)
     dtype = write.values.dtype(node.input[0])

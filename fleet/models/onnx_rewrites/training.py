@@ -6,15 +6,11 @@ and the running statistics of a BatchNormalization the momentum of PyTorch, whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from onnx import NodeProto
 
 from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 _FLOAT, _DOUBLE = 1, 11
 """TensorProto.FLOAT and DOUBLE."""
@@ -82,7 +78,7 @@ def _batch_normalization(node: NodeProto, write: Replacement) -> bool:
     """Refuse a batch normalization in training mode.
 
     Raises:
-        ImportFailed: its running mean or variance is asked for.
+        ImportFailed: the model uses its running mean or variance.
     """
     del write
     if number(node, "training_mode", 0) and any(present(node.output, place) for place in (1, 2)):

@@ -306,7 +306,7 @@ class Propose:
     """Only the schedule that the workload's space chooses without a trial is wanted."""
 
     seeds: tuple[Seed, ...] = ()
-    """Best schedules elsewhere."""
+    """Best schedules of other workloads and devices."""
 
     ahead: int = 0
     """Number of additional candidates for later, as far as the search examines them anyway."""
@@ -403,7 +403,7 @@ class MarkWrong:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """To the user: an important message."""
+    """Show the user an important message."""
 
     news: News
 

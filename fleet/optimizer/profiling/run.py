@@ -72,7 +72,7 @@ class ProfileOptions:
     random_weights: bool = False
     seed: int = 0
     runs: int | None = None
-    """Runs with the instrument, and as many without; None: as many as take a few seconds."""
+    """Number of runs with the instrument, and of runs without; None: as many as take a few seconds."""
 
     measures_alone: bool = True
     """Build and time each operator alone, too."""
@@ -84,13 +84,15 @@ class ProfileOptions:
 
 
 async def profile_model(
-    options: ProfileOptions, holding: AbstractAsyncContextManager[Device], say: Callable[[str], object] = lambda _: None
+    options: ProfileOptions,
+    holding: AbstractAsyncContextManager[Device],
+    narrate: Callable[[str], object] = lambda _: None,
 ) -> ModelProfile:
     """Profile a model on a device.
 
     Args:
         holding: gives the device; entered once the model is read, which may take minutes or fail.
-        say: called with the current activity.
+        narrate: called with the current activity.
 
     Raises:
         InvalidRequest: the device cannot time operators in their place.
@@ -105,10 +107,10 @@ async def profile_model(
         pool = BuildPool(options.workers, timeout_sec=_BUILD_TIMEOUT_SEC, target=wanted)
         stack.callback(pool.shutdown, wait=False)
         pool.start()
-        say(f"reading {options.model.name}")
+        narrate(f"reading {options.model.name}")
         model = await _read(options, pool)
         model = await asyncio.to_thread(model.stored_in, stack.enter_context(scratch_dir("model")))
-        say("opening the device")
+        narrate("opening the device")
         async with holding as device:
             refuse_unfit(device.name, device.inventory)
             run = _Profiling(
@@ -118,7 +120,7 @@ async def profile_model(
                 model=model,
                 target=options.target or parse_target(device.inventory.target_json),
                 folder=folder,
-                say=say,
+                narrate=narrate,
             )
             return await run.run()
 
@@ -175,16 +177,16 @@ class _Profiling:
     model: Model
     target: Target
     folder: Path
-    say: Callable[[str], object]
+    narrate: Callable[[str], object]
 
     async def run(self) -> ModelProfile:
         options, model, inventory = self.options, self.model, self.device.inventory
         turns = Turns.of_this_machine()
         async with turns.building():
-            self.say("finding the operators")
+            self.narrate("finding the operators")
             workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, having(extract, model), model, self.target)
             traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
-            self.say("compiling the model")
+            self.narrate("compiling the model")
             artifact = await run_within(
                 self.pool,
                 _COMPILE_TIMEOUT_SEC,
@@ -194,21 +196,21 @@ class _Profiling:
                 traces,
                 self.folder,
             )
-            self.say("building the operators")
+            self.narrate("building the operators")
             peaks = await build_peaks(self.pool, self.target, self.folder)
             built = await self._build_alone(workloads, traces) if options.measures_alone else {}
         async with turns.measuring(inventory):
-            self.say(f"timing the operators in their place on {self.device.name}")
+            self.narrate(f"timing the operators in their place on {self.device.name}")
             measured = await self._measure_model(artifact)
             if measured.operators is None:
                 raise InvalidRequest(
                     f"the agent of {self.device.name} is too old to time operators in their place; update it"
                 )
-            self.say("timing the operators alone")
+            self.narrate("timing the operators alone")
             runs = len(measured.operators.run_secs)
             alone = await self._measure_alone(workloads, built, runs)
             roofline = await measure_roofline(self.device, peaks)
-            self.say("profiling ONNX Runtime")
+            self.narrate("profiling ONNX Runtime")
             reference = await self._profile_reference(runs)
         calls = measured.operators.calls
         own = [call for call in calls if call.function.startswith(VM_PREFIX)]

@@ -45,7 +45,8 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.learning import learning
 from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_snapshots
 from fleet.optimizer.serving.revoked_keys import guarded_by
-from fleet.optimizer.tune import OpenJob, Workshop, open_builders
+from fleet.optimizer.tune import OpenJob
+from fleet.optimizer.workshop import Workshop, open_builders
 
 logger = logging.getLogger(__name__)
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+
+import onnx
+from onnx import ModelProto
 
 from fleet.base.config import did_you_mean
 from fleet.errors import NotFound
 from fleet.models.random_weights import randomize_weights
 from fleet.testing.models import convolutional, held_out, recurrent, transformers
 from fleet.testing.models.quantized import quantized
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["GENERATED", "HELD_OUT", "SUFFIX", "build", "write"]
 
@@ -71,8 +70,6 @@ def build(name: str) -> ModelProto:
 
 def write(name: str, to: Path | str) -> Path:
     """Build a model, save it as TO/NAME.onnx, or as TO if that ends so, and return that path."""
-    import onnx
-
     path = Path(to) if Path(to).suffix == SUFFIX else Path(to) / f"{name}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save_model(build(name), str(path))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from onnx import ModelProto
 
 from fleet.testing.models.graph import GraphBuilder
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 _IMAGE = (1, 3, 224, 224)
 

@@ -7,13 +7,10 @@ A layer takes names of tensors and returns the name of its result. Weights are d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
 OPSET = 17
 _IR_VERSION = 8
@@ -34,15 +31,11 @@ class GraphBuilder:
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
         """Declare an input of the model."""
-        from onnx import helper
-
         self._inputs[name] = (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), tuple(shape))
         return name
 
     def constant(self, values: NDArray[np.generic] | Sequence[int] | Sequence[float] | float, dtype: str = "") -> str:
         """Store an array."""
-        from onnx import numpy_helper
-
         array = np.asarray(values, dtype or None)
         array = array.astype(np.float32) if array.dtype == np.float64 else array
         name = f"c{len(self._constants)}"
@@ -55,8 +48,6 @@ class GraphBuilder:
 
     def node(self, op_type: str, *inputs: str, **attributes: Attribute) -> str:
         """Add a node with one result, and return the result's name."""
-        from onnx import helper
-
         name = f"{op_type.lower()}{len(self._nodes)}"
         self._nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
         return name
@@ -171,8 +162,6 @@ class GraphBuilder:
 
     def finish(self, *outputs: str) -> ModelProto:
         """Return the checked model, all shapes inferred."""
-        from onnx import TensorProto, checker, helper, shape_inference
-
         inputs = [helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in self._inputs.items()]
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(self._nodes, self.title, inputs, results, self._constants)

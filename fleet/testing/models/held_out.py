@@ -5,14 +5,10 @@ Look at their figures, never at their operators, when a schedule or a pass is ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from onnx import ModelProto
 
 from fleet.testing.models.graph import GraphBuilder
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 
 def efficientnet() -> ModelProto:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from fleet.errors import ImportFailed
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 _EXAMPLES = 4
 
@@ -23,8 +21,6 @@ def quantized(model: ModelProto, title: str) -> ModelProto:
     Raises:
         ImportFailed: ONNX Runtime is not installed.
     """
-    import onnx
-
     try:
         from onnxruntime import quantization
     except ImportError as error:

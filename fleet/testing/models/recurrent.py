@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from onnx import ModelProto
 
 from fleet.testing.models.graph import GraphBuilder
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 _STEPS, _FEATURES, _HIDDEN, _CLASSES = 100, 64, 128, 32
 _GATES = {"LSTM": 4, "GRU": 3}

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from onnx import ModelProto
 
 from fleet.testing.models.graph import GraphBuilder
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 _LAYERS = 2
 _TOKENS = 64

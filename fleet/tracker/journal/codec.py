@@ -21,7 +21,7 @@ from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
 
 Row: TypeAlias = tuple[str, str, int]
-"""Key, content, sum."""
+"""Key, content, checksum."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """Errors raised for rows that no tracker has written."""

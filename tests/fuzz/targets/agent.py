@@ -123,7 +123,7 @@ def _of(rpc: str, *messages: bytes) -> bytes:
     return bytes([AGENT_RPCS.index(rpc)]) + BETWEEN.join(messages)
 
 
-def _pieces(make: Callable[..., Message], content: bytes) -> list[bytes]:
+def _chunks(make: Callable[..., Message], content: bytes) -> list[bytes]:
     middle = len(content) // 2
     first = make(size_bytes=len(content), piece=content[:middle])
     return [first.SerializeToString(), make(piece=content[middle:]).SerializeToString()]
@@ -160,9 +160,9 @@ def _calls() -> list[bytes]:
         _of("CloseSession", b""),
         _of("WatchLogs", b""),
         _of("Prove", proof.SerializeToString()),
-        _of("CallInPieces", *_pieces(pb.CallInPiecesRequest, call.SerializeToString())),
-        _of("ProveInPieces", *_pieces(pb.ProveInPiecesRequest, proof.SerializeToString())),
-        _of("Measure", *_pieces(measurement_pb2.MeasureRequest, trial.SerializeToString())),
+        _of("CallInPieces", *_chunks(pb.CallInPiecesRequest, call.SerializeToString())),
+        _of("ProveInPieces", *_chunks(pb.ProveInPiecesRequest, proof.SerializeToString())),
+        _of("Measure", *_chunks(measurement_pb2.MeasureRequest, trial.SerializeToString())),
     ]
 
 

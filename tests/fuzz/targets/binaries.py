@@ -1,4 +1,4 @@
-"""Uploads of holders: bitstreams, libraries, compressed pieces."""
+"""Uploads of holders: bitstreams, libraries, compressed chunks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 
 from device_agents.drivers.zynq.bitstream import check_chip, parse_bitstream
 from fleet.artifacts.artifact import check_architecture
+from fleet.artifacts.chunks import CHUNK_BYTES, DamagedChunk, Deflater, Inflater
 from fleet.artifacts.elf import arm_float_abi, undefined_symbols
-from fleet.artifacts.pieces import PIECE_BYTES, DamagedPiece, Deflater, Inflater
 from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.testing import bitstreams
 from tests.fuzz.target import Target, no_loop
@@ -26,14 +26,14 @@ def _library(content: bytes) -> None:
         undefined_symbols(content)
 
 
-def _piece(content: bytes) -> None:
+def _chunk(content: bytes) -> None:
     inflater = Inflater()
-    with contextlib.suppress(DamagedPiece):
-        for piece in content.split(b"|||"):
-            assert len(inflater.inflate(piece, is_deflated=True)) <= PIECE_BYTES
+    with contextlib.suppress(DamagedChunk):
+        for chunk in content.split(b"|||"):
+            assert len(inflater.inflate(chunk, is_deflated=True)) <= CHUNK_BYTES
 
 
-def _pieces() -> list[bytes]:
+def _chunks() -> list[bytes]:
     deflater = Deflater()
     first = deflater.deflate(b"a kernel and another kernel " * 50) or b""
     return [first, first + b"|||" + (deflater.deflate(b"a kernel and another one " * 60) or b"")]
@@ -70,5 +70,5 @@ BINARIES = [
         quick_inputs=300,
     ),
     Target(name="library_header", run=no_loop(_library), seeds=_libraries, words=(b"\x7fELF",), quick_inputs=300),
-    Target(name="upload_piece", run=no_loop(_piece), seeds=_pieces, words=(b"|||",), quick_inputs=300),
+    Target(name="upload_chunk", run=no_loop(_chunk), seeds=_chunks, words=(b"|||",), quick_inputs=300),
 ]

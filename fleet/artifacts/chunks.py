@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 
-PIECE_BYTES = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 """Maximum size before compression."""
 
 _LEVEL = 1
@@ -18,8 +18,8 @@ _WINDOW_BYTES = 32 * 1024
 """Window of zlib: an artifact larger than this finds little of the one before it."""
 
 
-class DamagedPiece(Exception):
-    """The received piece cannot be decompressed."""
+class DamagedChunk(Exception):
+    """The received chunk cannot be decompressed."""
 
 
 class Deflater:
@@ -33,42 +33,42 @@ class Deflater:
         """Start another artifact."""
         self._is_worth_it = True
 
-    def deflate(self, piece: bytes) -> bytes | None:
-        """Return a compressed piece; None if it is to be sent uncompressed."""
-        previous, self._previous = self._previous, piece[-_WINDOW_BYTES:]
+    def deflate(self, chunk: bytes) -> bytes | None:
+        """Return a compressed chunk; None if it is to be sent uncompressed."""
+        previous, self._previous = self._previous, chunk[-_WINDOW_BYTES:]
         if not self._is_worth_it:
             return None
         compressor = zlib.compressobj(_LEVEL, zdict=previous)
-        deflated = compressor.compress(piece) + compressor.flush()
-        # Weights hardly compress: after one incompressible piece, the rest of the artifact is not tried.
-        self._is_worth_it = len(deflated) < len(piece) * 7 // 8
+        deflated = compressor.compress(chunk) + compressor.flush()
+        # Weights hardly compress: after one incompressible chunk, the rest of the artifact is not tried.
+        self._is_worth_it = len(deflated) < len(chunk) * 7 // 8
         return deflated if self._is_worth_it else None
 
 
 class Inflater:
-    """Decompressor of one upload. Takes every piece, compressed or not, in order."""
+    """Decompressor of one upload. Takes every chunk, compressed or not, in order."""
 
     def __init__(self) -> None:
         self._previous = b""
 
     def inflate(self, content: bytes, *, is_deflated: bool) -> bytes:
-        """Return the decompressed piece.
+        """Return the decompressed chunk.
 
         Raises:
-            DamagedPiece: not from a Deflater, or larger than a piece may be.
+            DamagedChunk: not from a Deflater, or larger than a chunk may be.
         """
-        piece = self._decompress(content) if is_deflated else content
-        self._previous = piece[-_WINDOW_BYTES:]
-        return piece
+        chunk = self._decompress(content) if is_deflated else content
+        self._previous = chunk[-_WINDOW_BYTES:]
+        return chunk
 
     def _decompress(self, content: bytes) -> bytes:
         decompressor = zlib.decompressobj(zdict=self._previous)
         try:
-            piece = decompressor.decompress(content, PIECE_BYTES + 1)
+            chunk = decompressor.decompress(content, CHUNK_BYTES + 1)
         except zlib.error as error:
-            raise DamagedPiece(str(error)) from None
-        if len(piece) > PIECE_BYTES:
-            raise DamagedPiece(f"it has more than {PIECE_BYTES} bytes")
+            raise DamagedChunk(str(error)) from None
+        if len(chunk) > CHUNK_BYTES:
+            raise DamagedChunk(f"it has more than {CHUNK_BYTES} bytes")
         if not decompressor.eof:
-            raise DamagedPiece("it ends too early")
-        return piece
+            raise DamagedChunk("it ends too early")
+        return chunk

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
+from fleet.wire.chunks import Chunk, cut, join
 from fleet.wire.options import MAX_MESSAGE_BYTES
-from fleet.wire.pieces import Piece, cut, join
 from fleet.wire.rpc import read_next
 
 P = TypeVar("P")
@@ -19,20 +19,20 @@ async def exchange(call: grpc.aio.StreamStreamCall[P, Any], request: bytes, make
     """Send a serialised request and return the serialised response.
 
     Args:
-        make: the class of the pieces.
+        make: the class of the chunks.
 
     Raises:
         grpc.aio.AioRpcError: the call failed. See `fleet.wire.rpc_end_status` for the error that counts.
     """
     try:
-        for piece in cut([request], lambda size_bytes, piece: make(size_bytes=size_bytes, piece=piece)):
-            await call.write(piece)
+        for chunk in cut([request], lambda size_bytes, chunk: make(size_bytes=size_bytes, piece=chunk)):
+            await call.write(chunk)
         await call.done_writing()
     except asyncio.InvalidStateError:
         pass  # the agent ended the call early; its error is read below
-    return await join(_pieces_of(call), MAX_MESSAGE_BYTES)
+    return await join(_chunks_of(call), MAX_MESSAGE_BYTES)
 
 
-async def _pieces_of(call: grpc.aio.StreamStreamCall[Any, Any]) -> AsyncIterator[Piece]:
-    while (piece := await read_next(call)) is not None:
-        yield piece
+async def _chunks_of(call: grpc.aio.StreamStreamCall[Any, Any]) -> AsyncIterator[Chunk]:
+    while (chunk := await read_next(call)) is not None:
+        yield chunk
