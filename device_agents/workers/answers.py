@@ -46,7 +46,7 @@ class AnswerBound:
     """Limits on the answer to one request."""
 
     structure_bytes: int = _STRUCTURE_BYTES
-    """All of it but the tensors' content."""
+    """Size of the message without the contents of its tensors."""
 
     content_bytes: int = 0
     """Size of all tensors together."""

@@ -81,9 +81,10 @@ def fsck(
     ] = False,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Check a tracker's journal, and restore it from its copy. A damaged one is kept beside it.
+    """Check a tracker's journal, and restore it from its copy. A damaged journal is kept beside it.
 
-    Nobody's device runs for two holders after that: agents say what they have seen, and end what the tracker forgot.
+    No device runs for two holders after that: agents report the leases that they know, and end those that the tracker
+    forgot.
 
     Example: fleet tracker fsck --restore
     """

@@ -149,8 +149,8 @@ class AgentServicer(Observer):
         size_bytes += sum(len(offered.description) for offered in event.devices)
         if size_bytes > limits.max_inventory_bytes:
             raise LimitReached(
-                f"with these, the devices of the fleet say {size_bytes} bytes of themselves, and may say "
-                f"{limits.max_inventory_bytes}; let inventories say less"
+                f"with these devices, the fleet's inventories have {size_bytes} bytes, and at most "
+                f"{limits.max_inventory_bytes} are kept; shorten the inventories"
             )
 
     async def _check_keys(self, event: ev.AgentAttached, peer: str) -> None:

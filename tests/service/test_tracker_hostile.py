@@ -232,7 +232,7 @@ async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
         (TrackerLimits(max_devices_per_agent=2), ["b", "c", "d"], "may serve 2 devices"),
         (TrackerLimits(max_devices=2), ["b", "c"], "has 1 devices"),
         (TrackerLimits(max_agents=1), ["b"], "1 agents are attached"),
-        (TrackerLimits(max_inventory_bytes=40), ["b"], "say less"),
+        (TrackerLimits(max_inventory_bytes=40), ["b"], "shorten the inventories"),
     ],
 )
 async def test_agents_are_bounded(limits: TrackerLimits, names: list[str], text: str) -> None:
