@@ -46,10 +46,9 @@ def labelled(matching: Matching, classes: dict[str, str]) -> None:
 
 
 def test_a_common_device_is_taken_before_a_rare_one() -> None:
-    """A board that a recent selector needs is rare, also if it was free for longer."""
+    """The only board of its model is taken last, also if it was free for longer and nobody asked for it yet."""
     matching = Matching()
     labelled(matching, {"rare": "fpga", "a": "pi4", "b": "pi4"})
-    assert matching.take_free("model=fpga", now=0.0) == "devices/rare"
 
     assert matching.take_free("kind=cpu", now=60.0) == "devices/a"
     matching.set_busy("devices/a")
@@ -58,22 +57,29 @@ def test_a_common_device_is_taken_before_a_rare_one() -> None:
     assert matching.take_free("kind=cpu", now=60.0) == "devices/rare"
 
 
-def test_demand_makes_a_device_rare_for_three_days() -> None:
+def test_a_selector_makes_its_devices_rare_for_three_days() -> None:
+    """Before and after, others may take them: every recent request that they suit is suited by the rest as well."""
     matching = Matching()
-    labelled(matching, {"rare": "fpga", "a": "pi4", "b": "pi4"})
-    matching.take_free("model=fpga", now=0.0)
+    labelled(matching, {"x": "x1", "a": "pi4", "b": "pi4"})
+    day_sec = 86_400.0
 
-    assert matching.take_free("kind=cpu", now=2.9 * 86_400) == "devices/a"
-    assert matching.take_free("kind=cpu", now=3.1 * 86_400) == "devices/rare"
+    def taken(now: float) -> str | None:
+        matching.take_free("model!=none", now)  # a wide selector is requested all the time
+        return matching.take_free("kind=cpu", now)
+
+    assert taken(0.0) == "devices/x"
+    matching.take_free("model=x1", now=0.0)
+    assert taken(2.9 * day_sec) == "devices/a"
+    assert taken(3.1 * day_sec) == "devices/x"
 
 
-def test_a_class_that_appears_later_counts_as_rare_at_once() -> None:
+def test_a_class_that_appears_later_belongs_to_the_groups_before_it() -> None:
     matching = Matching()
     labelled(matching, {"a": "pi4"})
     matching.take_free("model=fpga", now=0.0)
+    matching.take_free("kind=cpu", now=0.0)
+    labelled(matching, {"rare": "fpga", "b": "pi4"})
     matching.set_busy("devices/a")
-    labelled(matching, {"rare": "fpga"})
-    matching.set_free("devices/a")
 
-    assert matching.take_free("kind=cpu", now=1.0) == "devices/a"
+    assert matching.take_free("kind=cpu", now=1.0) == "devices/b"
     matching.validate([])

@@ -189,6 +189,14 @@ def test_a_used_up_quota_makes_a_request_wait_beside_a_free_board(bench: Bench) 
     assert granted(bench.apply(ev.Release("alice", held(bench).name))) == ["a2"]
 
 
+def test_room_in_a_quota_serves_a_request_for_another_free_board(bench: Bench) -> None:
+    bench.attach("a", "b", "c", "d")
+    for request_id, selector in (("a0", "name=a"), ("a1", "name=b"), ("a2", "name=[cd]")):
+        bench.apply(ev.Acquire("alice", request_id, LeaseTerms(selector=selector, lease_class=INTERACTIVE)))
+
+    assert granted(bench.apply(ev.Release("alice", bench.state.clients["alice"].leases["a1"].name))) == ["a2"]
+
+
 def test_device_seconds_of_a_day_are_renewed_at_midnight(bench: Bench) -> None:
     bench.now = math.ceil(T0 / DAY_SEC) * DAY_SEC - 2 * HOUR_SEC
     bench.apply(ev.PolicyChanged(SharePolicy(class_quotas={"": {NORMAL: Quota(device_sec_per_day=HOUR_SEC)}})))

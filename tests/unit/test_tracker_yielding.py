@@ -96,7 +96,7 @@ def test_a_batch_lease_keeps_its_slice_beside_other_batch_requests(bench: Bench)
     assert wanted(ask(bench, "carol", "c0", selector="name=a")) == []
 
     assert wanted(keep(bench, SLICE_SEC - 20.0)) == []
-    assert wanted(keep(bench, 60.0)) == [("alice", "c0")]
+    assert wanted(keep(bench, 100.0)) == [("alice", "c0")]
 
 
 def test_an_account_with_more_use_waits_for_the_end_of_a_batch_lease(bench: Bench) -> None:

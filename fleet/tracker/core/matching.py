@@ -44,10 +44,12 @@ class _Class:
         self.groups: dict[Group, None] = {}
         """Groups that contain the class as a whole."""
 
-    def commonness(self, group: Group, since_sec: float) -> float:
-        """Return the size of the smallest other group of the class that was requested since a moment."""
+    def commonness(self, group: Group, since_sec: float) -> int:
+        """Return the size of the smallest other group of the class that was requested since a moment; without one,
+        the size of the class.
+        """
         others = (len(other.devices) for other in self.groups if other is not group and other.asked_sec >= since_sec)
-        return min(others, default=math.inf)
+        return min(others, default=len(self.names))
 
 
 class Group:

@@ -193,6 +193,12 @@ class Waiting:
                 return self._requests[min(lane.places[0] for lane in lanes)[-1]]
         return None
 
+    def waits_with_less(self, level: float) -> bool:
+        """Return True if a request above the class batch waits, or one of an account with less use than this."""
+        if self._turns[LeaseClass.INTERACTIVE] or self._turns[LeaseClass.NORMAL]:
+            return True
+        return bool(self._turns[LeaseClass.BATCH]) and self._turns[LeaseClass.BATCH][0][0] < level
+
     def note_grant(self, account: str, device_name: str, now: float) -> None:
         """Note that an account was granted a device: it does not starve for devices like this."""
         backlog = self._backlogs.get(account)

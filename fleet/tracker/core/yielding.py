@@ -21,7 +21,7 @@ _MAX_EXAMINED = 256
 """Number of batch leases examined for one request."""
 _PORTION = 32
 """Number of batch leases compared with the queue at once."""
-_SWEEP_SEC = 15.0
+_SWEEP_SEC = 60.0
 """Interval of comparing batch leases with the queue: use changes, and leases outlast their slices."""
 
 
@@ -48,8 +48,10 @@ def sweep(tables: Tables) -> None:
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
-        request = tables.waiting.next_for(lease.device_name, tables.now_sec) if lease else None
-        if lease and request and request.key not in tables.yields_by_request and _is_due(tables, lease, request):
+        if lease is None or not tables.waiting.waits_with_less(tables.accounts.account(lease.account).level):
+            continue
+        request = tables.waiting.next_for(lease.device_name, tables.now_sec)
+        if request and request.key not in tables.yields_by_request and _is_due(tables, lease, request):
             _want(tables, lease, request)
 
 

@@ -1,0 +1,187 @@
+"""Plays a lab's week through a scheduler, with a fake clock."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from benchmarks.lab_trace import BOARDS, DAY_SEC, MODELS, Arrival
+from fleet.domain.leases import LeaseClass
+
+_MEAN_LEASE_SEC = 1800.0
+"""Median length of a tuning job's leases."""
+_SHORTEST_SEC = 30.0
+_LOOK_SEC = 300.0
+_WINDOW_SEC = 4 * 3600.0
+"""Fairness is judged in windows of this length."""
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """One request, from its arrival to the end of its lease."""
+
+    number: int
+    arrival: Arrival
+    at_sec: float
+    device_sec: float
+    job: Job | None = None
+    continues: str = ""
+    board: str = ""
+    granted_sec: float = math.nan
+    lease_name: str = ""
+    ends_sec: float = math.nan
+    """Planned end of the lease."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Device time that one chain of leases still needs."""
+
+    left_sec: float
+
+
+class Scheduler(Protocol):
+    """Grants boards; the simulation tells it of requests and ends of leases."""
+
+    def ask(self, ask: Ask, now: float) -> None:
+        """Take a request."""
+
+    def end(self, ask: Ask, now: float) -> None:
+        """Take back the board of an ended lease."""
+
+    def renew(self, ask: Ask, now: float) -> None:
+        """Renew a lease, as clients do."""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """The course of a week."""
+
+    waits_sec: dict[LeaseClass, list[tuple[str, float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """Account, arrival and wait of each granted request, by class."""
+    served_sec: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    """Device seconds of each account, by window."""
+    backlogs: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Looks at which an account waited, by window."""
+    used_sec: float = 0.0
+    rare_taken_needlessly: int = 0
+    unserved: int = 0
+    """Requests older than a day without a grant at the end, of others than the heaviest user."""
+
+    def jain(self) -> float:
+        """Return the mean of Jain's index over windows, of accounts that waited for most of it."""
+        found = []
+        for window, counts in self.backlogs.items():
+            names = [name for name, looks in counts.items() if looks >= 0.8 * _WINDOW_SEC / _LOOK_SEC]
+            shares = [self.served_sec[window][name] for name in names]
+            if len(names) >= 4 and any(shares):
+                found.append(sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares)))
+        return sum(found) / len(found) if found else math.nan
+
+
+class Simulation:
+    """One week through one scheduler."""
+
+    def __init__(self, arrivals: Sequence[Arrival], make: Callable[[Simulation], Scheduler], *, days: float) -> None:
+        self.outcome = Outcome()
+        self.held: dict[str, Ask] = {}
+        """Live leases by board."""
+        self.waiting: dict[int, Ask] = {}
+        self._end_sec = days * DAY_SEC
+        self._rng = random.Random(7)
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._boards = {f"{model}-{i}": model for model, count in BOARDS.items() for i in range(count)}
+        self._scheduler = make(self)
+        for arrival in arrivals:
+            self._at(arrival.at_sec, partial(self._arrive, arrival))
+        self._at(0.0, self._look)
+
+    @property
+    def boards(self) -> Mapping[str, str]:
+        """Model of each board."""
+        return self._boards
+
+    def run(self) -> Outcome:
+        """Play the week."""
+        while self._events and self._events[0][0] <= self._end_sec:
+            now, _, call = heapq.heappop(self._events)
+            call(now)
+        oldest_sec = self._end_sec - DAY_SEC
+        self.outcome.unserved = sum(
+            ask.at_sec < oldest_sec and ask.arrival.lease_class is not LeaseClass.BATCH for ask in self.waiting.values()
+        )
+        return self.outcome
+
+    def granted(self, ask: Ask, board: str, now: float, lease_name: str = "") -> None:
+        """Begin a lease; called by the scheduler."""
+        self.waiting.pop(ask.number, None)
+        ask.board, ask.granted_sec, ask.lease_name = board, now, lease_name
+        ask.ends_sec = now + ask.device_sec
+        self.held[board] = ask
+        waits = self.outcome.waits_sec[ask.arrival.lease_class]
+        if not ask.continues:
+            waits.append((ask.arrival.account, ask.at_sec, now - ask.at_sec))
+        self._note_rare(ask, board)
+        self._at(ask.ends_sec, partial(self._end, ask, now))
+        self._at(now + _LOOK_SEC, partial(self._renew, ask, now))
+
+    def must_yield(self, board: str, now: float) -> None:
+        """Give a board back at the next border of trials, a few seconds later; called by the scheduler."""
+        ask = self.held[board]
+        self._at(now + 5 * self._rng.random(), partial(self._end, ask, ask.granted_sec, yields=True))
+
+    def _arrive(self, arrival: Arrival, now: float) -> None:
+        for _ in range(arrival.count):
+            job = Job(arrival.device_sec) if arrival.lease_class is LeaseClass.BATCH else None
+            self._ask(arrival, now, job)
+
+    def _ask(self, arrival: Arrival, now: float, job: Job | None, continues: str = "", asked_sec: float = 0.0) -> None:
+        device_sec = arrival.device_sec
+        if job is not None:
+            device_sec = max(_SHORTEST_SEC, min(_MEAN_LEASE_SEC * math.exp(self._rng.gauss(0, 0.9)), job.left_sec))
+        ask = Ask(next(self._numbers), arrival, asked_sec if continues else now, device_sec, job, continues)
+        self.waiting[ask.number] = ask
+        self._scheduler.ask(ask, now)
+
+    def _end(self, ask: Ask, granted: float, now: float, *, yields: bool = False) -> None:
+        if ask.granted_sec != granted or self.held.get(ask.board) is not ask:
+            return
+        ran_sec = now - granted
+        self.outcome.used_sec += ran_sec
+        self.outcome.served_sec[int(now // _WINDOW_SEC)][ask.arrival.account] += ran_sec
+        del self.held[ask.board]
+        self._scheduler.end(ask, now)
+        if ask.job is not None:
+            ask.job.left_sec -= ran_sec
+            if ask.job.left_sec > _SHORTEST_SEC:
+                self._ask(ask.arrival, now, ask.job, ask.lease_name if yields else "", ask.at_sec)
+
+    def _renew(self, ask: Ask, granted: float, now: float) -> None:
+        if ask.granted_sec == granted and self.held.get(ask.board) is ask:
+            self._scheduler.renew(ask, now)
+            self._at(now + _LOOK_SEC, partial(self._renew, ask, granted))
+
+    def _look(self, now: float) -> None:
+        window = int(now // _WINDOW_SEC)
+        for account in {ask.arrival.account for ask in self.waiting.values()}:
+            self.outcome.backlogs[window][account] += 1
+        self._at(now + _LOOK_SEC, self._look)
+
+    def _note_rare(self, ask: Ask, board: str) -> None:
+        """Count a board that was taken although one of a model at least twice as numerous was free."""
+        count = BOARDS[self._boards[board]]
+        common = [model for model in MODELS[ask.arrival.selector] if BOARDS[model] >= 2 * count]
+        if common:
+            free = any(name not in self.held for name, model in self._boards.items() if model in common)
+            self.outcome.rare_taken_needlessly += free
+
+    def _at(self, at_sec: float, call: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (at_sec, next(self._numbers), call))
