@@ -27,7 +27,7 @@ class Document:
     root: yaml.Node | None = None
 
     def line(self, path: Sequence[object]) -> int:
-        """Return the line of the key that a path of keys leads to, or of the innermost one that is found."""
+        """Return the line of the key that a path of keys leads to, or of the innermost key found."""
         node, line = self.root, 1
         for name in path:
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
