@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 import reprlib
 import types
@@ -143,7 +144,7 @@ def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
         ConfigError: an unknown key (the nearest known one is named), a missing key, or a value of the wrong type.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
             word = key if isinstance(key, str) else shown(key)
@@ -178,6 +179,11 @@ def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
 
 def _xdg_dir(variable: str, default: str) -> Path:
     return Path(os.environ.get(variable) or Path.home() / default) / "tvm-fleet"
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _checked(value: object, hint: object, where: str) -> object:
