@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -22,6 +24,8 @@ T = TypeVar("T")
 TRACKER_PORT = 9290
 """Default address of a tracker, for itself and for clients."""
 
+_HUGE = 10**300
+"""Whole numbers from here on are refused where a float is expected: it cannot hold all of them."""
 
 _WORDS: dict[object, str] = {
     str: "text",
@@ -112,18 +116,25 @@ def read_yaml(path: Path) -> dict[str, object]:
     Raises:
         ConfigError: the file is missing, too large, not YAML or not a mapping, or has a duplicate key.
     """
-    text = yaml_text.read_text(path)
+    return parse_yaml(yaml_text.read_text(path), where=str(path))[0]
+
+
+def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], yaml_text.Document]:
+    """Return the mapping of a YAML text, and the document with its lines.
+
+    Raises:
+        ConfigError: the text is not YAML or not a mapping, or has a duplicate key.
+    """
     try:
-        content = yaml_text.load(text, where=str(path))
+        document = yaml_text.load_document(text, where=where)
     except ConfigError:
         raise
     except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    if content is None:
-        return {}
+        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+    content = {} if document.content is None else document.content
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected 'key: value' lines, found a {type(content).__name__}")
-    return content
+        raise ConfigError(f"{where}: expected 'key: value' lines, found a {type(content).__name__}")
+    return content, document
 
 
 def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
@@ -133,10 +144,11 @@ def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
         ConfigError: an unknown key (the nearest known one is named), a missing key, or a value of the wrong type.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"{where}: unknown key {key!r}{did_you_mean(str(key), fields)}")
+            word = key if isinstance(key, str) else shown(key)
+            raise ConfigError(f"{where}: unknown key {shown(key)}{did_you_mean(word, fields)}")
     for name, field in fields.items():
         if _is_required(field) and name not in values:
             raise ConfigError(f"{where}: the key {name!r} is missing")
@@ -146,6 +158,16 @@ def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
 def nearest(word: str, known: typing.Iterable[str]) -> str | None:
     """Return the closest known word; None if none is close."""
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1)), None)
+
+
+def shown(value: object) -> str:
+    """Return a value from a file for an error message, shortened: aliases make a few bytes a value of gigabytes."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, 100, 100, 40
+    try:
+        return short.repr(value)
+    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+        return "a number of thousands of digits"
 
 
 def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
@@ -159,19 +181,24 @@ def _xdg_dir(variable: str, default: str) -> Path:
     return Path(os.environ.get(variable) or Path.home() / default) / "tvm-fleet"
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _checked(value: object, hint: object, where: str) -> object:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         kind = typing.get_origin(option) or option
         if kind is Any or (kind is types.NoneType and value is None):
             return value
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE:
             return float(value)
         if kind is Path and isinstance(value, str):
             return at_home(value)
         if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-    raise ConfigError(f"{where}: expected {_expected(hint)}, found {value!r}")
+    raise ConfigError(f"{where}: expected {_expected(hint)}, found {shown(value)}")
 
 
 def _expected(hint: object) -> str:

@@ -1,12 +1,15 @@
-"""Formats quantities in readable units: measured times, elapsed times, sizes, counts."""
+"""Quantities in readable units: measured times, elapsed times, sizes, counts; and durations as people write them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _MINUTE_SEC, _HOUR_SEC, _DAY_SEC = 60, 3600, 86400
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)", re.ASCII)
+_DURATIONS = {"": 1.0, "s": 1.0, "m": float(_MINUTE_SEC), "h": float(_HOUR_SEC), "d": float(_DAY_SEC)}
 
 
 def time_text(sec: float | None, *, digits: int = 4) -> str:
@@ -24,6 +27,12 @@ def elapsed_text(sec: float) -> str:
     if sec < _DAY_SEC:
         return f"{sec // _HOUR_SEC} h {sec % _HOUR_SEC // _MINUTE_SEC:02} min"
     return f"{sec // _DAY_SEC} d {sec % _DAY_SEC // _HOUR_SEC} h"
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a duration such as "90", "90s", "10m", "2h" or "1.5d"; None for other text."""
+    match = _DURATION.fullmatch(text.strip())
+    return None if match is None else float(match[1]) * _DURATIONS[match[2]]
 
 
 def age_text(since_sec: float | None, now_sec: float) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,27 @@ from fleet.errors import ConfigError
 
 _MAX_BYTES = 1024 * 1024
 """Far above hand-written configuration. PyYAML takes a second for each megabyte."""
+_MAX_MERGED_KEYS = _MAX_BYTES
+"""Keys that "<<" may copy. A few lines that merge one another ask for billions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Document:
+    """Content of a YAML document, and its lines."""
+
+    content: object
+    root: yaml.Node | None = None
+
+    def line(self, path: Sequence[object]) -> int:
+        """Return the line of the key that a path of keys leads to, or of the innermost key found."""
+        node, line = self.root, 1
+        for name in path:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            key, node = next((pair for pair in pairs if pair[0].value == str(name)), (None, None))
+            if key is None:
+                break
+            line = key.start_mark.line + 1
+        return line
 
 
 def read_text(path: Path) -> str:
@@ -39,23 +61,36 @@ def read_text(path: Path) -> str:
 
 
 def load(text: str, *, where: str) -> object:
+    """Parse a YAML document; see `load_document`."""
+    return load_document(text, where=where).content
+
+
+def load_document(text: str, *, where: str) -> Document:
     """Parse a YAML document.
 
     Raises:
-        ConfigError: a mapping has a duplicate key; the message names the line.
+        ConfigError: a mapping has a duplicate key, with its line in the message, or merges copy too many keys.
         Exception: the text is not YAML. PyYAML raises its own errors, but other classes for "!!float x" or a hundred
             brackets.
     """
     loader = _Loader(text)
     loader.where = where
     try:
-        return loader.get_single_data()
+        root = loader.get_single_node()
+        return Document(None if root is None else loader.construct_document(root), root)
     finally:
         loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
     where = ""
+    merged_keys = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        self.merged_keys += len(node.value)  # it is called for each merge before the keys are copied
+        if self.merged_keys > _MAX_MERGED_KEYS:
+            raise ConfigError(f"{self.where}: '<<' copies more than {_MAX_MERGED_KEYS} keys; write them out")
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         self._refuse_repeated_keys(node)  # before the base class merges "<<", which may repeat keys

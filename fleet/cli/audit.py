@@ -27,6 +27,7 @@ _WORDS = {
     "LeaseService.RevokeLease": "revoked a lease",
     "LeaseService.CancelRequest": "cancelled a request",
     "LeaseService.ResetEpochs": "reset the epochs",
+    "LeaseService.ReloadTracker": "reloaded shares and quotas",
 }
 """Readable names of rpcs; --json prints the original names."""
 

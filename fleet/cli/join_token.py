@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -12,14 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.base.network import host_of, is_loopback
+from fleet.base.quantities import parse_duration
 from fleet.cli import options
 from fleet.cli.tables import make_console, utc_text
 from fleet.domain.leases import LONGEST_SEC
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-
-_LIFE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class JoinRole(StrEnum):
@@ -32,10 +29,9 @@ class JoinRole(StrEnum):
 
 def life(text: str | float) -> float:
     """Parse a duration: "90", "90s", "10m", "2h" or "1d". Invalid text is a usage error."""
-    match = _LIFE.fullmatch(str(text).strip())
-    if match is None:
+    sec = parse_duration(str(text))
+    if sec is None:
         raise typer.BadParameter(f"{text!r} is not a length of time; write it like 10m, 2h or 1d")
-    sec = float(match[1]) * _UNITS[match[2]]
     if not 0 < sec <= LONGEST_SEC:
         raise typer.BadParameter(f"{text} is not above zero, or longer than any token lives")
     return sec

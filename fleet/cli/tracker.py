@@ -11,6 +11,7 @@ import typer
 
 from fleet.base.command_line import parse, to_argv
 from fleet.base.config import at_home
+from fleet.base.quantities import count_text, elapsed_text
 from fleet.cli import join_token, members, options, process_options
 from fleet.errors import ConfigError
 from fleet.tracker.options import TrackerOptions
@@ -55,8 +56,7 @@ def unit(
 
     # Validate now: the tracker would only refuse these options when the service starts.
     asked = parse(TrackerOptions, serve_options or [], command="fleet tracker serve")
-    if asked.state_dir is not None:
-        asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it in another folder
+    asked = replace(asked, state_dir=_absolute(asked.state_dir), config=_absolute(asked.config))
     try:
         text = unit_text([sys.executable, "-m", "fleet.tracker", *to_argv(asked)])
     except ValueError as error:
@@ -67,6 +67,29 @@ def unit(
         "loginctl enable-linger, so that it runs while you are logged out",
         style="dim",
         soft_wrap=True,
+    )
+
+
+@app.command()
+def reload(
+    tracker: options.TrackerOption = None,
+    json_output: options.JsonOption = False,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Read tracker.yaml again: shares and quotas of accounts. For admins. An invalid file changes nothing.
+
+    New rules take effect at once, for waiting requests too; live leases keep their length.
+
+    Example: fleet tracker reload
+    """
+    found = options.query_tracker(tracker, connect_timeout, lambda client: client.reload_tracker())
+    if json_output:
+        options.print_json(asdict(found))
+        return
+    change = f"{count_text(found.changed_account_count, 'account')} changed" if found.is_changed else "nothing changed"
+    options.stderr().print(
+        f"{found.path}: {change}; {count_text(found.account_count, 'account')} with own rules, "
+        f"half-life {elapsed_text(found.half_life_sec)}, starvation {elapsed_text(found.starvation_sec)}"
     )
 
 
@@ -120,3 +143,8 @@ def unbind(
         options.print_json({"device": device, "key_id": key_id})
         return
     options.stderr().print(f"{device} was bound to the key {key_id[:8]}, and is free")
+
+
+def _absolute(path: Path | None) -> Path | None:
+    """Return a path that holds in the folder where systemd starts the tracker."""
+    return None if path is None else at_home(path).resolve()

@@ -33,6 +33,7 @@ from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
+from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
     ConfigError,
@@ -281,6 +282,16 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._open_calls().reset_epochs(device_name)
+
+    async def reload_tracker(self) -> Reload:
+        """Have the tracker read its shares and quotas again, and return those in force. For admins.
+
+        Raises:
+            ConfigError: the file cannot be read or is not valid. The former rules hold.
+            NotAllowed: this account is no admin there.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._open_calls().reload_tracker()
 
     async def _opened(self) -> Fleet:
         if self._calls is not None:

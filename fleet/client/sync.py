@@ -142,6 +142,7 @@ class Fleet(Blocking[aio.Fleet]):
     revoke = blocking(aio.Fleet.revoke)
     cancel_request = blocking(aio.Fleet.cancel_request)
     reset_epochs = blocking(aio.Fleet.reset_epochs)
+    reload_tracker = blocking(aio.Fleet.reload_tracker)
 
     @contextlib.contextmanager
     def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None) -> Iterator[Device]:

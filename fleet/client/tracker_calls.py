@@ -12,11 +12,12 @@ import grpc.aio
 from fleet.client.connection import TrackerConnection
 from fleet.domain.devices import Telemetry
 from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import FleetError, TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
-from fleet.wire.leases import lease_from_proto, request_from_proto
+from fleet.wire.leases import lease_from_proto, reload_from_proto, request_from_proto
 from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
 from fleet.wire.stubs import FleetServiceStub, LeaseServiceStub, fleet_service_stub, lease_service_stub
@@ -81,6 +82,11 @@ class TrackerCalls:
     async def reset_epochs(self, device_name: str) -> int:
         request = lease_service_pb2.ResetEpochsRequest(device_name=device_name)
         return (await self._answer((await self.leases()).reset_epochs(request, timeout=_TIMEOUT_SEC))).epoch
+
+    async def reload_tracker(self) -> Reload:
+        request = lease_service_pb2.ReloadTrackerRequest()
+        answer = await self._answer((await self.leases()).reload_tracker(request, timeout=_TIMEOUT_SEC))
+        return reload_from_proto(answer)
 
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))

@@ -52,6 +52,7 @@ RULES: Mapping[str, Rule] = {
     "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "LeaseService.CancelRequest": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
+    "LeaseService.ReloadTracker": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which contains the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),
     "SessionService.FindMissing": Rule(roles=_USERS),
@@ -82,6 +83,7 @@ _DEEDS: Mapping[str, str] = {
     "LeaseService.RevokeLease": "revoking a lease",
     "LeaseService.CancelRequest": "cancelling a request",
     "LeaseService.ResetEpochs": "resetting a device's epochs",
+    "LeaseService.ReloadTracker": "reloading the tracker's shares and quotas",
 }
 """Readable names of rpcs for error messages, in the words of the commands that call them."""
 

@@ -21,10 +21,11 @@ from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
+from fleet.tracker.reloading import Reloader
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import job_pb2, lease_service_pb2
-from fleet.wire.leases import lease_to_proto
+from fleet.wire.leases import lease_to_proto, reload_to_proto
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
 
@@ -61,6 +62,7 @@ class LeaseServicer(Observer):
         members: Members,
         signer: TokenSigner,
         pace: Pace,
+        reloader: Reloader,
         *,
         max_unsent: int = MAX_UNSENT,
     ) -> None:
@@ -69,6 +71,7 @@ class LeaseServicer(Observer):
         self._members = members
         self._pace = pace
         self._view = view
+        self._reloader = reloader
         self._signer = signer
         self._max_unsent = max_unsent
         self.outboxes: dict[str, ClientOutbox] = {}
@@ -187,6 +190,11 @@ class LeaseServicer(Observer):
             )
         logger.warning("epochs reset", extra={"device": name, "epoch": fence.epoch})
         return lease_service_pb2.ResetEpochsResponse(epoch=fence.epoch)
+
+    async def reload_tracker(
+        self, _: lease_service_pb2.ReloadTrackerRequest, __: object
+    ) -> lease_service_pb2.ReloadTrackerResponse:
+        return reload_to_proto(await self._reloader.reload())
 
     async def refresh_positions(self) -> None:
         """Report changed queue positions to clients; runs until cancelled."""

@@ -20,6 +20,9 @@ class TrackerOptions:
     host: Annotated[str | None, Option("Address to listen on. Default: 127.0.0.1, with --allow-network all.")] = None
     port: Annotated[int, Option("Port to listen on; 0 takes a free one.", least=0, most=65535)] = TRACKER_PORT
     state_dir: Annotated[Path | None, Option("Where leases, the queue and the signing key survive restarts.")] = None
+    config: Annotated[
+        Path | None, Option("Shares and quotas. Default: tracker.yaml in the state directory, if it exists.")
+    ] = None
     is_network_allowed: Annotated[
         bool, Option("Listen beyond this machine. Who connects needs a certificate.", flag="--allow-network")
     ] = False
@@ -40,3 +43,8 @@ class TrackerOptions:
     def directory(self) -> Path:
         """Directory of the tracker's state."""
         return self.state_dir or data_dir() / "tracker"
+
+    @property
+    def config_file(self) -> Path:
+        """File of shares and quotas. Without `config` it need not exist."""
+        return self.config or self.directory / "tracker.yaml"

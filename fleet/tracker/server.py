@@ -26,6 +26,7 @@ from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import open_authority
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import TrackerLimits
+from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
@@ -40,6 +41,8 @@ from fleet.tracker.members import Members
 from fleet.tracker.observers import Observer, Observers
 from fleet.tracker.options import TrackerOptions
 from fleet.tracker.pace import Pace
+from fleet.tracker.policy_file import read_policy
+from fleet.tracker.reloading import Reloader
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
 from fleet.wire.peers import Guard, server_security
@@ -85,13 +88,14 @@ class Tracker:
         """Read the journal and listen.
 
         Raises:
-            ConfigError: another tracker uses the state directory, its file is not a journal, the port is in use, or the
-                address needs `is_network_allowed`.
+            ConfigError: another tracker uses the state directory, its file is not a journal, tracker.yaml is not valid,
+                the port is in use, or the address needs `is_network_allowed`.
         """
         self._check_network()
+        policy = read_policy(self.options.config_file, is_required=self.options.config is not None)
         try:
             self._lock = lock_directory(self.options.directory)
-            self._open_state()
+            self._open_state(policy)
             await self._listen()
         except BaseException:  # also if cancelled or interrupted; raised again
             await self.close()
@@ -133,8 +137,8 @@ class Tracker:
         elif not self.options.is_network_allowed:
             refuse_network(self.options.listening_host)
 
-    def _open_state(self) -> None:
-        directory = self.options.directory
+    def _open_state(self, policy: SharePolicy) -> None:
+        options, directory = self.options, self.options.directory
         self.journal = Journal(directory / "journal.sqlite")
         durable = self.journal.open(self._clock.now_sec())
         signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
@@ -142,12 +146,15 @@ class Tracker:
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
         # The clients' grace period begins now: it excludes the time that a slow disk took to open.
-        self.state = TrackerState.restore(durable, self._clock.now_sec(), self._limits, nonce=new_nonce())
+        self.state = TrackerState.restore(
+            durable, self._clock.now_sec(), self._limits, nonce=new_nonce(), policy=policy
+        )
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
         self.view = FleetView(self.engine.queries, self._clock, self.pace)
+        reloader = Reloader(self.engine, options.config_file, is_required=options.config is not None)
         self.lease_servicer = LeaseServicer(
-            self.engine, self.view, self.members, signer, self.pace, max_unsent=self._max_unsent
+            self.engine, self.view, self.members, signer, self.pace, reloader, max_unsent=self._max_unsent
         )
         self.agent_servicer = AgentServicer(self.engine, self.members, signer.public_key, self.pace)
         history = History()

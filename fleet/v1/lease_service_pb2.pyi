@@ -2,6 +2,7 @@ import datetime
 
 from fleet.v1 import job_pb2 as _job_pb2
 from fleet.v1 import lease_pb2 as _lease_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -190,3 +191,25 @@ class ResetEpochsResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class ReloadTrackerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReloadTrackerResponse(_message.Message):
+    __slots__ = ("path", "account_count", "changed_account_count", "class_count", "half_life", "starvation", "is_changed")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ACCOUNT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HALF_LIFE_FIELD_NUMBER: _ClassVar[int]
+    STARVATION_FIELD_NUMBER: _ClassVar[int]
+    IS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    account_count: int
+    changed_account_count: int
+    class_count: int
+    half_life: _duration_pb2.Duration
+    starvation: _duration_pb2.Duration
+    is_changed: bool
+    def __init__(self, path: _Optional[str] = ..., account_count: _Optional[int] = ..., changed_account_count: _Optional[int] = ..., class_count: _Optional[int] = ..., half_life: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., starvation: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., is_changed: _Optional[bool] = ...) -> None: ...

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from fleet.base.text import sendable
 from fleet.domain.leases import Lease, LeaseClass, LeaseEnd, LeaseTerms, PendingRequest, YieldWanted
+from fleet.domain.shares import Reload
 from fleet.v1 import lease_pb2, lease_service_pb2
-from fleet.wire.times import duration_sec, optional_duration, timestamp, timestamp_sec
+from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
 
 LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.RELEASED: lease_service_pb2.LEASE_END_RELEASED,
@@ -137,4 +138,28 @@ def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
         purpose=sendable(terms.purpose),
         prefer=terms.prefer,
         bid=terms.bid,
+    )
+
+
+def reload_to_proto(reload: Reload) -> lease_service_pb2.ReloadTrackerResponse:
+    return lease_service_pb2.ReloadTrackerResponse(
+        path=sendable(reload.path),
+        account_count=reload.account_count,
+        changed_account_count=reload.changed_account_count,
+        class_count=reload.class_count,
+        half_life=duration(reload.half_life_sec),
+        starvation=duration(reload.starvation_sec),
+        is_changed=reload.is_changed,
+    )
+
+
+def reload_from_proto(message: lease_service_pb2.ReloadTrackerResponse) -> Reload:
+    return Reload(
+        path=message.path,
+        account_count=message.account_count,
+        changed_account_count=message.changed_account_count,
+        class_count=message.class_count,
+        half_life_sec=duration_sec(message.half_life),
+        starvation_sec=duration_sec(message.starvation),
+        is_changed=message.is_changed,
     )

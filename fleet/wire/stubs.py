@@ -250,6 +250,9 @@ class LeaseServiceStub(Protocol):
     reset_epochs: grpc.aio.UnaryUnaryMultiCallable[
         lease_service_pb2.ResetEpochsRequest, lease_service_pb2.ResetEpochsResponse
     ]
+    reload_tracker: grpc.aio.UnaryUnaryMultiCallable[
+        lease_service_pb2.ReloadTrackerRequest, lease_service_pb2.ReloadTrackerResponse
+    ]
 
 
 class LeaseServiceServicer(Protocol):
@@ -267,6 +270,9 @@ class LeaseServiceServicer(Protocol):
     async def reset_epochs(
         self, request: lease_service_pb2.ResetEpochsRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.ResetEpochsResponse: ...
+    async def reload_tracker(
+        self, request: lease_service_pb2.ReloadTrackerRequest, context: rpc.CallContext, /
+    ) -> lease_service_pb2.ReloadTrackerResponse: ...
 
 
 def lease_service_stub(channel: rpc.Channel) -> LeaseServiceStub:

@@ -27,6 +27,7 @@ _FROM_CODE: dict[str, Callable[[], str]] = {
     "agent.yaml": keys.as_markdown,
     "commands": commands.as_markdown,
     "config.yaml": keys.of_clients,
+    "tracker.yaml": keys.of_trackers,
     "json": json_documents.as_markdown,
     "public API": api.public_names,
     "errors": api.error_tree,

@@ -1,4 +1,4 @@
-"""The keys of config.yaml and agent.yaml, from the dataclasses that check them."""
+"""The keys of config.yaml, agent.yaml and tracker.yaml, from the dataclasses that check them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from device_agents.config import AgentConfig, known_keys
 from device_agents.owner_labels import OwnerLabels
 from fleet.base.config import Key, keys_of
 from fleet.base.settings import ClientFile
+from fleet.tracker.policy_file import AccountKeys, QuotaKeys, TrackerKeys
 
 
 def as_markdown() -> str:
@@ -24,6 +25,14 @@ def as_markdown() -> str:
 def of_clients() -> str:
     """Return the keys of config.yaml."""
     return "\n".join(_definitions(keys_of(ClientFile)))
+
+
+def of_trackers() -> str:
+    """Return the keys of tracker.yaml, of an account in it, and of a class."""
+    lines = list(_definitions(keys_of(TrackerKeys)))
+    lines += ["### an account", "", *_definitions(keys_of(AccountKeys))]
+    lines += ["### a class", "", *_definitions(keys_of(QuotaKeys))]
+    return "\n".join(lines)
 
 
 def _definitions(keys: Iterable[Key]) -> Iterator[str]:

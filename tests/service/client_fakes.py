@@ -171,6 +171,9 @@ class SmallTracker:
     async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
         return lease_service_pb2.ResetEpochsResponse()
 
+    async def reload_tracker(self, request: Any, context: Any) -> lease_service_pb2.ReloadTrackerResponse:
+        return lease_service_pb2.ReloadTrackerResponse()
+
     async def check_selector(self, request: Any, context: Any) -> fleet_service_pb2.CheckSelectorResponse:
         return fleet_service_pb2.CheckSelectorResponse(device_count=1)
 

@@ -108,6 +108,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     journal.close()
     run("tracker fsck", "--state-dir", str(folder))
     run("tracker members", *at)
+    run("tracker reload", *at)
     run("tracker revoke", "0" * 40, *at)
     run("audit", *at)
     run("config show")

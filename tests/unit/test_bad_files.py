@@ -209,6 +209,12 @@ REFUSED = [
     (("run", "bad.so", "--args", "1", "--output", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("agent", "bundle", "--board", "rpi4-64", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("library", "best", "--library", "pipe"), 2, "the library pipe is a device or a pipe; name a file"),
+    (
+        ("tracker", "serve", "--port", "0", "--state-dir", "state", "--config", "typo.yaml"),
+        2,
+        "typo.yaml: line 2: accounts: ci: unknown key 'weigth'; did you mean 'weight'?",
+    ),
+    (("tracker", "serve", "--port", "0", "--state-dir", "state", "--config", "folder"), 2, "cannot read folder: Is a"),
     (("tracker", "serve", "--port", "0", "--state-dir", "everybodys"), 2, "everybodys is everybody's, and keys need"),
     (("builder", "certs", "bad.so"), 2, "cannot write certificates to bad.so: File exists"),
     (("builder", "certs", "~nobody-of-this-name/certs"), 2, "there is no home directory of that name"),
@@ -229,6 +235,7 @@ def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text("this is nothing of that kind, whatever its name says")
     Path("empty.onnx").touch()
     Path("bin.yaml").write_bytes(b"\xff\xfe\x00")
+    Path("typo.yaml").write_text("accounts:\n  ci: {weigth: 3}\n")
     Path("folder").mkdir()
     os.mkfifo("pipe")
     Path("everybodys").mkdir()

@@ -17,6 +17,7 @@ from device_agents.config import known_keys, parse_config
 from device_agents.owner_labels import OwnerLabels
 from fleet.base.config import keys_of
 from fleet.cli.man import _CODES
+from fleet.tracker.policy_file import parse_policy
 
 _MULTILINE = re.MULTILINE | re.DOTALL
 _ROOT = Path(__file__).parents[2]
@@ -143,6 +144,15 @@ def test_examples_of_agent_yaml_have_keys_that_the_code_knows(text: str) -> None
     parse_config(content)
     for entry in content.get("devices", []):
         assert entry.keys() - {"driver"} <= keys[entry["driver"]]
+
+
+def test_examples_of_tracker_yaml_are_valid() -> None:
+    """Every example of shares and quotas is read, with an account of its own rules."""
+    blocks = [block for page in _PAGES for block in re.findall(r"^```yaml.*?\n(.*?)^```", page.read_text(), _MULTILINE)]
+    found = [parse_policy(block, where="an example") for block in blocks if "accounts" in yaml.safe_load(block)]
+
+    assert found
+    assert all(policy.weights for policy in found)
 
 
 def test_the_exit_codes_match_those_of_the_command_line() -> None:

@@ -23,6 +23,7 @@ def parse_options(*words: str) -> TrackerOptions:
             host="0.0.0.0",
             port=0,
             state_dir=Path("a place/with blanks"),
+            config=Path("tracker.yaml"),
             is_network_allowed=True,
             is_discoverable=False,
             devices_per_agent=200,

@@ -209,6 +209,53 @@ def test_device_seconds_of_a_day_are_renewed_at_midnight(bench: Bench) -> None:
     assert granted(bench.tick(2.0)) == ["a1"]
 
 
+def test_a_daily_quota_counts_the_leases_of_the_day_before_it_was_set(bench: Bench) -> None:
+    """The use of the day is known although no quota counted it when the tracker started."""
+    bench.restart()
+    bench.connect("alice")
+    bench.attach("a")
+    ask(bench, "alice", "a0", "a1")
+    assert serve_next(bench, after_sec=HOUR_SEC) == "a1"
+
+    bench.apply(ev.PolicyChanged(SharePolicy(class_quotas={"": {NORMAL: Quota(device_sec_per_day=HOUR_SEC)}})))
+    ask(bench, "alice", "a2")
+
+    bench.now += 60.0
+    assert granted(bench.apply(ev.Release("alice", held(bench).name))) == []
+
+
+def test_room_in_a_quota_serves_one_of_several_free_boards(bench: Bench) -> None:
+    """Before, the first grant ended the turn with an error, since it changed the list of free boards."""
+    bench.attach("gpu", kind="cuda", agent="other")
+    bench.apply(ev.PolicyChanged(SharePolicy(class_quotas={"": {NORMAL: Quota(leases=1)}})))
+    lease = bench.grant("alice", "a0", "kind=cuda").lease
+    bench.attach("a", "b", "c")
+    ask(bench, "alice", "a1")
+
+    assert granted(bench.apply(ev.Release("alice", lease.name))) == ["a1"]
+
+
+def test_new_rules_beside_many_waiting_accounts_serve_in_portions(bench: Bench) -> None:
+    """A search for each free board at once would stall the tracker; the rest follows with later events."""
+    boards = [f"d{number}" for number in range(60)]
+    bench.attach(*boards)
+    names = [f"user{number}" for number in range(30)]
+    bench.connect(*names)
+    one = SharePolicy(class_quotas={"": {NORMAL: Quota(leases=1)}})
+    bench.apply(ev.PolicyChanged(one))
+    for name in names:
+        ask(bench, name, f"{name}-0", f"{name}-1")
+
+    bench.apply(ev.PolicyChanged(replace(one, half_life_sec=HOUR_SEC)))
+    is_in_portions = bench.state.timers.is_set(("serve",))
+    served = granted(bench.apply(ev.PolicyChanged(SharePolicy())))
+    while bench.state.timers.is_set(("serve",)):
+        served += granted(bench.tick(0.0))
+
+    assert is_in_portions
+    assert sorted(served) == sorted(f"{name}-1" for name in names)
+
+
 def test_a_lease_is_cut_to_the_longest_of_its_class(bench: Bench) -> None:
     ask(bench, "alice", "a0", lease_class=INTERACTIVE, max_sec=50 * HOUR_SEC)
 

@@ -25,7 +25,9 @@ from fleet.domain.measuring import (
     Trial,
 )
 from fleet.domain.proving import Proof, ProofAnswer, ProofArgument, ProofOrder, ProofVerdict
+from fleet.domain.shares import Reload
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.wire.leases import reload_from_proto, reload_to_proto
 from fleet.wire.measurements import (
     call_from_proto,
     call_to_proto,
@@ -271,3 +273,19 @@ def test_orders_of_proofs_survive(
 def test_proofs_survive(proof: Proof) -> None:
     """A client knows its own claim, which is not sent back."""
     assert proof == proof_from_proto(proof_to_proto(proof), proof.claimed_sec)
+
+
+@given(st.tuples(*[st.integers(0, 10_000)] * 3), seconds, seconds, st.booleans())
+def test_rules_in_force_survive(
+    counts: tuple[int, int, int], half_life_sec: float, starvation_sec: float, is_changed: bool
+) -> None:
+    reload = Reload(
+        path="/var/lib/tracker.yaml",
+        account_count=counts[0],
+        changed_account_count=counts[1],
+        class_count=counts[2],
+        half_life_sec=half_life_sec,
+        starvation_sec=starvation_sec,
+        is_changed=is_changed,
+    )
+    assert reload == reload_from_proto(reload_to_proto(reload))

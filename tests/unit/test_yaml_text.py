@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from device_agents.fabric.reader import parse_description
-from fleet.base.config import read_yaml
+from fleet.base.config import parse, read_yaml
+from fleet.base.settings import ClientFile
 from fleet.errors import ConfigError
+from tests.unit.alias_bomb import LISTS, MERGES, alias_bomb
 
 
 def _written(tmp_path: Path, text: str) -> Path:
@@ -61,3 +64,31 @@ def test_a_huge_file_is_no_configuration(tmp_path: Path) -> None:
     """Before, 20 MB of it took a minute and a gigabyte."""
     with pytest.raises(ConfigError, match="larger than"):
         read_yaml(_written(tmp_path, "# padding\n" * 2_000_000))
+
+
+def test_merges_of_merges_are_refused_at_once(tmp_path: Path) -> None:
+    """Before, nine lines took all memory."""
+    with pytest.raises(ConfigError, match="'<<' copies more than 1048576 keys; write them out"):
+        read_yaml(_written(tmp_path, alias_bomb(MERGES)))
+
+
+def test_a_message_shows_the_beginning_of_a_huge_value(tmp_path: Path) -> None:
+    """Before, the message about nine levels of aliases took all memory."""
+    values = read_yaml(_written(tmp_path, alias_bomb(LISTS)))
+
+    with pytest.raises(ConfigError, match=r"expected text, found \[\[\[...\], ") as caught:
+        parse(ClientFile, {"tracker": values["a9"]}, where="a file")
+
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "0x" + "f" * 9000])
+def test_a_whole_number_beyond_all_floats_is_refused(tmp_path: Path, number: str) -> None:
+    """Before, it was a traceback."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        power_w: float
+
+    with pytest.raises(ConfigError, match="power_w: expected a number, found"):
+        parse(Settings, read_yaml(_written(tmp_path, f"power_w: {number}\n")), where="a file")

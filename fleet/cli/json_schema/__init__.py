@@ -56,6 +56,7 @@ BY_COMMAND: dict[str, type] = {
     "time": models.Time,
     "tracker fsck": fleets.Journal,
     "tracker members": fleets.Members,
+    "tracker reload": fleets.Reloaded,
     "tracker revoke": fleets.Revocation,
     "tracker token create": fleets.NewToken,
     "tracker token revoke": fleets.RevokedToken,

@@ -202,6 +202,18 @@ class Epoch(TypedDict):
     epoch: int
 
 
+class Reloaded(TypedDict):
+    """`fleet tracker reload`"""
+
+    path: str
+    account_count: int
+    changed_account_count: int
+    class_count: int
+    half_life_sec: float
+    starvation_sec: float
+    is_changed: bool
+
+
 class Joined(TypedDict):
     """`fleet login`, `fleet agent join`"""
 

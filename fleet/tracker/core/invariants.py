@@ -59,7 +59,7 @@ def _validate_requests(state: TrackerState) -> None:
         _require(not is_late, f"request {request.request_id} is within its deadline")
         has_none = not state.matching.has_free(request.terms.selector)
         is_blocked = state.accounts.account(request.account).is_blocked(request.terms.lease_class)
-        has_reason = has_none or is_blocked or bool(state.journal_trouble)
+        has_reason = has_none or is_blocked or bool(state.journal_trouble) or state.timers.is_set(("serve",))
         _require(has_reason, f"request {request.request_id} waits for a reason")
 
 

@@ -34,7 +34,7 @@ def serve_account(tables: Tables, name: str) -> None:
     if tables.journal_trouble:
         return
     for group in tables.waiting.groups_of(name):
-        for device_name in list(islice(group.free, _OFFERED)):
+        for device_name in list(islice(group.free, _OFFERED)):  # a grant changes the mapping
             serve(tables, tables.devices[device_name])
 
 

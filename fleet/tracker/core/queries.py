@@ -7,6 +7,7 @@ from itertools import islice
 from fleet.tracker.core.admission import checked_selector, no_match_error
 from fleet.tracker.core.epochs import nonce_of
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
+from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.standing import Standing, standing_of
 from fleet.tracker.core.tables import Tables
 
@@ -21,6 +22,11 @@ class Queries:
     def limits(self) -> TrackerLimits:
         """Limits of everything that peers send."""
         return self._tables.limits
+
+    @property
+    def policy(self) -> SharePolicy:
+        """Shares and quotas in force."""
+        return self._tables.accounts.policy
 
     @property
     def tracker_id(self) -> str:

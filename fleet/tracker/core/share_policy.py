@@ -60,4 +60,5 @@ class SharePolicy:
 
     def quotas(self, account: str) -> Mapping[LeaseClass, Quota]:
         """Return the quotas of an account, by class."""
-        return {**self.class_quotas.get(EVERY_ACCOUNT, {}), **self.class_quotas.get(account, {})}
+        common, own = self.class_quotas.get(EVERY_ACCOUNT, {}), self.class_quotas.get(account)
+        return {**common, **own} if own else common

@@ -5,8 +5,8 @@ The rules that hold after every event (`fleet.tracker.core.invariants` checks th
 - A device has at most one live lease, and its epoch is larger than that of every earlier lease, also over restarts.
 - An ended lease never comes back: renewing it says how it ended.
 - A request leaves the queue by grant, cancel, deadline or loss of its client; nothing else.
-- No device is free while a request that it could serve waits, unless a quota of the request's account is used up or the
-  journal cannot be written.
+- No device is free while a request that it could serve waits, unless a quota of the request's account is used up, the
+  journal cannot be written, or free devices are being offered in portions.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _MOST_CHANGES = 64
 """Limits of effects of due timers, and of changes since the last commit, after which no more timers run."""
 _LOOKED_AT = 64
 """Number of free devices examined at once for requests."""
+_FEW_ACCOUNTS = 4
+"""A device that is left free counts once more for each so many waiting accounts: that search takes 0.4 ms for 300."""
 
 
 class TrackerState(Tables):
@@ -131,11 +133,8 @@ def _change_policy(tables: Tables, event: ev.PolicyChanged) -> None:
 
 
 def _follow_days(tables: Tables) -> None:
-    """Renew the quotas of a day at midnight, if there are any."""
-    if not tables.accounts.policy.has_daily_quota:
-        tables.timers.cancel(("day",))
-        return
-    if tables.accounts.begin_day(tables.now_sec):
+    """Begin a day at midnight. Days count without a daily quota too: the next policy may have one."""
+    if tables.accounts.begin_day(tables.now_sec) and tables.accounts.policy.has_daily_quota:
         _begin_again(tables)
     next_sec = (tables.accounts.day + 1) * DAY_SEC
     tables.timers.set(("day",), next_sec, partial(_follow_days, tables))
@@ -150,9 +149,11 @@ def _begin_again(tables: Tables) -> None:
 
 def _serve_free(tables: Tables, names: list[str]) -> None:
     """Grant devices that became free meanwhile to waiting requests, in portions."""
+    room, fruitless = _LOOKED_AT, 1 + tables.waiting.account_count // _FEW_ACCOUNTS
     for count, name in enumerate(names):
-        if count == _LOOKED_AT or len(tables.effects) >= _MOST_EFFECTS:
+        if room <= 0 or len(tables.effects) >= _MOST_EFFECTS:
             tables.timers.set(("serve",), tables.now_sec, partial(_serve_free, tables, names[count:]))
             return
         if (device := tables.devices.get(name)) is not None:
             leases.serve(tables, device)
+            room -= fruitless if device.lease is None else 1

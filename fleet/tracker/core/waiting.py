@@ -138,6 +138,11 @@ class Waiting:
     def __contains__(self, request: RequestEntry) -> bool:
         return request.key in self._requests
 
+    @property
+    def account_count(self) -> int:
+        """Number of accounts that wait."""
+        return len(self._backlogs)
+
     def push(self, request: RequestEntry) -> None:
         """Add a request."""
         self._requests[request.key] = request

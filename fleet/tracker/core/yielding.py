@@ -26,8 +26,10 @@ _SWEEP_SEC = 60.0
 
 
 def want_for(tables: Tables, request: RequestEntry) -> None:
-    """Ask the batch lease with the least costly end to give way to a waiting request, if there is one."""
-    if tables.journal_trouble or request.key in tables.yields_by_request or request not in tables.waiting:
+    """Ask the batch lease with the least costly end to give way to a waiting request of a higher class."""
+    if not tables.batch or tables.journal_trouble or request.terms.lease_class is LeaseClass.BATCH:
+        return  # the sweep compares batch requests with leases beyond their slice
+    if request.key in tables.yields_by_request or request not in tables.waiting:
         return
     if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
         return

@@ -13,6 +13,8 @@ from fleet.domain.narrowing import narrow
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import ConfigError, DeviceError, InvalidRequest
 from fleet.identity.join_tokens import JoinToken, parse_join_token
+from fleet.tracker.policy_file import read_policy
+from fleet.tracker.reloading import compare
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import written
 
@@ -43,6 +45,14 @@ functions:
       - {copy_in: a, buffer: a}
       - {write: m, value: m}
       - {wait: ctrl, mask: 1, equals: 0, timeout_ms: 1000}
+"""
+_TRACKER = b"""half_life: 6h
+classes:
+  interactive: {leases: 2, longest: 2h}
+  batch: {device_hours_per_day: 200.5}
+accounts:
+  ci: &ci {weight: 3, normal: {leases: 8, longest: unlimited}}
+  "12": {<<: *ci, weight: 0.5}
 """
 _AGENT = b"""devices:
   - driver: simulated
@@ -94,6 +104,13 @@ def _agent_yaml(content: bytes) -> None:
         entries = [entry for entry in config.devices or [] if isinstance(entry, dict)]
         if all(entry.get("driver") == "simulated" and str(entry.get("count", 1)) < "5" for entry in entries):
             make_drivers(config, host_name="here")
+
+
+def _tracker_yaml(content: bytes) -> None:
+    with contextlib.suppress(ConfigError):
+        policy = read_policy(written("tracker.yaml", content), is_required=True)
+        assert policy.half_life_sec > 0.0
+        assert not compare(policy, policy, path="").is_changed
 
 
 def _fabric(content: bytes) -> None:
@@ -163,6 +180,30 @@ TEXTS = [
             b"!!float ",
             b"!!set ",
             b"!!timestamp ",
+        ),
+        large_bytes=4096,  # its owner's own file
+        quick_inputs=30,
+    ),
+    Target(
+        name="tracker_yaml",
+        run=no_loop(_tracker_yaml),
+        seeds=lambda: [_TRACKER, b"{}", b"starvation: 1.5d"],
+        words=(
+            b"!!python/object:os.system ",
+            b"&a ",
+            b"*ci",
+            b"<<: ",
+            b"? ",
+            b"!!float ",
+            b"!!set ",
+            b"0x",
+            b".inf",
+            b".nan",
+            b"6:30",
+            b"unlimited",
+            b"weight:",
+            b"leases:",
+            b"interactive:",
         ),
         large_bytes=4096,  # its owner's own file
         quick_inputs=30,

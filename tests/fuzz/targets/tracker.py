@@ -34,7 +34,7 @@ _LIVES = 500
 
 TRACKER_RPCS = (
     *("LeaseService/OpenLeases", "AgentService/Attach", "LeaseService/RevokeLease", "LeaseService/ResetEpochs"),
-    *("FleetService/GetFleet", "FleetService/GetHistory", "IdentityService/Join"),
+    *("LeaseService/ReloadTracker", "FleetService/GetFleet", "FleetService/GetHistory", "IdentityService/Join"),
     *("IdentityService/CreateJoinToken", "IdentityService/RevokeJoinToken", "IdentityService/UnbindDevice"),
     *("IdentityService/ListAuditEntries", "IdentityService/ListJoinTokens"),
     *("IdentityService/ListRevokedKeys", "IdentityService/ListMembers", "IdentityService/RevokeMember"),
@@ -132,6 +132,7 @@ def _calls() -> list[bytes]:
         _of("AgentService/Attach", attach.SerializeToString(), again.SerializeToString()),
         _of("LeaseService/RevokeLease", lease_service_pb2.RevokeLeaseRequest(lease_name="a").SerializeToString()),
         _of("LeaseService/ResetEpochs", lease_service_pb2.ResetEpochsRequest(device_name="a").SerializeToString()),
+        _of("LeaseService/ReloadTracker", b""),
         _of("FleetService/GetHistory", fleet_service_pb2.GetHistoryRequest(device_name="a").SerializeToString()),
         _of("IdentityService/Join", join.SerializeToString()),
         _of("IdentityService/CreateJoinToken", create.SerializeToString()),

@@ -1,0 +1,234 @@
+"""tracker.yaml: shares and quotas of accounts.
+
+    half_life: 6h
+    starvation: 12h
+    classes:                # quotas of every account
+      interactive: {leases: 2, longest: 2h}
+      batch: {device_hours_per_day: 200}
+    accounts:
+      ci: {weight: 3, normal: {leases: 8}}
+      team-a: {weight: 2}
+
+A missing key keeps the value of the level above: an account has the quotas of `classes`, and those the defaults. The
+word "unlimited" lifts a limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from fleet.base.config import parse, parse_yaml, shown
+from fleet.base.quantities import parse_duration
+from fleet.base.yaml_text import Document, read_text
+from fleet.domain.leases import LONGEST_SEC, LeaseClass
+from fleet.errors import ConfigError
+from fleet.tracker.core.share_policy import EVERY_ACCOUNT, NO_QUOTA, Quota, SharePolicy
+
+UNLIMITED = "unlimited"
+
+MOST_ACCOUNTS = 10_000
+_MAX_NAME_CHARS = 200
+_LEAST_HALF_LIFE_SEC, _MOST_HALF_LIFE_SEC = 60.0, 365 * 86_400.0
+_MOST_GRACE_SEC = 3_600.0
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000_000.0
+_MOST_LEASES = 1_000_000
+_MOST_DEVICE_HOURS = 1_000_000.0
+_HOUR_SEC = 3_600.0
+
+T = TypeVar("T")
+_Time = str | float
+_Quotas = Mapping[LeaseClass, Quota]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerKeys:
+    """Keys of tracker.yaml."""
+
+    half_life: Annotated[
+        _Time | None, "Time after which used device seconds count half, such as 90m, 6h or 2d. Default: 6h."
+    ] = None
+    starvation: Annotated[
+        _Time | None, "An account that was granted nothing suitable for this long is served next. Default: 12h."
+    ] = None
+    slice: Annotated[
+        _Time | None, "A batch lease is left alone by other accounts' batch requests for this long. Default: 10m."
+    ] = None
+    yield_grace: Annotated[
+        _Time | None, "A batch lease that was asked to give way ends after this time. Default: 15s."
+    ] = None
+    classes: Annotated[
+        dict[str, object] | None,
+        "Quotas of every account, by class: interactive, normal or batch. Default: interactive has 2 leases of 2h.",
+    ] = None
+    accounts: Annotated[
+        dict[str, object] | None,
+        "Accounts with a weight or quotas of their own, by the key of a member as `fleet tracker members --json` shows "
+        "it; without TLS by holder.",
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassKeys:
+    """Quotas by class."""
+
+    interactive: Annotated[dict[str, object] | None, "Quotas of interactive leases."] = None
+    normal: Annotated[dict[str, object] | None, "Quotas of normal leases."] = None
+    batch: Annotated[dict[str, object] | None, "Quotas of batch leases."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountKeys(ClassKeys):
+    """One account."""
+
+    weight: Annotated[
+        float, "Share of the boards: an account with weight 3 gets three times as much as one with 1, while both wait."
+    ] = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaKeys:
+    """Quotas of one account in one class; `unlimited` lifts one."""
+
+    leases: Annotated[int | str | None, "Leases at once."] = None
+    device_hours_per_day: Annotated[float | str | None, "Device hours from midnight to midnight, UTC."] = None
+    longest: Annotated[_Time | None, "Longest lease, such as 30m or 2h."] = None
+
+
+def parse_policy(text: str, *, where: str) -> SharePolicy:
+    """Return the policy of a text.
+
+    Args:
+        where: name of the file, for messages.
+
+    Raises:
+        ConfigError: the text is not valid; the message names line and key, and the nearest key for an unknown one.
+    """
+    values, document = parse_yaml(text, where=where)
+    return _Reader(document, where).policy(values)
+
+
+def read_policy(path: Path, *, is_required: bool) -> SharePolicy:
+    """Return the policy of a file; the default one if the file is missing and not required.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not valid.
+    """
+    if not is_required and not path.exists() and not path.is_symlink():
+        return SharePolicy()
+    return parse_policy(read_text(path), where=str(path))
+
+
+class _Reader:
+    """Checks the values of a document; each error names the line of its key."""
+
+    def __init__(self, document: Document, file: str) -> None:
+        self._document = document
+        self._file = file
+
+    def policy(self, values: Mapping[str, object]) -> SharePolicy:
+        keys, default = self._parse(TrackerKeys, values), SharePolicy()
+        common = self._quotas(
+            self._parse(ClassKeys, keys.classes or {}, "classes"), default.quotas(EVERY_ACCOUNT), "classes"
+        )
+        weights: dict[str, float] = {}
+        class_quotas: dict[str, _Quotas] = {EVERY_ACCOUNT: common}
+        accounts = keys.accounts or {}
+        if len(accounts) > MOST_ACCOUNTS:
+            raise self._error(f"expected at most {MOST_ACCOUNTS} accounts, found {len(accounts)}", "accounts")
+        for name, value in accounts.items():
+            path = ("accounts", self._account(name))
+            account = self._parse(AccountKeys, self._mapping(value, *path), *path)
+            if not _LEAST_WEIGHT <= account.weight <= _MOST_WEIGHT:
+                expected = f"expected a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:,.0f}"
+                raise self._error(f"{expected}, found {shown(account.weight)}", *path, "weight")
+            weights[name] = account.weight
+            own = self._quotas(account, common, *path)
+            class_quotas[name] = {each: quota for each, quota in own.items() if quota != common.get(each)}
+        times = {
+            "half_life_sec": self._time(keys.half_life, _LEAST_HALF_LIFE_SEC, _MOST_HALF_LIFE_SEC, "half_life"),
+            "starvation_sec": self._time(keys.starvation, 60.0, LONGEST_SEC, "starvation"),
+            "slice_sec": self._time(keys.slice, 0.0, LONGEST_SEC, "slice"),
+            "yield_grace_sec": self._time(keys.yield_grace, 1.0, _MOST_GRACE_SEC, "yield_grace"),
+        }
+        return SharePolicy(
+            **{name: sec for name, sec in times.items() if sec is not None},
+            weights={name: weight for name, weight in weights.items() if weight != 1.0},
+            class_quotas={name: quotas for name, quotas in class_quotas.items() if quotas or name == EVERY_ACCOUNT},
+        )
+
+    def _account(self, name: object) -> str:
+        if isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS and name.isprintable():
+            return name
+        raise self._error(f"expected the name of an account, found {shown(name)}; write numbers in quotes", "accounts")
+
+    def _quotas(self, keys: ClassKeys, common: _Quotas, *path: str) -> _Quotas:
+        """Return quotas by class; missing keys have the common value."""
+        found = {}
+        for lease_class in LeaseClass:
+            values: Mapping[str, object] = getattr(keys, lease_class) or {}
+            quota = self._quota(values, common.get(lease_class, NO_QUOTA), *path, str(lease_class))
+            if quota != NO_QUOTA or lease_class in common:
+                found[lease_class] = quota
+        return found
+
+    def _quota(self, values: Mapping[str, object], common: Quota, *path: str) -> Quota:
+        keys = self._parse(QuotaKeys, values, *path)
+        leases = self._number(keys.leases, 1, _MOST_LEASES, *path, "leases")
+        hours = self._number(keys.device_hours_per_day, 0.001, _MOST_DEVICE_HOURS, *path, "device_hours_per_day")
+        longest_sec = self._time(keys.longest, 1.0, LONGEST_SEC, *path, "longest", has_unlimited=True)
+        return replace(
+            common,
+            leases=common.leases if leases is None else leases,
+            device_sec_per_day=common.device_sec_per_day if hours is None else hours * _HOUR_SEC,
+            longest_sec=common.longest_sec if longest_sec is None else longest_sec,
+        )
+
+    def _number(self, value: float | str | None, least: float, most: float, *path: str) -> float | None:
+        if value is None or value == UNLIMITED:
+            return None if value is None else math.inf
+        if not isinstance(value, str) and least <= value <= most:
+            return value
+        raise self._error(f"expected {least:g} to {most:,.0f}, or {UNLIMITED}, found {shown(value)}", *path)
+
+    def _time(
+        self, value: _Time | None, least_sec: float, most_sec: float, *path: str, has_unlimited: bool = False
+    ) -> float | None:
+        if value is None or (has_unlimited and value == UNLIMITED):
+            return None if value is None else math.inf
+        sec = parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else None
+        if sec is None:
+            unlimited = f", or {UNLIMITED}" if has_unlimited else ""
+            expected = f"expected a time with its unit, such as 90s, 10m, 2h or 1d{unlimited}"
+            raise self._error(f"{expected}, found {shown(value)}", *path)
+        if not least_sec <= sec <= most_sec:
+            raise self._error(f"expected {least_sec:g}s to {_time_text(most_sec)}, found {shown(value)}", *path)
+        return sec
+
+    def _mapping(self, value: object, *path: str) -> Mapping[str, object]:
+        if isinstance(value, dict):
+            return value
+        raise self._error(f"expected a mapping such as {{weight: 2}}, found {shown(value)}", *path)
+
+    def _parse(self, cls: type[T], values: Mapping[str, object], *path: str) -> T:
+        """Make a dataclass of a mapping; an error names the line of the first invalid key."""
+        try:
+            return parse(cls, values, where=self._file)
+        except ConfigError:
+            for key, value in values.items():
+                parse(cls, {key: value}, where=self._where(*path, key=key))
+            raise
+
+    def _where(self, *path: str, key: object) -> str:
+        line = self._document.line((*path, key) if isinstance(key, str) else path)
+        return ": ".join((self._file, f"line {line}", *path))
+
+    def _error(self, message: str, *path: str) -> ConfigError:
+        return ConfigError(": ".join((self._file, f"line {self._document.line(path)}", *map(str, path), message)))
+
+
+def _time_text(sec: float) -> str:
+    return f"{sec / 86_400:g}d" if sec >= 86_400 else f"{sec / _HOUR_SEC:g}h"
