@@ -115,15 +115,25 @@ class Fleet(Blocking[aio.Fleet]):
 
     @documented_as(aio.Fleet.acquire)
     def acquire(
-        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
+        self,
+        selector: str | LeaseTerms,
+        *,
+        on_queued: OnQueued | None = None,
+        continues: str = "",
+        **keywords: Unpack[LeaseKeywords],
     ) -> contextlib.AbstractContextManager[Device]:
-        return self._acquired(make_terms(selector, **keywords), on_queued)
+        return self._acquired(make_terms(selector, **keywords), on_queued, continues)
 
     @documented_as(aio.Fleet.acquire_device)
     def acquire_device(
-        self, selector: str | LeaseTerms, *, on_queued: OnQueued | None = None, **keywords: Unpack[LeaseKeywords]
+        self,
+        selector: str | LeaseTerms,
+        *,
+        on_queued: OnQueued | None = None,
+        continues: str = "",
+        **keywords: Unpack[LeaseKeywords],
     ) -> Device:
-        request = self._inner.acquire_device(selector, on_queued=on_queued, **keywords)
+        request = self._inner.acquire_device(selector, on_queued=on_queued, continues=continues, **keywords)
         return Device(self._thread.run(request), self._thread)
 
     devices = blocking(aio.Fleet.devices)
@@ -145,8 +155,8 @@ class Fleet(Blocking[aio.Fleet]):
     reload_tracker = blocking(aio.Fleet.reload_tracker)
 
     @contextlib.contextmanager
-    def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None) -> Iterator[Device]:
-        device = self.acquire_device(terms, on_queued=on_queued)
+    def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str) -> Iterator[Device]:
+        device = self.acquire_device(terms, on_queued=on_queued, continues=continues)
         try:
             yield device
         finally:

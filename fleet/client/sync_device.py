@@ -11,7 +11,7 @@ from fleet.client import device as aio_device
 from fleet.client import remote as aio_remote
 from fleet.client.blocking import Blocking, blocking, documented_as
 from fleet.domain.devices import Inventory
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, YieldWanted
 from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import FleetError
 
@@ -48,6 +48,11 @@ class Device(Blocking[aio_device.Device]):
     def ended(self) -> FleetError | None:
         """Why the lease is over; None while it lives."""
         return self._inner.ended
+
+    @property
+    def yield_wanted(self) -> YieldWanted | None:
+        """Demand to give the device back at the next border between batches, of a batch lease; None: there is none."""
+        return self._inner.yield_wanted
 
     @property
     def is_busy(self) -> bool:

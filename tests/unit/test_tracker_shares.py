@@ -224,17 +224,6 @@ def test_a_daily_quota_counts_the_leases_of_the_day_before_it_was_set(bench: Ben
     assert granted(bench.apply(ev.Release("alice", held(bench).name))) == []
 
 
-def test_room_in_a_quota_serves_one_of_several_free_boards(bench: Bench) -> None:
-    """Before, the first grant ended the turn with an error, since it changed the list of free boards."""
-    bench.attach("gpu", kind="cuda", agent="other")
-    bench.apply(ev.PolicyChanged(SharePolicy(class_quotas={"": {NORMAL: Quota(leases=1)}})))
-    lease = bench.grant("alice", "a0", "kind=cuda").lease
-    bench.attach("a", "b", "c")
-    ask(bench, "alice", "a1")
-
-    assert granted(bench.apply(ev.Release("alice", lease.name))) == ["a1"]
-
-
 def test_new_rules_beside_many_waiting_accounts_serve_in_portions(bench: Bench) -> None:
     """A search for each free board at once would stall the tracker; the rest follows with later events."""
     boards = [f"d{number}" for number in range(60)]
