@@ -15,7 +15,7 @@ from fleet.errors import InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import DAY_SEC, Accounts
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.core.records import LeaseEntry, TrackerLimits
+from fleet.tracker.core.records import Durable, LeaseEntry, TrackerLimits, UseEntry
 from fleet.tracker.core.share_policy import Quota, SharePolicy
 from fleet.tracker.core.standing import WaitReason
 from fleet.tracker.core.state import TrackerState
@@ -176,6 +176,19 @@ def test_turns_are_the_same_after_a_restart(away_sec: float) -> None:
     assert orders[0] == orders[1]
 
 
+def test_use_of_long_ago_leaves_the_journal() -> None:
+    """After thirty half-lives an account counts as new."""
+    use = UseEntry(account="ann", used_sec=3_600.0, at_sec=T0, day=0, day_sec={})
+    durable = Durable(
+        boot=7, devices=[], requests=[], uses=[use, replace(use, account="bob", at_sec=T0 + 190 * HOUR_SEC)]
+    )
+
+    state = TrackerState.restore(durable, T0 + 200 * HOUR_SEC)
+
+    assert state.accounts.by_name.keys() == {"bob"}
+    assert state.take_changes().uses == {"ann": None}
+
+
 def test_a_used_up_quota_makes_a_request_wait_beside_a_free_board(bench: Bench) -> None:
     bench.attach("a", "b", "c")
     ask(bench, "alice", "a0", "a1", "a2", lease_class=INTERACTIVE)
@@ -293,8 +306,10 @@ def test_priority_and_bid_change_the_order_within_one_account_only(asked: list[t
         bench.attach("a")
         ask(bench, "carol", "first")
         for i, (client, priority, bid) in enumerate(asked):
-            options = {} if is_plain else {"priority": priority, "bid": float(bid)}
-            ask(bench, client, f"{client}-{i}", **options)
+            if is_plain:
+                ask(bench, client, f"{client}-{i}")
+            else:
+                ask(bench, client, f"{client}-{i}", priority=priority, bid=float(bid))
         turns.append([serve_next(bench).partition("-")[0] for _ in asked])
 
     assert turns[0] == turns[1]

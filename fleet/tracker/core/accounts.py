@@ -113,12 +113,20 @@ class Accounts:
         day_sec = {lease_class: sec for lease_class, sec in account.day_sec.items() if sec}
         return UseEntry(account=account.name, used_sec=used_sec, at_sec=now, day=self.day, day_sec=day_sec)
 
-    def restore(self, use: UseEntry, now: float) -> None:
-        """Set an account's use from the journal. A time after `now`, of a clock set back since, counts as now."""
+    def forget(self, account: Account) -> None:
+        """Forget an account without use, leases and requests."""
+        del self.by_name[account.name]
+
+    def restore(self, use: UseEntry, now: float) -> Account:
+        """Set an account's use from the journal, and return the account.
+
+        A time after `now`, of a clock that was set back since, counts as now.
+        """
         account = self.account(use.account)
         self.set_used_sec(account, use.used_sec, min(use.at_sec, now))
         if use.day == self.day:
             account.day_sec.update(use.day_sec)
+        return account
 
     def set_policy(self, policy: SharePolicy, now: float) -> None:
         """Replace weights, quotas and the half-life, preserving the use of each account."""

@@ -17,7 +17,10 @@ def restore(tables: Tables, durable: Durable) -> None:
     for device in durable.devices:
         _restore_device(tables, device)
     for use in durable.uses:
-        tables.accounts.restore(use, tables.now_sec)
+        account = tables.accounts.restore(use, tables.now_sec)
+        if tables.use_of(account) is None and not account.leases:  # long ago
+            tables.accounts.forget(account)
+            tables.changes.uses[account.name] = None
     for request in sorted(_asked_by(tables.now_sec, durable.requests), key=lambda request: request.arrival):
         _restore_request(tables, request)
 
