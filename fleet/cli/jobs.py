@@ -21,7 +21,7 @@ from fleet.cli.tune_view import print_reports
 from fleet.cli.watching import watch as watch_job
 from fleet.errors import InvalidRequest
 from fleet.identity.account_key import account_key_id, known_account_key_id
-from fleet.jobs.fleets import fleet_for
+from fleet.jobs.fleets import destination_of
 from fleet.jobs.options import TuneOptions
 from fleet.library import Job, Library
 from fleet.library.ownership import Caller
@@ -60,8 +60,8 @@ def _submit(wanted: TuneOptions, asked: Asked) -> None:
             "give it to: fleet optimizer serve"
         )
     with Library.open(wanted.library) as library:
-        fleet_id = asyncio.run(fleet_for(wanted.tracker, wanted.selectors)) if wanted.tracker else ""
-        job = submit_job(library, wanted, holder=account_name(), owner=account_key_id(), fleet_id=fleet_id)
+        destination = asyncio.run(destination_of(wanted.tracker, wanted.selectors))
+        job = submit_job(library, wanted, holder=account_name(), owner=account_key_id(), destination=destination)
         is_served = bool(library.queue.optimizers())
     if asked.as_json:
         options.print_json(job_data(job))

@@ -14,6 +14,7 @@ from fleet.base.network import host_of, is_loopback
 from fleet.base.quantities import parse_duration
 from fleet.cli import options
 from fleet.cli.tables import make_console, utc_text
+from fleet.domain.accounts import account_rights_text
 from fleet.domain.leases import LONGEST_SEC
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -64,6 +65,12 @@ def create(
         ),
     ] = 600.0,
     note: Annotated[str, typer.Option(help="Person or board that gets the token: becomes the member's name.")] = "",
+    account: Annotated[
+        str, typer.Option(metavar="NAME", help="Account that its user's requests count for. Default: its user's key.")
+    ] = "",
+    for_others: Annotated[
+        bool, typer.Option("--for-others", help="Its user may ask for other accounts: an optimizer, a gateway.")
+    ] = False,
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
@@ -74,7 +81,10 @@ def create(
     from fleet.identity.roles import Role
 
     made, invitation = options.query_identities(
-        tracker, lambda calls: calls.invite(Role(role.value), ttl_sec=ttl, note=note)
+        tracker,
+        lambda calls: calls.invite(
+            Role(role.value), ttl_sec=ttl, note=note, account=account, may_ask_for_others=for_others
+        ),
     )
     if json_output:
         options.print_json({"token": str(made), **asdict(invitation)})
@@ -93,10 +103,11 @@ def list_tokens(tracker: options.TrackerOption = None, json_output: options.Json
     if json_output:
         options.print_json({"tokens": [asdict(invitation) for invitation in found]})
         return
-    table = Table("id", "role", "until", "made by", "note", box=None, pad_edge=False, header_style="dim")
+    table = Table("id", "role", "until", "made by", "account", "note", box=None, pad_edge=False, header_style="dim")
     for each in found:
         until = utc_text(each.expires_at_sec)
-        table.add_row(*map(Text, (each.token_id, str(each.role), until, each.created_by, each.note)))
+        account = account_rights_text(each.account, may_ask_for_others=each.may_ask_for_others)
+        table.add_row(*map(Text, (each.token_id, str(each.role), until, each.created_by, account, each.note)))
     make_console(is_wide=False).print(table if found else "no token waits to be used")
 
 

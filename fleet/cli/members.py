@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fleet.cli import options
 from fleet.cli.tables import make_console, utc_text
+from fleet.domain.accounts import account_rights_text
 
 _SHOWN_DIGITS = 12
 _SHOWN_DEVICES = 3
@@ -25,10 +26,12 @@ def members(tracker: options.TrackerOption = None, json_output: options.JsonOpti
     if json_output:
         options.print_json({"members": [asdict(member) for member in found]})
         return
-    table = Table("key", "name", "role", "since", "devices", "revoked", box=None, pad_edge=False, header_style="dim")
+    titles = ("key", "name", "role", "account", "since", "devices", "revoked")
+    table = Table(*titles, box=None, pad_edge=False, header_style="dim")
     for each in found:
         gone = f"{utc_text(each.revoked_at_sec)} {each.reason}" if each.revoked_at_sec is not None else ""
-        cells = (each.key_id[:_SHOWN_DIGITS], each.name, str(each.role), utc_text(each.joined_at_sec))
+        account = account_rights_text(each.account, may_ask_for_others=each.may_ask_for_others)
+        cells = (each.key_id[:_SHOWN_DIGITS], each.name, str(each.role), account, utc_text(each.joined_at_sec))
         table.add_row(*map(Text, (*cells, _devices(each.device_names), gone)))
     make_console(is_wide=False).print(table)
 

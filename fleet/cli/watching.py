@@ -19,7 +19,7 @@ from fleet.cli.tune_view import render_progress
 from fleet.domain.jobs import trials_text
 from fleet.errors import FleetError
 from fleet.identity.account_key import account_key_id
-from fleet.jobs.fleets import fleet_for
+from fleet.jobs.fleets import destination_of
 from fleet.jobs.options import TuneOptions
 from fleet.jobs.report import ProgressReport, TuneReport
 from fleet.library import Job, JobState, Library
@@ -38,8 +38,8 @@ def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
         FleetError: it failed, or was cancelled.
     """
     with Library.open(options.library) as library:
-        fleet_id = asyncio.run(fleet_for(options.tracker, options.selectors)) if options.tracker else ""
-        job = submit(library, options, holder=account_name(), owner=account_key_id(), fleet_id=fleet_id)
+        destination = asyncio.run(destination_of(options.tracker, options.selectors))
+        job = submit(library, options, holder=account_name(), owner=account_key_id(), destination=destination)
         return watch(library, job.name)
 
 

@@ -136,6 +136,16 @@ class Fleet:
         """Id of the fleet, the same at each of its addresses; empty if its tracker is of an older version."""
         return self._open_stream().fleet_id
 
+    @property
+    def account(self) -> str:
+        """Account that this client's requests count for; empty if the tracker is of an older version."""
+        return self._open_stream().account
+
+    @property
+    def may_ask_for_others(self) -> bool:
+        """True if requests may name another account."""
+        return self._open_stream().may_ask_for_others
+
     async def close(self) -> None:
         """Release all leases and disconnect. Idempotent."""
         if self._calls is None or self._stream is None or self._running is None:
@@ -169,11 +179,12 @@ class Fleet:
                 by the client's event loop, so it has to return soon.
             continues: name of a batch lease that this client gave back because it had to give way
                 (`Device.yield_wanted`); the request then counts as old as that lease's.
-            keywords: lease_class, priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid; see
+            keywords: lease_class, priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid, account; see
                 `fleet.domain.leases.LeaseTerms`.
 
         Raises:
             InvalidRequest: no selector.
+            NotAllowed: `account` is another's, and this key may not ask for others.
             NoMatchingDevice: no device of the fleet can ever satisfy it; the message lists the devices.
             KeyRevoked: this account is no member of the fleet any more; its leases have ended.
             WaitTimeout: none came free in time.

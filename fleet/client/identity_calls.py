@@ -38,6 +38,9 @@ class Invitation:
     expires_at_sec: float
     created_by: str
     note: str
+    account: str = ""
+    """Account that the member's requests count for; empty: the member's key."""
+    may_ask_for_others: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +65,30 @@ class IdentityCalls:
     async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
 
-    async def invite(self, role: Role, *, ttl_sec: float, note: str = "") -> tuple[JoinToken, Invitation]:
+    async def invite(
+        self, role: Role, *, ttl_sec: float, note: str = "", account: str = "", may_ask_for_others: bool = False
+    ) -> tuple[JoinToken, Invitation]:
         """Make a join token.
 
+        Args:
+            account: account that the member's requests count for; empty: the member's key.
+            may_ask_for_others: whether the member may acquire devices for other accounts.
+
         Raises:
+            InvalidRequest: the account's name is malformed, or it is for an agent.
             NotAllowed: this account is no admin there.
         """
         stub = await self._stub()
         proof = self._connection.proof
         if not isinstance(proof, Credentials):
             raise ConfigError(f"the tracker at {self._address} runs without TLS: there is nothing to join")
-        request = pb.CreateJoinTokenRequest(role=ROLES[role], ttl=duration(ttl_sec), note=note)
+        request = pb.CreateJoinTokenRequest(
+            role=ROLES[role],
+            ttl=duration(ttl_sec),
+            note=note,
+            account=account,
+            may_ask_for_others=may_ask_for_others,
+        )
         made = await self._answer(stub.create_join_token(request, timeout=_TIMEOUT_SEC))
         return JoinToken(secret=made.secret, pin=pin_of(proof.authority_pem)), _invitation(made.token)
 
@@ -161,6 +177,8 @@ def _invitation(token: pb.JoinToken) -> Invitation:
         expires_at_sec=timestamp_sec(token.expires_at),
         created_by=token.created_by,
         note=token.note,
+        account=token.account,
+        may_ask_for_others=token.may_ask_for_others,
     )
 
 
@@ -174,6 +192,8 @@ def _member(message: pb.Member) -> Member:
         revoked_at_sec=timestamp_sec(message.revoked_at) if message.HasField("revoked_at") else None,
         revoked_by=message.revoked_by,
         reason=message.reason,
+        account=message.account,
+        may_ask_for_others=message.may_ask_for_others,
     )
 
 

@@ -77,6 +77,8 @@ class TrackerStream:
         self.table = LeaseTable(send=self.send, clock=clock)
         self.is_up = False
         self.fleet_id = ""
+        self.account = ""
+        self.may_ask_for_others = False
         self.was_up = asyncio.Event()
         """Set at the first welcome, or when there can never be one: see `fatal`."""
 
@@ -222,6 +224,7 @@ class TrackerStream:
     def _welcome(self, welcome: lease_service_pb2.Welcome) -> None:
         self.is_up = True
         self.fleet_id = welcome.fleet_id
+        self.account, self.may_ask_for_others = welcome.account, welcome.may_ask_for_others
         if self.was_up.is_set():
             logger.warning("the tracker is back", extra={"tracker_id": welcome.tracker_id})
         self.was_up.set()

@@ -102,6 +102,16 @@ class Fleet(Blocking[aio.Fleet]):
         """Id of the fleet, the same at each of its addresses; empty if its tracker is of an older version."""
         return self._inner.fleet_id
 
+    @property
+    def account(self) -> str:
+        """Account that this client's requests count for; empty if the tracker is of an older version."""
+        return self._inner.account
+
+    @property
+    def may_ask_for_others(self) -> bool:
+        """True if requests may name another account."""
+        return self._inner.may_ask_for_others
+
     @documented_as(aio.Fleet.close)
     def close(self) -> None:
         if self._is_closed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 from fleet.base.text import sanitize
+from fleet.domain.accounts import account_text, checked_account
 from fleet.domain.devices import holder_text
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.errors import InvalidRequest
@@ -42,14 +43,17 @@ class Lease:
     holder_note: str = ""
     """Name chosen by the client; empty if it equals the certificate's name."""
 
+    account: str = ""
+    """Account that it is charged to; empty if it is the holder's own key."""
+
     def __repr__(self) -> str:
         holder = f", held by {sanitize(self.held_by)}" if self.holder else ""
         return f"<Lease {self.name} on {self.device_name}, epoch {self.epoch}{holder}>"
 
     @property
     def held_by(self) -> str:
-        """The holder, with its note."""
-        return holder_text(self.holder, self.holder_note)
+        """The holder, with its note and account."""
+        return _charged_text(holder_text(self.holder, self.holder_note), self.account)
 
 
 class LeaseEnd(enum.StrEnum):
@@ -117,6 +121,10 @@ class LeaseTerms:
     bid: float = 0.0
     """Worth of a second of the device, >= 0. It orders the requests of one account with the same priority."""
 
+    account: str = ""
+    """Account that the request counts for, such as the submitter of a job; "": the client's own. Others are for keys
+    that may ask for others."""
+
     def within(self, selector: Selector) -> LeaseTerms:
         """Return the same terms with a selector that also requires another one."""
         return replace(self, selector=str(parse_selector(self.selector) & selector))
@@ -133,13 +141,15 @@ class LeaseKeywords(TypedDict, total=False):
     purpose: str
     prefer: str
     bid: float
+    account: str
 
 
 def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) -> LeaseTerms:
     """Return checked terms from the arguments of a caller. Keywords beside terms replace their values.
 
     Raises:
-        InvalidRequest: a selector is malformed, or a length of time, the priority or the bid is out of bounds.
+        InvalidRequest: a selector or account is malformed, or a length of time, the priority or the bid is out of
+            bounds.
     """
     terms = selector if isinstance(selector, LeaseTerms) else LeaseTerms(selector=selector)
     terms = replace(terms, **keywords)
@@ -152,6 +162,7 @@ def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) ->
         raise InvalidRequest(f"wait_timeout_sec={terms.wait_timeout_sec:g}: a wait takes 0 to {LONGEST_SEC} s")
     if abs(terms.priority) > MOST_PRIORITY:
         raise InvalidRequest(f"priority={terms.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
+    checked_account(terms.account)
     prefer = str(parse_selector(terms.prefer)) if terms.prefer else ""
     return replace(terms, selector=str(parse_selector(terms.selector)), prefer=prefer)
 
@@ -185,11 +196,18 @@ class PendingRequest:
     holder_note: str = ""
     """Name chosen by the client; empty if it equals the certificate's name."""
 
+    account: str = ""
+    """As `Lease.account`."""
+
     @property
     def asked_by(self) -> str:
-        """The holder, with its note."""
-        return holder_text(self.holder, self.holder_note)
+        """The holder, with its note and account."""
+        return _charged_text(holder_text(self.holder, self.holder_note), self.account)
 
     def __repr__(self) -> str:
         said = sanitize(f"for {self.terms.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
         return f"<PendingRequest {said}>"
+
+
+def _charged_text(holder: str, account: str) -> str:
+    return f"{holder} for {account_text(account)}" if account else holder

@@ -23,3 +23,7 @@ class Member:
     """None: it is a member's."""
     revoked_by: str = ""
     reason: str = ""
+    account: str = ""
+    """Account that its requests count for; empty: its key."""
+    may_ask_for_others: bool = False
+    """It may acquire devices for other accounts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -28,21 +29,35 @@ async def fleet_behind(address: str) -> str:
         return ""
 
 
-async def fleet_for(address: str, selectors: Iterable[str]) -> str:
-    """Return the fleet id for a job to submit, after checking that the fleet has matching devices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Fleet that a job is submitted for. Both are empty if its tracker does not answer."""
+
+    fleet_id: str = ""
+    account: str = ""
+    """The submitter's account there."""
+
+
+NOWHERE = Destination()
+
+
+async def destination_of(address: str | None, selectors: Iterable[str]) -> Destination:
+    """Return the destination of a job to submit, after checking that the fleet has matching devices.
 
     Raises:
         NoMatchingDevice: it knows none that a selector matches.
     """
+    if not address:
+        return NOWHERE
     try:
         async with aio.connect(address, connect_timeout_sec=_ANSWER_SEC) as client:
             for selector in selectors:
                 await asked_again(partial(client.check_selector, selector), within_sec=_ANSWER_SEC)
-            return client.fleet_id
+            return Destination(fleet_id=client.fleet_id, account=client.account)
     except NoMatchingDevice:
         raise
     except FleetError:
-        return ""
+        return NOWHERE
 
 
 async def asked_again(question: Callable[[], Awaitable[T]], *, within_sec: float) -> T:

@@ -32,6 +32,9 @@ class JobOrder:
     fleet_id: str = ""
     """Id of that fleet by its tracker; "": it did not answer when the job was submitted."""
 
+    account: str = ""
+    """The submitter's account in that fleet; "": unknown."""
+
     format: int = FORMAT
 
     def to_plain(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fleet.base.network import check_address
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
+from fleet.jobs.fleets import NOWHERE, Destination
 from fleet.jobs.options import TuneOptions
 from fleet.jobs.spec import JobOrder, check_is_data
 from fleet.library import Job, Library
@@ -51,12 +52,19 @@ def check_options(options: TuneOptions, now: datetime) -> None:
         raise InvalidRequest(f"the seed {options.seed} is out of bounds; choose one from 0 to {_MOST}")
 
 
-def submit(library: Library, options: TuneOptions, *, holder: str, owner: str = "", fleet_id: str = "") -> Job:
+def submit(
+    library: Library,
+    options: TuneOptions,
+    *,
+    holder: str,
+    owner: str = "",
+    destination: Destination = NOWHERE,
+) -> Job:
     """Store a job with its model's files, for any optimizer to run.
 
     Args:
         owner: see `Job.owner`.
-        fleet_id: see `JobOrder`.
+        destination: fleet that the job is for.
 
     Raises:
         ImportFailed: the model does not exist, or names weights outside of its folder.
@@ -73,7 +81,8 @@ def submit(library: Library, options: TuneOptions, *, holder: str, owner: str = 
         options=replace(anywhere, workers=None, cluster=None, build_cache=None),
         files=files,
         tracker=options.tracker or "",
-        fleet_id=fleet_id,
+        fleet_id=destination.fleet_id,
+        account=destination.account,
     )
     job = library.queue.submit(
         title=options.title, spec=order.to_plain(), priority=options.priority, holder=holder, owner=owner

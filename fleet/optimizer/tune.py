@@ -113,6 +113,8 @@ class OpenJob:
     started_at: float
     notices: Sequence[str] = ()
     """Messages shown to the user so far."""
+    account: str = ""
+    """Account that requests for devices count for; "": the client's own."""
 
     async def run(self) -> TuneReport:
         """Open everything, and run the job.
@@ -210,6 +212,7 @@ class OpenJob:
             priority=options.priority,
             wait_timeout_sec=options.wait_timeout_sec,
             purpose=f"tune {options.model.name}",
+            account=self.account,
         )
         return SteadyDevice(
             client,

@@ -75,6 +75,7 @@ class LeaseStream:
         priority: int = 0,
         bid: float = 0.0,
         lease_class: lease_pb2.LeaseClass = lease_pb2.LEASE_CLASS_UNSPECIFIED,
+        account: str = "",
     ) -> None:
         """Request a device."""
         acquire = lease_pb2.Acquire(
@@ -85,10 +86,11 @@ class LeaseStream:
             priority=priority,
             bid=bid,
             lease_class=lease_class,
+            account=account,
         )
         self.say(lease_service_pb2.ClientEvent(acquire=acquire))
 
-    async def grant(self, request_id: str, selector: str, **options: float) -> lease_pb2.Granted:
+    async def grant(self, request_id: str, selector: str, **options: float | str) -> lease_pb2.Granted:
         """Request a device and wait for the grant."""
         self.acquire(request_id, selector, **options)  # type: ignore[arg-type]
         return await eventually(lambda: self.granted.get(request_id))

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from fleet.base.clock import Clock
 from fleet.base.text import sanitize
+from fleet.domain.accounts import checked_new_account
 from fleet.errors import InvalidRequest
 from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.certificates import key_id_of, read_identity, read_request
@@ -61,7 +62,7 @@ class IdentityServicer:
         wanted = sanitize(token.note or request.name)
         name = self._members.free_name(wanted, key_id, reserved=self._authority.account_name)
         certificate = self._authority.sign(public_key, name=name, role=token.role)
-        self._members.check(read_identity(certificate), now)
+        self._members.admit(read_identity(certificate), token, now)
         facts = {"member": name, "role": token.role, "key": key_id, "token": token.token_id}
         logger.info("member joined", extra=facts)
         return pb.JoinResponse(
@@ -86,6 +87,9 @@ class IdentityServicer:
         ttl_sec = duration_sec(request.ttl) if request.HasField("ttl") else _DEFAULT_TTL_SEC
         if not 0 < ttl_sec <= _MAX_TTL_SEC:
             raise InvalidRequest(f"a join token lives for up to {_MAX_TTL_SEC / 3600:.0f} h, not for {ttl_sec:g} s")
+        account = checked_new_account(request.account)
+        if role is Role.AGENT and (account or request.may_ask_for_others):
+            raise InvalidRequest("an agent acquires no devices; an account is for the roles user and admin")
         now = self._clock.now_sec()
         token = make_join_token(self._authority.pin)
         waiting = WaitingToken(
@@ -95,6 +99,8 @@ class IdentityServicer:
             expires_at_sec=now + ttl_sec,
             created_by=str(caller_of(context)),
             note=sanitize(request.note, _MAX_NOTE_CHARS),
+            account=account,
+            may_ask_for_others=request.may_ask_for_others,
         )
         self._members.add_token(waiting, now)
         return pb.CreateJoinTokenResponse(secret=token.secret, token=_to_proto(waiting))
@@ -230,6 +236,8 @@ def _to_proto(token: WaitingToken) -> pb.JoinToken:
         expires_at=timestamp(token.expires_at_sec),
         created_by=token.created_by,
         note=token.note,
+        account=token.account,
+        may_ask_for_others=token.may_ask_for_others,
     )
 
 
@@ -243,6 +251,8 @@ def _member_to_proto(member: Member) -> pb.Member:
         revoked_by=member.revoked_by,
         reason=member.reason,
         revoked_at=optional_timestamp(member.revoked_at_sec),
+        account=member.account,
+        may_ask_for_others=member.may_ask_for_others,
     )
 
 

@@ -94,7 +94,11 @@ class LeaseServicer(Observer):
         if isinstance(effect, ev.Welcomed):
             leases = map(lease_to_proto, map(lease_of, effect.leases))
             welcome = lease_service_pb2.Welcome(
-                tracker_id=self._queries.tracker_id, fleet_id=self._fleet_id, leases=leases
+                tracker_id=self._queries.tracker_id,
+                fleet_id=self._fleet_id,
+                leases=leases,
+                account=effect.account,
+                may_ask_for_others=effect.may_ask_for_others,
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
             return
@@ -215,10 +219,11 @@ class LeaseServicer(Observer):
     def _connected(self, client_id: str, caller: Identity, said: str) -> ev.ClientConnected:
         """Return the event of a client's stream. The holder is the certificate's name; the client's own is a note."""
         if not caller.key_id:  # without TLS all clients belong to one account, so their names are trusted
-            return ev.ClientConnected(client_id, said or "unknown")
+            return ev.ClientConnected(client_id, said or "unknown", may_ask_for_others=True)
         holder = sanitize(self._members.display_name(caller), MAX_SHOWN_CHARS)
         note = "" if said == caller.name else said
-        return ev.ClientConnected(client_id, holder, caller.key_id, note)
+        account, may_ask_for_others = self._members.account_of(caller.key_id)
+        return ev.ClientConnected(client_id, holder, account, note, may_ask_for_others)
 
     def _check_limits(self, connected: ev.ClientConnected) -> None:
         """Refuse a stream beyond the limits.

@@ -34,7 +34,7 @@ from fleet.identity.member import Member
 from fleet.identity.roles import Identity, Role
 
 _APPLICATION_ID = 0x54564D49
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
 CREATE TABLE join_tokens (
     digest TEXT PRIMARY KEY, role TEXT NOT NULL, created_at_sec REAL NOT NULL, expires_at_sec REAL NOT NULL,
@@ -52,15 +52,26 @@ CREATE TABLE members (
 """
 """Since version 2."""
 
+_ACCOUNTS_SCHEMA = """
+ALTER TABLE join_tokens ADD COLUMN account TEXT NOT NULL DEFAULT '';
+ALTER TABLE join_tokens ADD COLUMN may_ask_for_others INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE members ADD COLUMN account TEXT NOT NULL DEFAULT '';
+ALTER TABLE members ADD COLUMN may_ask_for_others INTEGER NOT NULL DEFAULT 0;
+"""
+"""Since version 3."""
+
+_STEPS = (_SCHEMA, _MEMBERS_SCHEMA, _ACCOUNTS_SCHEMA)
+"""Each leads from one version to the next; a new file takes all."""
+
 _Row: TypeAlias = tuple[str | float | None, ...]
 
 _WRITE_KEY = "INSERT OR REPLACE INTO device_keys VALUES (?, ?, ?)"
-_WRITE_MEMBER = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?)"
+_WRITE_MEMBER = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _NOTE_MEMBER = (
-    "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (key_id) DO UPDATE SET name = excluded.name, role = excluded.role"
 )
-"""Unlike the former, it takes no revocation back that was written meanwhile."""
+"""Unlike the former, it takes no revocation and no account back that was written meanwhile."""
 _KEY_ID = re.compile(r"[0-9a-f]{40}")
 _BEGINNING = re.compile(r"[0-9a-f]{8,40}")
 _MAX_TOKENS = 10_000
@@ -76,6 +87,9 @@ class WaitingToken:
     expires_at_sec: float
     created_by: str
     note: str
+    account: str = ""
+    """Account that the member's requests count for; empty: the member's key."""
+    may_ask_for_others: bool = False
 
     @property
     def token_id(self) -> str:
@@ -210,9 +224,30 @@ class Members:
         known = self._members.get(caller.key_id)
         if known is not None and (known.name, known.role) == (caller.name, caller.role):
             return
-        joined_at_sec = known.joined_at_sec if known is not None else now
-        member = Member(key_id=caller.key_id, name=caller.name, role=caller.role, joined_at_sec=joined_at_sec)
-        self._members[member.key_id] = self._noted[member.key_id] = member
+        self._members[caller.key_id] = self._noted[caller.key_id] = self._member(caller, now)
+
+    def admit(self, joined: Identity, token: WaitingToken, now: float) -> None:
+        """Write down a member that joined with a token, with the token's account.
+
+        Raises:
+            DiskFull: this cannot be remembered, so it was not done.
+        """
+        member = replace(
+            self._member(joined, now), account=token.account, may_ask_for_others=token.may_ask_for_others
+        )
+        self._write(_WRITE_MEMBER, [_row(member)])
+        self._noted.pop(member.key_id, None)
+        self._members[member.key_id] = member
+
+    def account_of(self, key_id: str) -> tuple[str, bool]:
+        """Return the account that a key's requests count for, and whether it may ask for others."""
+        member = self._members.get(key_id)
+        return (member.account or key_id, member.may_ask_for_others) if member is not None else (key_id, False)
+
+    def _member(self, caller: Identity, now: float) -> Member:
+        """Return a member by its certificate, with other known facts about its key."""
+        new = Member(key_id=caller.key_id, name=caller.name, role=caller.role, joined_at_sec=now)
+        return replace(self._members.get(caller.key_id, new), name=caller.name, role=caller.role)
 
     async def write_noted(self) -> None:
         """Write the noted members down. A member missed by a kill of the tracker is noted again at its next call."""
@@ -266,9 +301,9 @@ class Members:
             raise QueueFull(f"{_MAX_TOKENS} join tokens wait to be used; revoke some: fleet tracker token list")
         values = (
             *(token.digest, str(token.role), token.created_at_sec, token.expires_at_sec),
-            *(token.created_by, token.note),
+            *(token.created_by, token.note, token.account, token.may_ask_for_others),
         )
-        self._write("INSERT INTO join_tokens VALUES (?, ?, ?, ?, ?, ?)", [values])
+        self._write("INSERT INTO join_tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [values])
 
     def tokens(self, now: float) -> list[WaitingToken]:
         """Return the usable tokens, oldest first."""
@@ -283,6 +318,8 @@ class Members:
                 expires_at_sec=row[3],
                 created_by=row[4],
                 note=row[5],
+                account=row[6],
+                may_ask_for_others=bool(row[7]),
             )
             for row in rows
         ]
@@ -383,12 +420,12 @@ def _numbered(name: str) -> Iterator[str]:
 def _row(member: Member) -> _Row:
     return (
         *(member.key_id, member.name, str(member.role), member.joined_at_sec),
-        *(member.revoked_at_sec, member.revoked_by, member.reason),
+        *(member.revoked_at_sec, member.revoked_by, member.reason, member.account, member.may_ask_for_others),
     )
 
 
-def _member(row: tuple[str, str, str, float, float | None, str, str]) -> Member:
-    key_id, name, role, joined_at_sec, revoked_at_sec, revoked_by, reason = row
+def _member(row: tuple[str, str, str, float, float | None, str, str, str, int]) -> Member:
+    key_id, name, role, joined_at_sec, revoked_at_sec, revoked_by, reason, account, may_ask_for_others = row
     return Member(
         key_id=key_id,
         name=name,
@@ -397,6 +434,8 @@ def _member(row: tuple[str, str, str, float, float | None, str, str]) -> Member:
         revoked_at_sec=revoked_at_sec,
         revoked_by=revoked_by,
         reason=reason,
+        account=account,
+        may_ask_for_others=bool(may_ask_for_others),
     )
 
 
@@ -419,11 +458,11 @@ def _open(path: Path) -> sqlite3.Connection:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if not tables and not application_id:
-        header = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {_VERSION};"
-        connection.executescript(f"BEGIN; {header} {_SCHEMA} {_MEMBERS_SCHEMA} COMMIT;")
-    elif (application_id, version) == (_APPLICATION_ID, 1):
-        connection.executescript(f"BEGIN; PRAGMA user_version = {_VERSION}; {_MEMBERS_SCHEMA} COMMIT;")
-    elif (application_id, version) != (_APPLICATION_ID, _VERSION):
+        application_id, version = _APPLICATION_ID, 0
+    elif application_id != _APPLICATION_ID or not 1 <= version <= _VERSION:
         connection.close()
         raise ConfigError(f"{path} is no list of this tracker's members, or of another version; move it away")
+    if version < _VERSION:
+        header = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {_VERSION};"
+        connection.executescript(f"BEGIN; {header} {' '.join(_STEPS[version:])} COMMIT;")
     return connection

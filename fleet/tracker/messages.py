@@ -44,7 +44,13 @@ def lease_of(entry: LeaseEntry) -> Lease:
         ends_at_sec=entry.ends_at_sec,
         purpose=entry.terms.purpose,
         holder_note=entry.note,
+        account=_shown_account(entry),
     )
+
+
+def _shown_account(entry: LeaseEntry | RequestEntry) -> str:
+    """Return the account of a lease or request; empty if it is the holder's own."""
+    return "" if entry.account in (entry.holder, key_of(entry.client_id)) else entry.account
 
 
 def make_token(lease: LeaseEntry, signer: TokenSigner, queries: Queries) -> lease_pb2.Token:
@@ -101,6 +107,7 @@ def request_to_proto(request: RequestEntry, standing: Standing) -> lease_pb2.Pen
             position=standing.position,
             reason=reason_text(standing),
             holder_note=request.note,
+            account=_shown_account(request),
         )
     )
 

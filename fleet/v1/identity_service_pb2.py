@@ -26,15 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66leet/v1/identity_service.proto\x12\x08\x66leet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"m\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12#\n\x05roles\x18\x04 \x03(\x0e\x32\x14.fleet.v1.MemberRole\"Z\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\"\x19\n\x17RenewCertificateRequest\"/\n\x18RenewCertificateResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"r\n\x16\x43reateJoinTokenRequest\x12\"\n\x04role\x18\x01 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04note\x18\x03 \x01(\t\"M\n\x17\x43reateJoinTokenResponse\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x13.fleet.v1.JoinToken\"\xc3\x01\n\tJoinToken\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x05 \x01(\t\x12\x0c\n\x04note\x18\x06 \x01(\t\"\x17\n\x15ListJoinTokensRequest\"=\n\x16ListJoinTokensResponse\x12#\n\x06tokens\x18\x01 \x03(\x0b\x32\x13.fleet.v1.JoinToken\"*\n\x16RevokeJoinTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x19\n\x17RevokeJoinTokenResponse\"*\n\x13UnbindDeviceRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\"&\n\x14UnbindDeviceResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\xe3\x01\n\x06Member\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12-\n\tjoined_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64\x65vice_names\x18\x05 \x03(\t\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\x07 \x01(\t\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x14\n\x12ListMembersRequest\"8\n\x13ListMembersResponse\x12!\n\x07members\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Member\"5\n\x13RevokeMemberRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"e\n\x14RevokeMemberResponse\x12 \n\x06member\x18\x01 \x01(\x0b\x32\x10.fleet.v1.Member\x12\x14\n\x0c\x65nded_leases\x18\x02 \x03(\t\x12\x15\n\rfreed_devices\x18\x03 \x03(\t\"\x18\n\x16ListRevokedKeysRequest\"*\n\x17ListRevokedKeysResponse\x12\x0f\n\x07key_ids\x18\x01 \x03(\t\"(\n\x17ListAuditEntriesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"A\n\x18ListAuditEntriesResponse\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.fleet.v1.AuditEntry\"\xa0\x01\n\nAuditEntry\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0e\n\x06key_id\x18\x04 \x01(\t\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x06 \x01(\t\x12\x0f\n\x07subject\x18\x07 \x01(\t\x12\x0f\n\x07outcome\x18\x08 \x01(\t*m\n\nMemberRole\x12\x1b\n\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEMBER_ROLE_AGENT\x10\x01\x12\x14\n\x10MEMBER_ROLE_USER\x10\x02\x12\x15\n\x11MEMBER_ROLE_ADMIN\x10\x03\x32\xc5\x06\n\x0fIdentityService\x12\x35\n\x04Join\x12\x15.fleet.v1.JoinRequest\x1a\x16.fleet.v1.JoinResponse\x12Y\n\x10RenewCertificate\x12!.fleet.v1.RenewCertificateRequest\x1a\".fleet.v1.RenewCertificateResponse\x12V\n\x0f\x43reateJoinToken\x12 .fleet.v1.CreateJoinTokenRequest\x1a!.fleet.v1.CreateJoinTokenResponse\x12S\n\x0eListJoinTokens\x12\x1f.fleet.v1.ListJoinTokensRequest\x1a .fleet.v1.ListJoinTokensResponse\x12V\n\x0fRevokeJoinToken\x12 .fleet.v1.RevokeJoinTokenRequest\x1a!.fleet.v1.RevokeJoinTokenResponse\x12M\n\x0cUnbindDevice\x12\x1d.fleet.v1.UnbindDeviceRequest\x1a\x1e.fleet.v1.UnbindDeviceResponse\x12J\n\x0bListMembers\x12\x1c.fleet.v1.ListMembersRequest\x1a\x1d.fleet.v1.ListMembersResponse\x12M\n\x0cRevokeMember\x12\x1d.fleet.v1.RevokeMemberRequest\x1a\x1e.fleet.v1.RevokeMemberResponse\x12V\n\x0fListRevokedKeys\x12 .fleet.v1.ListRevokedKeysRequest\x1a!.fleet.v1.ListRevokedKeysResponse\x12Y\n\x10ListAuditEntries\x12!.fleet.v1.ListAuditEntriesRequest\x1a\".fleet.v1.ListAuditEntriesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66leet/v1/identity_service.proto\x12\x08\x66leet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"m\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12#\n\x05roles\x18\x04 \x03(\x0e\x32\x14.fleet.v1.MemberRole\"Z\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\"\x19\n\x17RenewCertificateRequest\"/\n\x18RenewCertificateResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"\x9f\x01\n\x16\x43reateJoinTokenRequest\x12\"\n\x04role\x18\x01 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x04 \x01(\t\x12\x1a\n\x12may_ask_for_others\x18\x05 \x01(\x08\"M\n\x17\x43reateJoinTokenResponse\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x13.fleet.v1.JoinToken\"\xf0\x01\n\tJoinToken\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x05 \x01(\t\x12\x0c\n\x04note\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x07 \x01(\t\x12\x1a\n\x12may_ask_for_others\x18\x08 \x01(\x08\"\x17\n\x15ListJoinTokensRequest\"=\n\x16ListJoinTokensResponse\x12#\n\x06tokens\x18\x01 \x03(\x0b\x32\x13.fleet.v1.JoinToken\"*\n\x16RevokeJoinTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x19\n\x17RevokeJoinTokenResponse\"*\n\x13UnbindDeviceRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\"&\n\x14UnbindDeviceResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x90\x02\n\x06Member\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12-\n\tjoined_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64\x65vice_names\x18\x05 \x03(\t\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\x07 \x01(\t\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\t \x01(\t\x12\x1a\n\x12may_ask_for_others\x18\n \x01(\x08\"\x14\n\x12ListMembersRequest\"8\n\x13ListMembersResponse\x12!\n\x07members\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Member\"5\n\x13RevokeMemberRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"e\n\x14RevokeMemberResponse\x12 \n\x06member\x18\x01 \x01(\x0b\x32\x10.fleet.v1.Member\x12\x14\n\x0c\x65nded_leases\x18\x02 \x03(\t\x12\x15\n\rfreed_devices\x18\x03 \x03(\t\"\x18\n\x16ListRevokedKeysRequest\"*\n\x17ListRevokedKeysResponse\x12\x0f\n\x07key_ids\x18\x01 \x03(\t\"(\n\x17ListAuditEntriesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"A\n\x18ListAuditEntriesResponse\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.fleet.v1.AuditEntry\"\xa0\x01\n\nAuditEntry\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0e\n\x06key_id\x18\x04 \x01(\t\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x06 \x01(\t\x12\x0f\n\x07subject\x18\x07 \x01(\t\x12\x0f\n\x07outcome\x18\x08 \x01(\t*m\n\nMemberRole\x12\x1b\n\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEMBER_ROLE_AGENT\x10\x01\x12\x14\n\x10MEMBER_ROLE_USER\x10\x02\x12\x15\n\x11MEMBER_ROLE_ADMIN\x10\x03\x32\xc5\x06\n\x0fIdentityService\x12\x35\n\x04Join\x12\x15.fleet.v1.JoinRequest\x1a\x16.fleet.v1.JoinResponse\x12Y\n\x10RenewCertificate\x12!.fleet.v1.RenewCertificateRequest\x1a\".fleet.v1.RenewCertificateResponse\x12V\n\x0f\x43reateJoinToken\x12 .fleet.v1.CreateJoinTokenRequest\x1a!.fleet.v1.CreateJoinTokenResponse\x12S\n\x0eListJoinTokens\x12\x1f.fleet.v1.ListJoinTokensRequest\x1a .fleet.v1.ListJoinTokensResponse\x12V\n\x0fRevokeJoinToken\x12 .fleet.v1.RevokeJoinTokenRequest\x1a!.fleet.v1.RevokeJoinTokenResponse\x12M\n\x0cUnbindDevice\x12\x1d.fleet.v1.UnbindDeviceRequest\x1a\x1e.fleet.v1.UnbindDeviceResponse\x12J\n\x0bListMembers\x12\x1c.fleet.v1.ListMembersRequest\x1a\x1d.fleet.v1.ListMembersResponse\x12M\n\x0cRevokeMember\x12\x1d.fleet.v1.RevokeMemberRequest\x1a\x1e.fleet.v1.RevokeMemberResponse\x12V\n\x0fListRevokedKeys\x12 .fleet.v1.ListRevokedKeysRequest\x1a!.fleet.v1.ListRevokedKeysResponse\x12Y\n\x10ListAuditEntries\x12!.fleet.v1.ListAuditEntriesRequest\x1a\".fleet.v1.ListAuditEntriesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.identity_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERROLE']._serialized_start=1835
-  _globals['_MEMBERROLE']._serialized_end=1944
+  _globals['_MEMBERROLE']._serialized_start=1971
+  _globals['_MEMBERROLE']._serialized_end=2080
   _globals['_JOINREQUEST']._serialized_start=110
   _globals['_JOINREQUEST']._serialized_end=219
   _globals['_JOINRESPONSE']._serialized_start=221
@@ -43,44 +43,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RENEWCERTIFICATEREQUEST']._serialized_end=338
   _globals['_RENEWCERTIFICATERESPONSE']._serialized_start=340
   _globals['_RENEWCERTIFICATERESPONSE']._serialized_end=387
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=389
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=503
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=505
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=582
-  _globals['_JOINTOKEN']._serialized_start=585
-  _globals['_JOINTOKEN']._serialized_end=780
-  _globals['_LISTJOINTOKENSREQUEST']._serialized_start=782
-  _globals['_LISTJOINTOKENSREQUEST']._serialized_end=805
-  _globals['_LISTJOINTOKENSRESPONSE']._serialized_start=807
-  _globals['_LISTJOINTOKENSRESPONSE']._serialized_end=868
-  _globals['_REVOKEJOINTOKENREQUEST']._serialized_start=870
-  _globals['_REVOKEJOINTOKENREQUEST']._serialized_end=912
-  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_start=914
-  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_end=939
-  _globals['_UNBINDDEVICEREQUEST']._serialized_start=941
-  _globals['_UNBINDDEVICEREQUEST']._serialized_end=983
-  _globals['_UNBINDDEVICERESPONSE']._serialized_start=985
-  _globals['_UNBINDDEVICERESPONSE']._serialized_end=1023
-  _globals['_MEMBER']._serialized_start=1026
-  _globals['_MEMBER']._serialized_end=1253
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=1255
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=1275
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1277
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1333
-  _globals['_REVOKEMEMBERREQUEST']._serialized_start=1335
-  _globals['_REVOKEMEMBERREQUEST']._serialized_end=1388
-  _globals['_REVOKEMEMBERRESPONSE']._serialized_start=1390
-  _globals['_REVOKEMEMBERRESPONSE']._serialized_end=1491
-  _globals['_LISTREVOKEDKEYSREQUEST']._serialized_start=1493
-  _globals['_LISTREVOKEDKEYSREQUEST']._serialized_end=1517
-  _globals['_LISTREVOKEDKEYSRESPONSE']._serialized_start=1519
-  _globals['_LISTREVOKEDKEYSRESPONSE']._serialized_end=1561
-  _globals['_LISTAUDITENTRIESREQUEST']._serialized_start=1563
-  _globals['_LISTAUDITENTRIESREQUEST']._serialized_end=1603
-  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_start=1605
-  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_end=1670
-  _globals['_AUDITENTRY']._serialized_start=1673
-  _globals['_AUDITENTRY']._serialized_end=1833
-  _globals['_IDENTITYSERVICE']._serialized_start=1947
-  _globals['_IDENTITYSERVICE']._serialized_end=2784
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=390
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=549
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=551
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=628
+  _globals['_JOINTOKEN']._serialized_start=631
+  _globals['_JOINTOKEN']._serialized_end=871
+  _globals['_LISTJOINTOKENSREQUEST']._serialized_start=873
+  _globals['_LISTJOINTOKENSREQUEST']._serialized_end=896
+  _globals['_LISTJOINTOKENSRESPONSE']._serialized_start=898
+  _globals['_LISTJOINTOKENSRESPONSE']._serialized_end=959
+  _globals['_REVOKEJOINTOKENREQUEST']._serialized_start=961
+  _globals['_REVOKEJOINTOKENREQUEST']._serialized_end=1003
+  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_start=1005
+  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_end=1030
+  _globals['_UNBINDDEVICEREQUEST']._serialized_start=1032
+  _globals['_UNBINDDEVICEREQUEST']._serialized_end=1074
+  _globals['_UNBINDDEVICERESPONSE']._serialized_start=1076
+  _globals['_UNBINDDEVICERESPONSE']._serialized_end=1114
+  _globals['_MEMBER']._serialized_start=1117
+  _globals['_MEMBER']._serialized_end=1389
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=1391
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=1411
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1413
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1469
+  _globals['_REVOKEMEMBERREQUEST']._serialized_start=1471
+  _globals['_REVOKEMEMBERREQUEST']._serialized_end=1524
+  _globals['_REVOKEMEMBERRESPONSE']._serialized_start=1526
+  _globals['_REVOKEMEMBERRESPONSE']._serialized_end=1627
+  _globals['_LISTREVOKEDKEYSREQUEST']._serialized_start=1629
+  _globals['_LISTREVOKEDKEYSREQUEST']._serialized_end=1653
+  _globals['_LISTREVOKEDKEYSRESPONSE']._serialized_start=1655
+  _globals['_LISTREVOKEDKEYSRESPONSE']._serialized_end=1697
+  _globals['_LISTAUDITENTRIESREQUEST']._serialized_start=1699
+  _globals['_LISTAUDITENTRIESREQUEST']._serialized_end=1739
+  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_start=1741
+  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_end=1806
+  _globals['_AUDITENTRY']._serialized_start=1809
+  _globals['_AUDITENTRY']._serialized_end=1969
+  _globals['_IDENTITYSERVICE']._serialized_start=2083
+  _globals['_IDENTITYSERVICE']._serialized_end=2920
 # @@protoc_insertion_point(module_scope)

@@ -55,14 +55,18 @@ class RenewCertificateResponse(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
 
 class CreateJoinTokenRequest(_message.Message):
-    __slots__ = ("role", "ttl", "note")
+    __slots__ = ("role", "ttl", "note", "account", "may_ask_for_others")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    MAY_ASK_FOR_OTHERS_FIELD_NUMBER: _ClassVar[int]
     role: MemberRole
     ttl: _duration_pb2.Duration
     note: str
-    def __init__(self, role: _Optional[_Union[MemberRole, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
+    account: str
+    may_ask_for_others: bool
+    def __init__(self, role: _Optional[_Union[MemberRole, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., note: _Optional[str] = ..., account: _Optional[str] = ..., may_ask_for_others: _Optional[bool] = ...) -> None: ...
 
 class CreateJoinTokenResponse(_message.Message):
     __slots__ = ("secret", "token")
@@ -73,20 +77,24 @@ class CreateJoinTokenResponse(_message.Message):
     def __init__(self, secret: _Optional[bytes] = ..., token: _Optional[_Union[JoinToken, _Mapping]] = ...) -> None: ...
 
 class JoinToken(_message.Message):
-    __slots__ = ("token_id", "role", "created_at", "expires_at", "created_by", "note")
+    __slots__ = ("token_id", "role", "created_at", "expires_at", "created_by", "note", "account", "may_ask_for_others")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    MAY_ASK_FOR_OTHERS_FIELD_NUMBER: _ClassVar[int]
     token_id: str
     role: MemberRole
     created_at: _timestamp_pb2.Timestamp
     expires_at: _timestamp_pb2.Timestamp
     created_by: str
     note: str
-    def __init__(self, token_id: _Optional[str] = ..., role: _Optional[_Union[MemberRole, str]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+    account: str
+    may_ask_for_others: bool
+    def __init__(self, token_id: _Optional[str] = ..., role: _Optional[_Union[MemberRole, str]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., note: _Optional[str] = ..., account: _Optional[str] = ..., may_ask_for_others: _Optional[bool] = ...) -> None: ...
 
 class ListJoinTokensRequest(_message.Message):
     __slots__ = ()
@@ -121,7 +129,7 @@ class UnbindDeviceResponse(_message.Message):
     def __init__(self, key_id: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("key_id", "name", "role", "joined_at", "device_names", "revoked_at", "revoked_by", "reason")
+    __slots__ = ("key_id", "name", "role", "joined_at", "device_names", "revoked_at", "revoked_by", "reason", "account", "may_ask_for_others")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +138,8 @@ class Member(_message.Message):
     REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
     REVOKED_BY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    MAY_ASK_FOR_OTHERS_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     name: str
     role: MemberRole
@@ -138,7 +148,9 @@ class Member(_message.Message):
     revoked_at: _timestamp_pb2.Timestamp
     revoked_by: str
     reason: str
-    def __init__(self, key_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[MemberRole, str]] = ..., joined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device_names: _Optional[_Iterable[str]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    account: str
+    may_ask_for_others: bool
+    def __init__(self, key_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[MemberRole, str]] = ..., joined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device_names: _Optional[_Iterable[str]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_by: _Optional[str] = ..., reason: _Optional[str] = ..., account: _Optional[str] = ..., may_ask_for_others: _Optional[bool] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ()

@@ -27,25 +27,25 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66leet/v1/lease.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n\x05Lease\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12.\n\ngranted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65nds_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07purpose\x18\x08 \x01(\t\x12\x13\n\x0bholder_note\x18\t \x01(\t\"\xda\x01\n\x0bLeaseClaims\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12-\n\tissued_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05nonce\x18\x07 \x01(\t\x12\x15\n\rholder_key_id\x18\x08 \x01(\t\"*\n\x05Token\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xf0\x01\n\x0ePendingRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x10\n\x08selector\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12,\n\x08\x61sked_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08position\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07purpose\x18\x08 \x01(\t\x12\x13\n\x0bholder_note\x18\t \x01(\t\x12 \n\x05terms\x18\n \x01(\x0b\x32\x11.fleet.v1.Acquire\"\xb7\x02\n\x07\x41\x63quire\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08selector\x18\x02 \x01(\t\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cmax_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cwait_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07purpose\x18\x07 \x01(\t\x12\x0e\n\x06prefer\x18\x08 \x01(\t\x12\x0b\n\x03\x62id\x18\t \x01(\x01\x12)\n\x0blease_class\x18\n \x01(\x0e\x32\x14.fleet.v1.LeaseClass\x12\x11\n\tcontinues\x18\x0b \x01(\t\"\x7f\n\x07Granted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1e\n\x05lease\x18\x02 \x01(\x0b\x32\x0f.fleet.v1.Lease\x12\x1e\n\x05token\x18\x03 \x01(\x0b\x32\x0f.fleet.v1.Token\x12 \n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32\x10.fleet.v1.Device*u\n\nLeaseClass\x12\x1b\n\x17LEASE_CLASS_UNSPECIFIED\x10\x00\x12\x1b\n\x17LEASE_CLASS_INTERACTIVE\x10\x01\x12\x16\n\x12LEASE_CLASS_NORMAL\x10\x02\x12\x15\n\x11LEASE_CLASS_BATCH\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66leet/v1/lease.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8d\x02\n\x05Lease\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12.\n\ngranted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65nds_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07purpose\x18\x08 \x01(\t\x12\x13\n\x0bholder_note\x18\t \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\n \x01(\t\"\xda\x01\n\x0bLeaseClaims\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12-\n\tissued_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05nonce\x18\x07 \x01(\t\x12\x15\n\rholder_key_id\x18\x08 \x01(\t\"*\n\x05Token\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x81\x02\n\x0ePendingRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x10\n\x08selector\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12,\n\x08\x61sked_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08position\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07purpose\x18\x08 \x01(\t\x12\x13\n\x0bholder_note\x18\t \x01(\t\x12 \n\x05terms\x18\n \x01(\x0b\x32\x11.fleet.v1.Acquire\x12\x0f\n\x07\x61\x63\x63ount\x18\x0b \x01(\t\"\xc8\x02\n\x07\x41\x63quire\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08selector\x18\x02 \x01(\t\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cmax_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cwait_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07purpose\x18\x07 \x01(\t\x12\x0e\n\x06prefer\x18\x08 \x01(\t\x12\x0b\n\x03\x62id\x18\t \x01(\x01\x12)\n\x0blease_class\x18\n \x01(\x0e\x32\x14.fleet.v1.LeaseClass\x12\x11\n\tcontinues\x18\x0b \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x0c \x01(\t\"\x7f\n\x07Granted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1e\n\x05lease\x18\x02 \x01(\x0b\x32\x0f.fleet.v1.Lease\x12\x1e\n\x05token\x18\x03 \x01(\x0b\x32\x0f.fleet.v1.Token\x12 \n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32\x10.fleet.v1.Device*u\n\nLeaseClass\x12\x1b\n\x17LEASE_CLASS_UNSPECIFIED\x10\x00\x12\x1b\n\x17LEASE_CLASS_INTERACTIVE\x10\x01\x12\x16\n\x12LEASE_CLASS_NORMAL\x10\x02\x12\x15\n\x11LEASE_CLASS_BATCH\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.lease_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LEASECLASS']._serialized_start=1328
-  _globals['_LEASECLASS']._serialized_end=1445
+  _globals['_LEASECLASS']._serialized_start=1379
+  _globals['_LEASECLASS']._serialized_end=1496
   _globals['_LEASE']._serialized_start=123
-  _globals['_LEASE']._serialized_end=375
-  _globals['_LEASECLAIMS']._serialized_start=378
-  _globals['_LEASECLAIMS']._serialized_end=596
-  _globals['_TOKEN']._serialized_start=598
-  _globals['_TOKEN']._serialized_end=640
-  _globals['_PENDINGREQUEST']._serialized_start=643
-  _globals['_PENDINGREQUEST']._serialized_end=883
-  _globals['_ACQUIRE']._serialized_start=886
-  _globals['_ACQUIRE']._serialized_end=1197
-  _globals['_GRANTED']._serialized_start=1199
-  _globals['_GRANTED']._serialized_end=1326
+  _globals['_LEASE']._serialized_end=392
+  _globals['_LEASECLAIMS']._serialized_start=395
+  _globals['_LEASECLAIMS']._serialized_end=613
+  _globals['_TOKEN']._serialized_start=615
+  _globals['_TOKEN']._serialized_end=657
+  _globals['_PENDINGREQUEST']._serialized_start=660
+  _globals['_PENDINGREQUEST']._serialized_end=917
+  _globals['_ACQUIRE']._serialized_start=920
+  _globals['_ACQUIRE']._serialized_end=1248
+  _globals['_GRANTED']._serialized_start=1250
+  _globals['_GRANTED']._serialized_end=1377
 # @@protoc_insertion_point(module_scope)

@@ -23,7 +23,7 @@ LEASE_CLASS_NORMAL: LeaseClass
 LEASE_CLASS_BATCH: LeaseClass
 
 class Lease(_message.Message):
-    __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose", "holder_note")
+    __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose", "holder_note", "account")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class Lease(_message.Message):
     ENDS_AT_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     device_name: str
     epoch: int
@@ -42,7 +43,8 @@ class Lease(_message.Message):
     ends_at: _timestamp_pb2.Timestamp
     purpose: str
     holder_note: str
-    def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ...) -> None: ...
+    account: str
+    def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., account: _Optional[str] = ...) -> None: ...
 
 class LeaseClaims(_message.Message):
     __slots__ = ("lease_name", "device_name", "epoch", "holder", "issued_at", "expires_at", "nonce", "holder_key_id")
@@ -73,7 +75,7 @@ class Token(_message.Message):
     def __init__(self, claims: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingRequest(_message.Message):
-    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note", "terms")
+    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note", "terms", "account")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,7 @@ class PendingRequest(_message.Message):
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     holder: str
     selector: str
@@ -94,10 +97,11 @@ class PendingRequest(_message.Message):
     purpose: str
     holder_note: str
     terms: Acquire
-    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ...) -> None: ...
+    account: str
+    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ..., account: _Optional[str] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues")
+    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +113,7 @@ class Acquire(_message.Message):
     BID_FIELD_NUMBER: _ClassVar[int]
     LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     selector: str
     priority: int
@@ -120,7 +125,8 @@ class Acquire(_message.Message):
     bid: float
     lease_class: LeaseClass
     continues: str
-    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ...) -> None: ...
+    account: str
+    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ...) -> None: ...
 
 class Granted(_message.Message):
     __slots__ = ("request_id", "lease", "token", "device")

@@ -38,6 +38,7 @@ def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
         ends_at=timestamp(lease.ends_at_sec),
         purpose=lease.purpose,
         holder_note=lease.holder_note,
+        account=lease.account,
     )
 
 
@@ -52,6 +53,7 @@ def lease_from_proto(message: lease_pb2.Lease) -> Lease:
         ends_at_sec=timestamp_sec(message.ends_at),
         purpose=message.purpose,
         holder_note=message.holder_note,
+        account=message.account,
     )
 
 
@@ -89,6 +91,7 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
         purpose=message.purpose,
         prefer=message.prefer,
         bid=message.bid,
+        account=message.account,
     )
 
 
@@ -109,6 +112,7 @@ def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
         reason=request.reason,
         purpose=terms.purpose,
         holder_note=request.holder_note,
+        account=request.account,
         terms=terms,
     )
 
@@ -124,6 +128,7 @@ def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
         position=message.position,
         reason=message.reason,
         holder_note=message.holder_note,
+        account=message.account,
     )
 
 
@@ -138,6 +143,7 @@ def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
         purpose=sendable(terms.purpose),
         prefer=terms.prefer,
         bid=terms.bid,
+        account=terms.account,
     )
 
 

@@ -16,6 +16,7 @@ from fleet.checking.weakness import Weakness
 from fleet.domain.jobs import parse_priority
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import ImportFailed, InvalidRequest
+from fleet.jobs.fleets import Destination
 from fleet.jobs.options import TuneOptions, trial_evaluator
 from fleet.jobs.report import ModelReport, ProgressReport, TuneReport, WorkloadReport
 from fleet.jobs.spec import JobOrder, order_of
@@ -223,6 +224,21 @@ def test_a_strangers_model_takes_no_file_along(place: str, way: str, tmp_path: P
     assert (
         not (tmp_path / "library.sqlite-wal").exists() or SECRET not in (tmp_path / "library.sqlite-wal").read_bytes()
     )
+
+
+def test_a_submitted_job_names_its_fleet_and_its_submitters_account(tmp_path: Path) -> None:
+    """An order of before there were accounts has none."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/w.bin").write_bytes(bytes(4))
+    (tmp_path / "m.onnx").write_bytes(model_with("branch", "weights/w.bin").SerializeToString())
+    destination = Destination(fleet_id="f", account="team-a")
+
+    with Library.open(tmp_path / "library.sqlite") as library:
+        job = submit(library, TuneOptions(model=tmp_path / "m.onnx"), holder="me", destination=destination)
+
+    assert ("f", "team-a") == (order_of(job).fleet_id, order_of(job).account)
+    older = {name: value for name, value in (job.spec or {}).items() if name != "account"}
+    assert "" == order_of(replace(job, spec=older)).account
 
 
 def test_weights_beside_a_model_come_along(tmp_path: Path) -> None:

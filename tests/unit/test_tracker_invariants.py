@@ -46,7 +46,9 @@ def offered(index: int, *, is_healthy: bool = True) -> ev.OfferedDevice:
 
 
 def comparable(durable: Durable, day: int) -> object:
-    """Return the durable part of a state: all but attachment and health of devices, and use of other days."""
+    """Return the durable part of a state: all but attachment and health of devices, the accounts of requests, and use
+    of other days.
+    """
     devices = {
         device.name: (
             device.kind,
@@ -59,7 +61,7 @@ def comparable(durable: Durable, day: int) -> object:
         )
         for device in durable.devices
     }
-    requests = {request.key: dataclasses.astuple(request) for request in durable.requests}
+    requests = {request.key: dataclasses.astuple(dataclasses.replace(request, account="")) for request in durable.requests}
     uses = {use.account: use.day_sec for use in durable.uses if use.day == day and use.day_sec}
     return devices, requests, uses
 
@@ -152,11 +154,12 @@ class TrackerMachine(RuleBasedStateMachine):
     def report(self, agent: str, name: str, is_healthy: bool, bitstream: str) -> None:
         self.apply(ev.DeviceReported(agent, name, is_healthy, "" if is_healthy else "too hot", bitstream))
 
-    @rule(client=st.sampled_from(CLIENTS))
-    def connect(self, client: str) -> None:
+    @rule(client=st.sampled_from(CLIENTS), account=st.sampled_from(["", "lab"]), may_ask_for_others=st.booleans())
+    def connect(self, client: str, account: str, may_ask_for_others: bool) -> None:
         # A client's requests of an older stream wait again once they are repeated.
         self.waiting = {key for key in self.waiting if key[0] != client}
-        self.apply(ev.ClientConnected(client, "someone@here"))
+        connected = ev.ClientConnected(client, "someone@here", account, may_ask_for_others=may_ask_for_others)
+        self.apply(connected)
 
     @rule(client=st.sampled_from(CLIENTS))
     def lose(self, client: str) -> None:
@@ -173,6 +176,7 @@ class TrackerMachine(RuleBasedStateMachine):
         lease_class=st.sampled_from(LeaseClass),
         repeats=st.booleans(),
         prefer=st.sampled_from(PREFERENCES),
+        account_name=st.sampled_from(["", "", "lab", "guest"]),
     )
     def acquire(
         self,
@@ -185,12 +189,13 @@ class TrackerMachine(RuleBasedStateMachine):
         lease_class: LeaseClass,
         repeats: bool,
         prefer: str,
+        account_name: str,
     ) -> None:
         self.request_count += not repeats
         request_id = f"r{self.request_count}"
         labels_by_name = {name: self.state.devices[name].labels for name in self.state.matching.free_devices()}
         entry = self.state.clients.get(client)
-        account = self.state.accounts.account(entry.account) if entry else None
+        account = self.state.accounts.account(account_name or entry.account) if entry else None
         effects = self.apply(
             ev.Acquire(
                 client,
@@ -204,11 +209,16 @@ class TrackerMachine(RuleBasedStateMachine):
                     wait_timeout_sec=wait_timeout_sec,
                     purpose="test",
                     prefer=prefer,
+                    account=account_name,
                 ),
             )
         )
+        may_ask = entry is not None and (entry.may_ask_for_others or account_name in ("", entry.account))
         for effect in effects:
             match effect:
+                case ev.Granted(_, lease, False) if not repeats and entry and lease.client_id == client:
+                    assert may_ask
+                    assert (account_name or entry.account) == lease.account
                 case ev.Granted(_, lease, False) if prefer and labels_by_name:
                     fitting = [n for n, labels in labels_by_name.items() if parse_selector(selector).matches(labels)]
                     liked = {n for n in fitting if parse_selector(prefer).matches(labels_by_name[n])}

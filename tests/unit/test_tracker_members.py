@@ -7,6 +7,7 @@ import json
 import sqlite3
 import stat
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,17 +106,67 @@ async def test_members_are_listed_and_revocations_survive_a_restart(tmp_path: Pa
     again.close()
 
 
-async def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> None:
-    """The file's content is kept."""
-    members = Members(tmp_path / "members.sqlite")
-    await members.bind(["devices/a"], "one", 1.0)
-    members.close()
+VERSION_1 = """
+PRAGMA application_id = 1414942025; PRAGMA user_version = 1;
+CREATE TABLE join_tokens (
+    digest TEXT PRIMARY KEY, role TEXT NOT NULL, created_at_sec REAL NOT NULL, expires_at_sec REAL NOT NULL,
+    created_by TEXT NOT NULL, note TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE device_keys (
+    device_name TEXT PRIMARY KEY, key_id TEXT NOT NULL, bound_at_sec REAL NOT NULL
+) WITHOUT ROWID;
+INSERT INTO join_tokens VALUES ('dddd', 'agent', 1.0, 100.0, 'admin a', 'pi');
+INSERT INTO device_keys VALUES ('devices/a', 'one', 1.0);
+"""
+VERSION_2 = f"""
+{VERSION_1}
+PRAGMA user_version = 2;
+CREATE TABLE members (
+    key_id TEXT PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL, joined_at_sec REAL NOT NULL, revoked_at_sec REAL,
+    revoked_by TEXT NOT NULL, reason TEXT NOT NULL
+) WITHOUT ROWID;
+INSERT INTO members VALUES ('one', 'pi', 'agent', 1.0, NULL, '', ''), ('two', 'eve', 'user', 2.0, 3.0, 'ann', 'left');
+"""
+
+
+@pytest.mark.parametrize(("schema", "names"), [(VERSION_1, []), (VERSION_2, ["pi", "eve"])])
+def test_a_file_of_an_earlier_version_keeps_its_content(schema: str, names: list[str], tmp_path: Path) -> None:
+    """Members, tokens and device keys stay; members of before accounts count by their key, also after a restart."""
     with closing(sqlite3.connect(tmp_path / "members.sqlite")) as file:
-        file.executescript("DROP TABLE members; PRAGMA user_version = 1;")
+        file.executescript(schema)
 
-    again = Members(tmp_path / "members.sqlite")
+    for _ in range(2):
+        members = Members(tmp_path / "members.sqlite")
+        assert {"devices/a": "one"} == dict(members.keys)
+        assert names == [each.name for each in members.all()]
+        (waiting,) = members.tokens(2.0)
+        assert ("dddd", "pi", "", False) == (
+            waiting.digest,
+            waiting.note,
+            waiting.account,
+            waiting.may_ask_for_others,
+        )
+        assert ("one", False) == members.account_of("one")
+        assert bool(names) is members.is_revoked("two")
+        members.close()
 
-    assert ({"devices/a": "one"}, []) == (dict(again.keys), again.all())
+
+def test_the_account_of_a_token_becomes_the_members_at_once(tmp_path: Path) -> None:
+    """It survives a kill of the tracker; later calls change it no more, and another token does."""
+    members = Members(tmp_path / "members.sqlite")
+    members.add_token(replace(token(), role=Role.USER, account="team-a", may_ask_for_others=True), now=1.0)
+    alice = Identity(name="alice", role=Role.USER, key_id="a" * 40)
+    members.admit(alice, members.use_token("d" * 64, now=2.0), 2.0)
+
+    again = Members(tmp_path / "members.sqlite")  # the former was not closed
+    again.check(replace(alice, name="alice (2)"), 3.0)
+    assert ("team-a", True) == again.account_of("a" * 40)
+    assert [("alice (2)", "team-a", True, 2.0)] == [
+        (each.name, each.account, each.may_ask_for_others, each.joined_at_sec) for each in again.all()
+    ]
+    again.admit(alice, token("e" * 64), 4.0)
+    assert ("a" * 40, False) == again.account_of("a" * 40)
+    members.close()
     again.close()
 
 

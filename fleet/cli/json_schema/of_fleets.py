@@ -105,6 +105,10 @@ class TokenFacts(TypedDict):
     expires_at: Moment
     created_by: str
     note: str
+    account: str
+    """Account that the member's requests count for; "": the member's key."""
+
+    may_ask_for_others: bool
 
 
 class NewToken(TokenFacts):
@@ -147,6 +151,10 @@ class MemberFacts(TypedDict):
     revoked_at: Moment | None
     revoked_by: str
     reason: str
+    account: str
+    """Account that its requests count for; "": its key."""
+
+    may_ask_for_others: bool
 
 
 class Members(TypedDict):

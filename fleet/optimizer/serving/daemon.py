@@ -38,7 +38,7 @@ from fleet.jobs.entry import QueuedEntry, kept_reports
 from fleet.jobs.options import TuneOptions
 from fleet.jobs.patience import patiently
 from fleet.jobs.report import TuneReport
-from fleet.jobs.spec import order_of, restore_model
+from fleet.jobs.spec import JobOrder, order_of, restore_model
 from fleet.library import Job, JobState, Library, Standing
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
@@ -134,6 +134,8 @@ class OptimizerDaemon:
         queue = self._shop.library.queue
         self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=account_name())
         logger.info("optimizer started", extra={"optimizer": self._name, "library": self._shop.library.url})
+        if self._shop.client is not None and not self._shop.client.may_ask_for_others:
+            logger.info("devices for all jobs count for this optimizer's account; its key may not ask for others")
         try:
             is_away = False
             while True:
@@ -231,14 +233,21 @@ class OptimizerDaemon:
                 build_cache=None,
             )
             wanted = for_each_kind(here)
-            tunes = {f"{job.name} {place}": self._tune(each, entry, shop) for place, each in enumerate(wanted)}
+            account = _account_for(order, shop.client)
+            tunes = {f"{job.name} {place}": self._tune(each, entry, shop, account) for place, each in enumerate(wanted)}
             return await together(tunes)
 
-    async def _tune(self, options: TuneOptions, entry: QueuedEntry, shop: Workshop) -> TuneReport:
+    async def _tune(self, options: TuneOptions, entry: QueuedEntry, shop: Workshop, account: str) -> TuneReport:
         notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         core = JobCore(JobProgress(notice=notices.append))
         opening = OpenJob(
-            options=options, core=core, shop=shop, entry=entry, started_at=time.monotonic(), notices=notices
+            options=options,
+            core=core,
+            shop=shop,
+            entry=entry,
+            started_at=time.monotonic(),
+            notices=notices,
+            account=account,
         )
         return await opening.run()
 
@@ -250,6 +259,13 @@ class _End:
     state: JobState
     message: str = ""
     report: Mapping[str, object] | None = None
+
+
+def _account_for(order: JobOrder, client: aio.Fleet | None) -> str:
+    """Return the account that a job's requests count for: its submitter's if this optimizer may ask for it, else ""."""
+    if client is None or not client.may_ask_for_others or order.fleet_id != client.fleet_id:
+        return ""
+    return order.account
 
 
 @contextlib.contextmanager

@@ -81,6 +81,10 @@ class Accounts:
             account = self.by_name[name] = Account(name, self.policy.weight(name), self.policy.quotas(name))
         return account
 
+    def quota(self, name: str, lease_class: LeaseClass) -> Quota:
+        """Return the quota of an account in a class. Makes no account: the request may still be refused."""
+        return self.policy.quotas(name).get(lease_class, NO_QUOTA)
+
     def charge(self, account: Account, lease_class: LeaseClass, sec: float, at_sec: float) -> None:
         """Add device seconds to an account's use; negative ones give back a part of an earlier charge.
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet.base.text import sanitize
+from fleet.domain.accounts import checked_account
 from fleet.domain.leases import LeaseTerms
 from fleet.domain.narrowing import narrowing_text
 from fleet.domain.selectors import parse_selector
-from fleet.errors import FleetError, InvalidRequest, NoMatchingDevice
+from fleet.errors import FleetError, InvalidRequest, NoMatchingDevice, NotAllowed
 from fleet.tracker.core.events import Acquire
 from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
@@ -38,11 +39,13 @@ def make_request(
 
     Raises:
         InvalidRequest: no id, a malformed selector, a priority or bid out of bounds, or texts that are too long.
+        NotAllowed: it names an account that the client may not ask for.
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
     if len(event.request_id) > _MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(_TOO_MUCH)
+    check_account(event.terms.account, client)
     terms = admit_terms(event.terms, limits, quota)
     wait_sec = terms.wait_timeout_sec
     return RequestEntry(
@@ -53,9 +56,22 @@ def make_request(
         deadline_sec=now + wait_sec if wait_sec is not None and wait_sec > 0 else None,
         asked_at_sec=now,
         arrival=arrival,
-        account=client.account,
+        account=terms.account or client.account,
         note=client.note,
     )
+
+
+def check_account(account: str, client: ClientEntry) -> None:
+    """Refuse a request for an account other than the client's own, unless the client may ask for others.
+
+    Raises:
+        NotAllowed: it may not.
+    """
+    if account and account != client.account and not client.may_ask_for_others:
+        raise NotAllowed(
+            f"{client.holder} may not ask for the account {sanitize(account, MAX_SHOWN_CHARS)!r}; leave the account "
+            "out, or join with a token for it: fleet tracker token create --for-others"
+        )
 
 
 def admit_terms(terms: LeaseTerms, limits: TrackerLimits, quota: Quota = NO_QUOTA) -> LeaseTerms:
@@ -77,6 +93,7 @@ def admit_terms(terms: LeaseTerms, limits: TrackerLimits, quota: Quota = NO_QUOT
         purpose=sanitize(terms.purpose, MAX_SHOWN_CHARS),
         prefer=checked_preference(terms.prefer),
         bid=checked_bid(terms.bid),
+        account=checked_account(terms.account),
     )
 
 

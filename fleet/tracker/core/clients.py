@@ -24,7 +24,9 @@ def connect(tables: Tables, event: ev.ClientConnected) -> None:
     client.is_connected = True
     _name(tables, client, event.holder, event.note)
     _belong_to(tables, client, event.account or event.holder)
-    tables.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
+    client.may_ask_for_others = event.may_ask_for_others
+    held = tuple(client.leases.values())
+    tables.effects.append(ev.Welcomed(client.client_id, held, client.account, client.may_ask_for_others))
     yielding.tell_again(tables, client.client_id)
 
 
@@ -71,9 +73,11 @@ def _belong_to(tables: Tables, client: ClientEntry, account: str) -> None:
     """Count the requests that a client's stream is expected to repeat in its account's share, which is not in the
     journal.
     """
-    tables.count_parked(client, -len(client.parked))
+    tables.count_parked(client.parked.values(), -1)
     client.account = account
-    tables.count_parked(client, len(client.parked))
+    for request in client.parked.values():
+        request.account = request.terms.account or account
+    tables.count_parked(client.parked.values(), 1)
 
 
 def start_grace(tables: Tables, client: ClientEntry) -> None:
@@ -84,7 +88,7 @@ def start_grace(tables: Tables, client: ClientEntry) -> None:
 
 def _park_requests(tables: Tables, client: ClientEntry) -> None:
     """Park the requests of a client with a newer stream, which will repeat them soon."""
-    tables.count_waiting(client, client.requests.values(), -1)
+    tables.count_waiting(client.requests.values(), -1)
     tables.waiting.discard_many(client.requests.values())
     tables.park(client, client.requests)
     client.requests.clear()

@@ -75,6 +75,8 @@ class ClientConnected:
     """Account that its requests count for; empty: its holder's."""
     note: str = ""
     """Name chosen by the client; empty if it equals the holder's name."""
+    may_ask_for_others: bool = False
+    """Its requests may name the account that they count for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,9 @@ class Welcomed:
 
     client_id: str
     leases: tuple[LeaseEntry, ...]
+    account: str
+    """Account that its requests count for."""
+    may_ask_for_others: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,14 +38,11 @@ def _validate_requests(state: TrackerState) -> None:
     waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
     accounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for client in state.clients.values():
-        accounts[client.account].update(
-            state.matching.general(request.terms.selector) for request in client.requests.values()
-        )
-    found = {account: counts for account, counts in accounts.items() if counts}
-    _require(found == state.waiting_by_account, "requests of each account are counted")
-    parked = Counter[str]()
-    for client in state.clients.values():
-        parked.update({client.account: len(client.parked)} if client.parked else {})
+        for request in client.requests.values():
+            accounts[request.account][state.matching.general(request.terms.selector)] += 1
+            _require(request.account == (request.terms.account or client.account), "a request counts for its account")
+    _require(accounts == state.waiting_by_account, "requests of each account are counted")
+    parked = Counter(request.account for client in state.clients.values() for request in client.parked.values())
     _require(parked == state.parked_by_account, "parked requests of each account are counted")
     queued = list(state.waiting.first(len(state.waiting)))
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")

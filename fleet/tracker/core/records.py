@@ -152,7 +152,7 @@ class RequestEntry:
     arrival: int
     """Number of requests before it."""
     account: str = ""
-    """Account that it counts for. Not in the journal: it comes with the client's stream."""
+    """Account that it counts for. Not in the journal: its terms name it, or it comes with the client's stream."""
     note: str = ""
     """See LeaseEntry."""
 
@@ -169,7 +169,9 @@ class ClientEntry:
     client_id: str
     holder: str
     account: str = ""
-    """Account that its requests count for."""
+    """Account that its requests count for, unless they name another."""
+    may_ask_for_others: bool = False
+    """Its requests may name another account."""
     note: str = ""
     """See LeaseEntry."""
     is_connected: bool = False

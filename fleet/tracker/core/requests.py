@@ -7,10 +7,12 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from fleet.domain.accounts import account_text
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.admission import (
+    check_account,
     checked_bid,
     checked_preference,
     checked_selector,
@@ -58,21 +60,22 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
     if parked.deadline_sec is not None and parked.deadline_sec <= tables.now_sec:
         _refuse_late(tables, parked)
         return
-    try:  # an older tracker may have admitted the selector
+    try:  # an older tracker may have admitted the selector, and the client may have lost a right
         parked.terms = replace(parked.terms, selector=checked_selector(parked.terms.selector))
+        check_account(parked.terms.account, client)
     except InvalidRequest as error:
-        tables.refuse(client.client_id, parked.request_id, InvalidRequest, str(error))
+        tables.refuse(client.client_id, parked.request_id, type(error), str(error))
         return
     with contextlib.suppress(InvalidRequest):  # it was valid when the request was admitted
         prefer, bid = checked_preference(event.terms.prefer), checked_bid(event.terms.bid)
         parked.terms = replace(parked.terms, prefer=prefer, bid=bid)
-    parked.holder, parked.note, parked.account = client.holder, client.note, client.account
+    parked.holder, parked.note = client.holder, client.note
     _serve_or_wait(tables, client, parked)
 
 
 def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     tables.arrivals += 1
-    quota = tables.accounts.account(client.account).quota(event.terms.lease_class)
+    quota = tables.accounts.quota(event.terms.account or client.account, event.terms.lease_class)
     try:
         request = make_request(event, client, tables.now_sec, tables.arrivals, tables.limits, quota)
     except InvalidRequest as error:
@@ -108,7 +111,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
         return
     client.requests[request.request_id] = request
     tables.waiting.push(request)
-    tables.count_waiting(client, [request], 1)
+    tables.count_waiting([request], 1)
     tables.changes.requests[request.key] = request
     if request.deadline_sec is not None:
         tables.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, tables, request.key))
@@ -117,21 +120,24 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:
-    """Return an error text if this client, its account or everybody has too many waiting requests; empty if not."""
-    limits, counts = tables.limits, tables.waiting_by_account.get(client.account, Counter())
+    """Return an error text if this client, the request's account or everybody has too many waiting requests; empty if
+    not.
+    """
+    limits, counts = tables.limits, tables.waiting_by_account.get(request.account, Counter())
+    owner = client.holder if request.account == client.account else f"the account {account_text(request.account)}"
     of_client = len(client.requests) + len(client.parked)
-    of_account = counts.total() + tables.parked_by_account[client.account]
+    of_account = counts.total() + tables.parked_by_account[request.account]
     of_all = len(tables.waiting) + tables.parked_by_account.total()
     if of_client >= limits.max_waiting_per_client:
         return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
     if of_account >= limits.max_waiting_per_account:
-        return f"{of_account} requests of {client.holder} wait already; wait for some of them, or cancel some"
+        return f"{of_account} requests of {owner} wait already; wait for some of them, or cancel some"
     if of_all >= limits.max_waiting:
         return f"{of_all} requests wait already; try again later"
     if (general := tables.matching.general(request.terms.selector)) and general not in counts:
         own = len(counts.keys() - {""})
         if own >= limits.max_selectors_per_account:
-            return f"{client.holder} waits with {own} different selectors already; use one of them, or cancel some"
+            return f"{owner} waits with {own} different selectors already; use one of them, or cancel some"
         if not tables.waiting.waits_for(general) and tables.matching.kept_count >= limits.max_selectors:
             return f"requests with {limits.max_selectors} different selectors wait already; try again later"
     return ""

@@ -69,6 +69,7 @@ def _restore_device(tables: Tables, device: DeviceEntry) -> None:
 
 
 def _restore_request(tables: Tables, request: RequestEntry) -> None:
+    request.account = request.terms.account
     tables.park(_client(tables, request.client_id, request.holder), {request.request_id: request})
     tables.arrivals = max(tables.arrivals, request.arrival)
 

@@ -142,7 +142,7 @@ class Tables:
         """Remove a waiting request."""
         client = self.clients[request.client_id]
         if client.requests.pop(request.request_id, None) is not None:
-            self.count_waiting(client, [request], -1)
+            self.count_waiting([request], -1)
         self.waiting.discard(request)
         if (name := self.yields_by_request.get(request.key)) is not None:
             self.forget_yield(name)
@@ -157,16 +157,16 @@ class Tables:
             self.timers.cancel(("yield", lease_name))
         return wanted
 
-    def count_waiting(self, client: ClientEntry, requests: Iterable[RequestEntry], more: int) -> None:
-        """Count a waiting request of a client (`more` is 1), or its end while it is still queued (-1)."""
-        counts = self.waiting_by_account.setdefault(client.account, Counter())
+    def count_waiting(self, requests: Iterable[RequestEntry], more: int) -> None:
+        """Count waiting requests (`more` is 1), or their end while they are still queued (-1)."""
         for request in requests:
+            counts = self.waiting_by_account.setdefault(request.account, Counter())
             general = self.matching.general(request.terms.selector)
             counts[general] += more
             if not counts[general]:
                 del counts[general]
-        if not counts:
-            del self.waiting_by_account[client.account]
+            if not counts:
+                del self.waiting_by_account[request.account]
 
     def forget_client(self, client: ClientEntry) -> None:
         """Forget a client without leases and requests. Idempotent."""
@@ -176,18 +176,19 @@ class Tables:
     def park(self, client: ClientEntry, requests: Mapping[str, RequestEntry]) -> None:
         """Park requests, by id, that a client is expected to repeat."""
         client.parked |= requests
-        self.count_parked(client, len(requests))
+        self.count_parked(requests.values(), 1)
 
     def unpark(self, request: RequestEntry) -> None:
         """Unpark a request that a client is no longer expected to repeat."""
         client = self.clients[request.client_id]
         del client.parked[request.request_id]
-        self.count_parked(client, -1)
+        self.count_parked([request], -1)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
 
-    def count_parked(self, client: ClientEntry, more: int) -> None:
-        """Change the count of a client's parked requests."""
-        self.parked_by_account[client.account] += more
-        if not self.parked_by_account[client.account]:
-            del self.parked_by_account[client.account]
+    def count_parked(self, requests: Iterable[RequestEntry], more: int) -> None:
+        """Count parked requests (`more` is 1), or their end (-1)."""
+        for request in requests:
+            self.parked_by_account[request.account] += more
+            if not self.parked_by_account[request.account]:
+                del self.parked_by_account[request.account]
