@@ -232,9 +232,7 @@ class Members:
         Raises:
             DiskFull: this cannot be remembered, so it was not done.
         """
-        member = replace(
-            self._member(joined, now), account=token.account, may_ask_for_others=token.may_ask_for_others
-        )
+        member = replace(self._member(joined, now), account=token.account, may_ask_for_others=token.may_ask_for_others)
         self._write(_WRITE_MEMBER, [_row(member)])
         self._noted.pop(member.key_id, None)
         self._members[member.key_id] = member

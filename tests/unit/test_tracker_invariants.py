@@ -61,7 +61,9 @@ def comparable(durable: Durable, day: int) -> object:
         )
         for device in durable.devices
     }
-    requests = {request.key: dataclasses.astuple(dataclasses.replace(request, account="")) for request in durable.requests}
+    requests = {
+        request.key: dataclasses.astuple(dataclasses.replace(request, account="")) for request in durable.requests
+    }
     uses = {use.account: use.day_sec for use in durable.uses if use.day == day and use.day_sec}
     return devices, requests, uses
 
