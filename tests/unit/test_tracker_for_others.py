@@ -54,7 +54,7 @@ def test_a_client_is_welcomed_with_its_account(bench: Bench) -> None:
 
 
 def test_a_request_for_another_account_is_refused_without_the_right(bench: Bench) -> None:
-    """The refusal makes no account, and the client's own name is no other account."""
+    """A refused request creates no account. The client may name its own account."""
     (effect,) = acquire(bench, "alice", "1", "team-b")
 
     assert isinstance(effect, ev.Refused)
