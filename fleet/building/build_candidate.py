@@ -47,6 +47,9 @@ class BuildTask:
     cache: BuildCache | None = None
     """Cache of built libraries."""
 
+    keeps_object: bool = False
+    """Keep the object file in `out_dir`, for whole models."""
+
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:
     """Replay the schedule, extract its features, compile and link.
@@ -97,6 +100,7 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
         args=args,
         checks_arguments=checks_arguments,
         has_half=_HALF in task.mod_json,
+        keeps_object=task.keeps_object,
     )
     if task.cache is not None and key is not None:
         task.cache.put(key, artifact)

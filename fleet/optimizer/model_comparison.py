@@ -328,6 +328,7 @@ class ModelComparison:
             {**self.without_static, **schedules},
             core.conditions.artifact_dir,
             is_static=is_static,
+            shares_objects=True,
         )
 
     async def _largest_index(self, model: Model) -> int:

@@ -59,6 +59,7 @@ def compile_model(
     out_dir: Path | str,
     *,
     is_static: bool = True,
+    shares_objects: bool = False,
 ) -> Artifact:
     """Build a whole model to an artifact for the Relax VM.
 
@@ -66,6 +67,7 @@ def compile_model(
         schedules: best trace (JSON) by workload hash. A workload without one gets its static schedule, on GPUs that of
             TVM's default rules.
         is_static: False: a workload without one gets the default schedule, and concats copy: slow, but right.
+        shares_objects: see `build_relax`.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -84,7 +86,7 @@ def compile_model(
         mods = {inputs: one.mod for inputs, one in applied.items()}
         mod = one_program(model.title, mods) if model.others else mods[model.inputs]
         mod = join_concats(mod, target).mod if is_static else mod
-        artifact = build_relax(mod, target, Path(out_dir), args=model.inputs)
+        artifact = build_relax(mod, target, Path(out_dir), args=model.inputs, shares_objects=shares_objects)
     except FleetError:
         raise
     except Exception as error:  # TVM's passes raise many classes
