@@ -48,7 +48,7 @@ class BuildTask:
     """Cache of built libraries."""
 
     keeps_object: bool = False
-    """Keep the object file in `out_dir`, for whole models."""
+    """Keep the object file in `out_dir`, for the whole models of a job."""
 
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:
@@ -78,7 +78,8 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
     import tvm_ffi
 
     out_dir = Path(task.out_dir)
-    checks_arguments = task.trace_json is None  # candidates are run with the arguments that the artifact describes
+    # Programs of a job are run with the arguments that the artifact describes.
+    checks_arguments = task.trace_json is None and not task.keeps_object
     key = None
     if task.cache is not None:
         key = cache_key(
