@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from cross.compile import gpu_code
 from cross.compile.lowering import tir_pipeline
+from cross.compile.objects import NAME, keep_object, object_path
 from cross.compile.relax_program import compile_relax
 from cross.compile.toolchains import Linker, check_linked, find_linker, link
 from cross.targets.target import Target, make_target
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 _MESSAGE_LINES = 8
+_CODE = "code.o"
+"""Object file of a program."""
+
 _ROOM_BYTES = 16 * 1024**2
 """For an object and the library made of it. LLVM ends the whole process when it cannot write one."""
 
@@ -46,6 +50,7 @@ def build(
     linker: str | None = None,
     checks_arguments: bool = True,
     has_half: bool = True,
+    keeps_object: bool = False,
 ) -> Artifact:
     """Compile a TIR module (an IRModule or PrimFunc) and link it.
 
@@ -56,6 +61,7 @@ def build(
         checks_arguments: let the function compare shapes and types before it runs, which takes LLVM a quarter of the
             time of a matrix product. Without, wrong arguments crash the caller.
         has_half: False: no number of the program is of half precision (float16), which spares LLVM a sixth of its time.
+        keeps_object: keep the object file of a program for a processor in `out_dir`, for whole models.
 
     Raises:
         BuildError: it did not compile or link.
@@ -75,14 +81,23 @@ def build(
     except Exception as error:  # TVM's passes raise many classes
         raise BuildError(f"{function} does not compile for {target.json}: {last_lines(error)}") from error
     facts = ArtifactFacts(function=function, args=args, module_kind=ModuleKind.FUNCTIONS)
-    return _finish(lambda _: library, target, out_dir, facts, linker)
+    kept = object_path(mod[NAME], target, out_dir) if keeps_object and target.is_processor else None
+    return _finish(lambda _: library, target, out_dir, facts, linker, kept)
 
 
-def build_relax(mod: IRModule, target: Target, out_dir: Path, *, args: tuple[TensorSpec, ...] = ()) -> Artifact:
+def build_relax(
+    mod: IRModule,
+    target: Target,
+    out_dir: Path,
+    *,
+    args: tuple[TensorSpec, ...] = (),
+    shares_objects: bool = False,
+) -> Artifact:
     """Compile a Relax module of scheduled programs for the Relax VM and link it. The programs use all cores.
 
     Args:
         args: arguments of "main", kept with the artifact.
+        shares_objects: use the object files kept in `out_dir`, and keep others there; the artifact depends on them.
 
     Raises:
         BuildError: it did not link, or cannot be written.
@@ -91,7 +106,8 @@ def build_relax(mod: IRModule, target: Target, out_dir: Path, *, args: tuple[Ten
         tvm.error.TVMError: it does not compile.
     """
     facts = ArtifactFacts(function="main", args=args, module_kind=ModuleKind.RELAX_VM)
-    return _finish(lambda scratch: compile_relax(mod, target, scratch).mod, target, out_dir, facts, None)
+    kept = out_dir if shares_objects else None
+    return _finish(lambda scratch: compile_relax(mod, target, scratch, kept=kept).mod, target, out_dir, facts, None)
 
 
 def tvm_version() -> str:
@@ -106,9 +122,18 @@ def last_lines(error: BaseException) -> str:
 
 
 def _finish(
-    compiled: Callable[[Path], Module], target: Target, out_dir: Path, facts: ArtifactFacts, explicit: str | None
+    compiled: Callable[[Path], Module],
+    target: Target,
+    out_dir: Path,
+    facts: ArtifactFacts,
+    explicit: str | None,
+    kept: Path | None = None,
 ) -> Artifact:
-    """Link a library; `compiled` makes it, given a folder for its files."""
+    """Link a library; `compiled` makes it, given a folder for its files.
+
+    Args:
+        kept: place where the object file of its only program is kept.
+    """
     linker = find_linker(target, explicit)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -117,6 +142,8 @@ def _finish(
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
             _write(compiled(Path(scratch)), target, linker, Path(scratch), linked)
+            if kept is not None:
+                keep_object(Path(scratch, _CODE), kept)
             check_linked(linked.read_bytes(), target, linker)
             digest = digest_of(linked)
             path = out_dir / f"{digest.removeprefix('sha256:')}.so"
@@ -139,7 +166,7 @@ def _move_into_place(linked: Path, artifact: Artifact) -> None:
 def _write(library: Module, target: Target, linker: Linker, scratch: Path, output: Path) -> None:
     """Link a single LLVM module directly; let TVM pack modules that import others or carry constants."""
     if library.kind == "llvm" and not list(library.imports):
-        object_file = scratch / "code.o"
+        object_file = scratch / _CODE
         library.write_to_file(str(object_file), "o")
         link(linker, [object_file], output)
         return

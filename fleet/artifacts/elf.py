@@ -1,4 +1,5 @@
-"""Reads the parts of ELF files that tell where they run: machine, float ABI, symbols. Standard library only.
+"""Reads the parts of ELF files that tell where they run: machine, float ABI, symbols; and renames symbols of object
+files. Standard library only.
 
 https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html ; for ARM: e_flags in "ELF for the Arm Architecture" and
 build attributes in "Addenda to, and Errata in, the ABI for the Arm Architecture", https://github.com/ARM-software/abi-aa
@@ -7,6 +8,7 @@ build attributes in "Addenda to, and Errata in, the ABI for the Arm Architecture
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 HEADER_BYTES = 64
@@ -17,7 +19,7 @@ EM_AMDGPU = 224
 
 _MACHINES = {3: "i686", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _ARM_SOFT, _ARM_HARD = 0x200, 0x400
-_SHT_DYNSYM, _SHT_ARM_ATTRIBUTES = 11, 0x70000003
+_SHT_SYMTAB, _SHT_DYNSYM, _SHT_ARM_ATTRIBUTES = 2, 11, 0x70000003
 _TAG_FILE, _TAG_VFP_ARGS = 1, 28
 _TEXT_TAGS = (4, 5, 65, 67)
 
@@ -46,6 +48,8 @@ class _Section:
     offset: int
     size: int
     link: int
+    header_at: int
+    """Position of its entry in the section table."""
 
 
 def read_header(content: bytes) -> ElfHeader | None:
@@ -118,6 +122,33 @@ def undefined_symbols(content: bytes) -> frozenset[str]:
         raise ValueError("the ELF file is cut short") from error
 
 
+def with_renamed_symbols(content: bytes, names: Mapping[str, str]) -> bytes:
+    """Return an object file with other names for some of its symbols.
+
+    The new names follow a copy of the string table at the end of the file, so that nothing else moves.
+
+    Raises:
+        ValueError: it is no complete ELF object.
+    """
+    header = read_header(content)
+    table = next((one for one in _sections(content) if one.kind == _SHT_SYMTAB), None)
+    if header is None or table is None:
+        raise ValueError("no ELF object with symbols")
+    strings = _sections(content)[table.link]
+    changed, text = bytearray(content), bytearray(content[strings.offset : strings.offset + strings.size])
+    order, size = "<" if header.is_little else ">", 24 if header.bits == 64 else 16
+    for at in range(table.offset, table.offset + table.size, size):
+        (name_at,) = struct.unpack_from(f"{order}I", content, at)
+        begin = strings.offset + name_at
+        name = names.get(content[begin : content.index(b"\0", begin)].decode())
+        if name is not None:
+            struct.pack_into(f"{order}I", changed, at, len(text))
+            text += name.encode() + b"\0"
+    place, layout = (24, "QQ") if header.bits == 64 else (16, "II")
+    struct.pack_into(f"{order}{layout}", changed, strings.header_at + place, len(changed), len(text))
+    return bytes(changed + text)
+
+
 def _undefined(content: bytes, header: ElfHeader, table: _Section, names: _Section) -> set[str]:
     order = "<" if header.is_little else ">"
     size, name_at, section_at = (24, 0, 6) if header.bits == 64 else (16, 0, 14)
@@ -140,8 +171,9 @@ def _sections(content: bytes) -> list[_Section]:
     layout = f"{order}IIQQQQI" if is_wide else f"{order}IIIIIII"
     sections = []
     for index in range(count):
-        _, kind, _, _, offset, length, link = struct.unpack_from(layout, content, table + index * size)
-        sections.append(_Section(kind=kind, offset=offset, size=length, link=link))
+        header_at = table + index * size
+        _, kind, _, _, offset, length, link = struct.unpack_from(layout, content, header_at)
+        sections.append(_Section(kind=kind, offset=offset, size=length, link=link, header_at=header_at))
     return sections
 
 

@@ -4,6 +4,9 @@ MODULES = (
     "xgboost",
     "fleet.models.model",
     "fleet.workloads.extract",
+    "fleet.workloads.applying",
+    "fleet.workloads.concats",
+    "fleet.graph.pipeline",
     "fleet.optimizer.tasks.propose",
     "fleet.building.build_candidate",
 )

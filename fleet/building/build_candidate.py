@@ -47,6 +47,9 @@ class BuildTask:
     cache: BuildCache | None = None
     """Cache of built libraries."""
 
+    keeps_object: bool = False
+    """Keep the object file in `out_dir`, for the whole models of a job."""
+
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:
     """Replay the schedule, extract its features, compile and link.
@@ -75,7 +78,8 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
     import tvm_ffi
 
     out_dir = Path(task.out_dir)
-    checks_arguments = task.trace_json is None  # candidates are run with the arguments that the artifact describes
+    # Programs of a job are run with the arguments that the artifact describes.
+    checks_arguments = task.trace_json is None and not task.keeps_object
     key = None
     if task.cache is not None:
         key = cache_key(
@@ -97,6 +101,7 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
         args=args,
         checks_arguments=checks_arguments,
         has_half=_HALF in task.mod_json,
+        keeps_object=task.keeps_object,
     )
     if task.cache is not None and key is not None:
         task.cache.put(key, artifact)

@@ -37,7 +37,7 @@ from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.reporting import report_placed
 from fleet.optimizer.whole_model_tuning.placing import Placement, Placing
 from fleet.runtime.agreement import Agreement, agree, worst
-from fleet.workloads.extract import compile_model
+from fleet.workloads.extract import compile_model, is_worth_keeping
 
 UNTUNED, STATIC, TUNED, IN_PLACE = "untuned", "static", "tuned", "in place"
 """Builds of the whole model: the last two use the schedules that are fastest alone, and fastest in the model."""
@@ -328,6 +328,8 @@ class ModelComparison:
             {**self.without_static, **schedules},
             core.conditions.artifact_dir,
             is_static=is_static,
+            shares_objects=True,
+            is_compiled_again=is_worth_keeping(self.model),
         )
 
     async def _largest_index(self, model: Model) -> int:

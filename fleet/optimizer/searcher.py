@@ -142,4 +142,5 @@ class Searcher:
             out_dir=str(self._conditions.artifact_dir),
             wants_features=wants_features,
             cache=self._cache,
+            keeps_object=True,
         )

@@ -43,7 +43,7 @@ from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
 from fleet.optimizer.target_check import check_device
 from fleet.optimizer.workshop import Workshop, open_builders
-from fleet.workloads.extract import extract
+from fleet.workloads.extract import extract, is_worth_keeping
 
 _IMPORT_TIMEOUT_SEC = 600.0
 
@@ -230,7 +230,15 @@ class OpenJob:
 
     async def _extract(self, model: Model, target: Target) -> list[Workload]:
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
-            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, having(extract, model), model, target)
+            is_kept = self.options.compares_model and is_worth_keeping(model)
+            return await run_within(
+                self.shop.pool,
+                _IMPORT_TIMEOUT_SEC,
+                having(extract, model),
+                model,
+                target,
+                is_compiled_next=is_kept,
+            )
 
     async def _import_model(self, folder: Path) -> Model:
         seed = self.options.seed if self.options.random_weights else None

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 _kept: dict[tuple[str, str], IRModule] = {}
-"""Lowered models by their digest and target, from `extract` to `compile_model`."""
+"""The newest lowered model, each variant by its digest and target, for the next `compile_model` of this process."""
+
+_MOST_KEPT_BYTES = 256 * 1024**2
 
 
 def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> list[Workload]:
@@ -47,7 +49,7 @@ def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> 
         return [workload_of(one_function(model.content.decode(), model.title), name=model.title)]
     lowered = [_fused(variant, target) for variant in model.variants]
     if is_compiled_next:
-        _kept.update(zip((_key(variant, target) for variant in model.variants), lowered, strict=True))
+        _keep(model, target, lowered)
     found = _united([_workloads(mod, target) for mod in lowered])
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
@@ -59,6 +61,8 @@ def compile_model(
     out_dir: Path | str,
     *,
     is_static: bool = True,
+    shares_objects: bool = False,
+    is_compiled_again: bool = False,
 ) -> Artifact:
     """Build a whole model to an artifact for the Relax VM.
 
@@ -66,6 +70,8 @@ def compile_model(
         schedules: best trace (JSON) by workload hash. A workload without one gets its static schedule, on GPUs that of
             TVM's default rules.
         is_static: False: a workload without one gets the default schedule, and concats copy: slow, but right.
+        shares_objects: see `build_relax`.
+        is_compiled_again: keep the lowered model in this process for another build of it.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -77,6 +83,8 @@ def compile_model(
 
     load_intrinsics(target)
     fused = {one.inputs: _kept.pop(_key(one, target), None) or _fused(one, target) for one in model.variants}
+    if is_compiled_again:
+        _keep(model, target, list(fused.values()))
     try:
         applied = {
             inputs: apply_schedules(mod, target, schedules, is_static=is_static) for inputs, mod in fused.items()
@@ -84,12 +92,22 @@ def compile_model(
         mods = {inputs: one.mod for inputs, one in applied.items()}
         mod = one_program(model.title, mods) if model.others else mods[model.inputs]
         mod = join_concats(mod, target).mod if is_static else mod
-        artifact = build_relax(mod, target, Path(out_dir), args=model.inputs)
+        artifact = build_relax(mod, target, Path(out_dir), args=model.inputs, shares_objects=shares_objects)
     except FleetError:
         raise
     except Exception as error:  # TVM's passes raise many classes
         raise BuildError(f"{model.title} does not compile for {target.json}: {last_lines(error)}") from error
     return replace(artifact, loop_nests=tuple(sorted({name for one in applied.values() for name in one.loop_nests})))
+
+
+def is_worth_keeping(model: Model) -> bool:
+    """Tell whether a process may keep the lowered model, its weights included, as long as it lives."""
+    return sum(variant.size_bytes for variant in model.variants) <= _MOST_KEPT_BYTES
+
+
+def _keep(model: Model, target: Target, lowered: Sequence[IRModule]) -> None:
+    _kept.clear()
+    _kept.update(zip((_key(variant, target) for variant in model.variants), lowered, strict=True))
 
 
 def _fused(model: Model, target: Target) -> IRModule:

@@ -104,6 +104,19 @@ def test_a_lowered_model_kept_for_its_compilation_gives_the_same_program(model: 
     assert first.digest == second.digest
 
 
+def test_builds_from_one_lowered_model_are_those_of_fresh_ones(model: Model, tmp_path: Path) -> None:
+    """No build changes the lowered model that is kept for the next one."""
+    fresh = [compile_model(model, TARGET, {}, tmp_path, is_static=is_static).digest for is_static in (False, True)]
+    extract(model, TARGET, is_compiled_next=True)
+
+    kept = [
+        compile_model(model, TARGET, {}, tmp_path, is_static=is_static, is_compiled_again=True).digest
+        for is_static in (False, True, False, True)
+    ]
+
+    assert kept == [*fresh, *fresh]
+
+
 def test_all_shapes_have_the_same_weights(path: Path) -> None:
     """Random weights are the same, too, though they are fitted to the data of a shape. The file has the weights
     once.

@@ -61,6 +61,15 @@ class Model:
         """
         return self.stored if isinstance(self.stored, bytes) else self.stored.read_bytes()
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the serialised model [bytes].
+
+        Raises:
+            OSError: its file is gone.
+        """
+        return len(self.stored) if isinstance(self.stored, bytes) else self.stored.stat().st_size
+
     def stored_in(self, folder: Path) -> Model:
         """Write the content to files in a folder, and return the model with their paths, which pickles without weights.
 
