@@ -115,7 +115,7 @@ def test_client_that_comes_back_in_time_keeps_its_leases(bench: Bench) -> None:
     (welcome,) = bench.apply(ev.ClientConnected("alice", "alice@host"))
     bench.tick(6)
 
-    assert welcome == ev.Welcomed("alice", (lease,))
+    assert welcome == ev.Welcomed("alice", (lease,), "alice@host", may_ask_for_others=False)
     assert lease.name in bench.state.leases
 
 
