@@ -26,6 +26,7 @@ LONG = (
     "soak",
     "search_cost",
     "library_rate",
+    "lab_week",
 )
 """Run only when named: they take longer than all the others together."""
 

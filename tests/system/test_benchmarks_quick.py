@@ -131,6 +131,15 @@ def test_tracker_turns_measures_every_turn() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_lab_week_plays_each_scheduler() -> None:
+    figures = _figures("benchmarks.lab_week")
+
+    for load in ("usual", "high"):
+        assert figures[load]["unserved"] == 0
+        assert figures[load]["interactive_p95_sec"] < 30.0
+        assert set(figures["all"][load]) == {"first come first served", "sum of factors", "turns of accounts"}
+
+
 def test_recovery_measures_both_sides_of_both_kills() -> None:
     """A tracker and an agent are killed on both sides, and all of them serve again."""
     figures = _figures("benchmarks.recovery")
