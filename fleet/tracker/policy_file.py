@@ -66,8 +66,8 @@ class TrackerKeys:
     ] = None
     accounts: Annotated[
         dict[str, object] | None,
-        "Accounts with a weight or quotas of their own, by the key of a member as `fleet tracker members --json` shows "
-        "it; without TLS by holder.",
+        "Accounts with a weight or quotas of their own, by the name that join tokens gave them, else by the key of a "
+        "member as `fleet tracker members --json` shows it; without TLS by holder.",
     ] = None
 
 
