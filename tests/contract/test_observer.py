@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from fleet.domain.leases import LeaseClass
 from fleet.errors import ConfigError, QueueFull
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.records import Changes, LeaseEnd
+from fleet.tracker.core.records import Changes, LeaseEnd, YieldEntry
 from fleet.tracker.observers import Observer, Observers, installed_observers
 from fleet.v1 import device_pb2
 from tests.contract.installed import install
@@ -122,11 +123,15 @@ def replace(served: ServedTracker, member: Observer, by: Observer) -> None:
 
 def calls() -> list[tuple[str, tuple[object, ...]]]:
     """Return every kind of call, with names that the tracker does not have."""
+    wanted = YieldEntry(
+        lease_name="leases/none", request_key=("none", "r"), lease_class=LeaseClass.NORMAL, until_sec=1_000.0
+    )
     effects: list[ev.Effect] = [
         ev.Attached("none", (ev.Fence("none", "devices/none", 7),)),
         ev.AttachRefused("none", "devices/none", "taken"),
         ev.Fence("none", "devices/none", 7),
-        ev.Welcomed("none", ()),
+        ev.Welcomed("none", (), "none", may_ask_for_others=False),
+        ev.YieldWanted("none", wanted),
         ev.Refused("none", "r", QueueFull, "full"),
         ev.LeaseEnded("none", "leases/none", LeaseEnd.EXPIRED, "late"),
     ]
