@@ -16,6 +16,7 @@
       LeaseError
         LeaseExpired               the holder is too late
         LeaseRevoked               taken away, or superseded by a newer lease
+          LeaseYielded             of the class batch, and did not give way in time
         NoMatchingDevice           no device of the fleet can ever satisfy the selector
         QueueFull                  try later (retryable)
         WaitTimeout                no device within the wait that the caller allowed; exit code 124

@@ -32,10 +32,10 @@ def stored_trials(path: Path) -> int:
         return len(library.records(kinds=[RecordKind.CANDIDATE]))
 
 
-def test_a_tune_gives_way_to_a_person_and_ends_with_every_trial(
+def test_a_person_gets_the_board_of_a_tune_that_ends_with_every_trial(
     fleet: Fleet, two_products: Path, tmp_path: Path
 ) -> None:
-    """`fleet acquire` gets the board that `fleet tune` holds; the tune goes on afterwards under another lease."""
+    """`fleet acquire` gets the only board while `fleet tune` measures on it, and the tune goes on afterwards."""
     library = tmp_path / "library.sqlite"
     words = ("tune", str(two_products), "--trials", str(_TRIALS), "--batch", "8", "--library", str(library), "--json")
     tuning = start_fleet(*words, "--tracker", fleet.address)
@@ -53,4 +53,3 @@ def test_a_tune_gives_way_to_a_person_and_ends_with_every_trial(
     assert tuning.returncode == 0, err
     report = json.loads(out)
     assert report["trials"] == _TRIALS == sum(item["trials"] for item in report["workloads"])
-    assert "is needed for a request of the class interactive" in err
