@@ -96,7 +96,7 @@ class Device:
 
     @property
     def yield_wanted(self) -> YieldWanted | None:
-        """Demand to give the device back at the next border between batches, of a batch lease; None: there is none."""
+        """Demand to give the device back at the next border between batches, if the tracker made one."""
         return self._holder.yield_wanted
 
     def watch_yield(self, on_yield: Callable[[], None]) -> None:

@@ -76,7 +76,7 @@ class HeldLease:
         """Why the lease is over; None while it lives."""
 
         self.yield_wanted: YieldWanted | None = None
-        """Demand to give way; None: there is none."""
+        """The tracker's demand to give the lease back, if it made one."""
 
         self.ttl_sec = 0.0
         self._clock = clock

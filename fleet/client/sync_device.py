@@ -51,7 +51,7 @@ class Device(Blocking[aio_device.Device]):
 
     @property
     def yield_wanted(self) -> YieldWanted | None:
-        """Demand to give the device back at the next border between batches, of a batch lease; None: there is none."""
+        """Demand to give the device back at the next border between batches, if the tracker made one."""
         return self._inner.yield_wanted
 
     @property

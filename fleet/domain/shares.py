@@ -18,7 +18,7 @@ class Reload:
     class_count: int
     """Classes with quotas for every account."""
     half_life_sec: float
-    """A device second counts half as much after this time."""
+    """Half-life of used device seconds [s]."""
     starvation_sec: float
     """An account that was granted nothing suitable for this long is served next."""
     is_changed: bool

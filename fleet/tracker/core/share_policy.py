@@ -34,7 +34,7 @@ class SharePolicy:
     """Rules of shares for all accounts."""
 
     half_life_sec: float = 6 * _HOUR_SEC
-    """A device second counts half as much after this time."""
+    """Half-life of used device seconds [s]."""
     starvation_sec: float = 12 * _HOUR_SEC
     """An account that was granted nothing suitable for this long is served next."""
     slice_sec: float = 600.0

@@ -289,7 +289,7 @@ class Waiting:
         return backlog
 
     def _lane(self, backlog: Backlog, lease_class: LeaseClass, group: Group) -> Lane:
-        """Return the lane for a request, made if there is none."""
+        """Return the lane for a request; create a missing one."""
         lanes = backlog.lanes.setdefault(group, {})
         if lane := lanes.get(lease_class):
             return lane
