@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         scratch = Path(directory)
         workload = matmul(64)
-        artifact = build(module_of(workload.mod_json), host_target(), scratch / "built", args=workload.args)
+        artifact = build(module_of(workload.mod_json), host_target(), scratch, args=workload.args)
 
         def told(side: str, run: Callable[[Artifact, Path, int], Footprint]) -> Callable[[int], Footprint]:
             def one_round(number: int) -> Footprint:

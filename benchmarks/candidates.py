@@ -25,7 +25,7 @@ _TIMEOUT_SEC = 600.0
 def built(sizes: Sequence[int], count: int, scratch: Path, seed: int) -> Iterator[tuple[str, list[Artifact]]]:
     """Yield candidates of matrix products in the order in which a search meets them, built."""
     target = host_target()
-    with contextlib.closing(_Builders(target, scratch / "built")) as builders:
+    with contextlib.closing(_Builders(target, scratch)) as builders:
         for size in sizes:
             workload = matmul(size)
             artifacts = builders.build(workload.mod_json, count, seed)

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         scratch = Path(directory)
-        builder_sec = _builder_sec(scratch / "built", 2 * _BATCH if options.quick else 4 * _BATCH)
+        builder_sec = _builder_sec(scratch, 2 * _BATCH if options.quick else 4 * _BATCH)
         with _board(scratch) as (address, around, reason):
             shares = [_tune(scratch, address, around, trials, seed) for seed in range(rounds)]
     share = common.median_of(shares, lambda one: one.share)

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory, contextlib.ExitStack() as stack:
         scratch = Path(directory)
         workload = matmul(64)
-        artifact = build(module_of(workload.mod_json), host_target(), scratch / "built", args=workload.args)
+        artifact = build(module_of(workload.mod_json), host_target(), scratch, args=workload.args)
         tracker = common.alternate(
             {
                 "peer": _told(

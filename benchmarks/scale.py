@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = common.machine()
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         scratch = Path(directory)
-        costs = measure_candidates(scratch / "built", 8 if options.quick else 32)
+        costs = measure_candidates(scratch, 8 if options.quick else 32)
         if not options.quick:
             costs = _with_processes(costs, scratch)
     scale = Scale(boards=50, builders=5, batches=4) if options.quick else Scale(boards=1000, builders=100, batches=12)

@@ -165,7 +165,7 @@ def _build(scratch: Path, target: Target) -> Artifact:
     mod = module_of(workload.mod_json)
     if not target.is_processor:
         mod = default_schedule(mod, target)
-    return build(mod, target, scratch / "built", args=workload.args)
+    return build(mod, target, scratch, args=workload.args)
 
 
 def _measure_link(work: Work) -> tuple[Figures | None, str]:

@@ -72,7 +72,6 @@ class BuildCache:
         known = facts_from_json(facts.decode())
         artifact = Artifact(path=out_dir / f"{found}.so", digest=f"sha256:{found}", **known)
         try:
-            out_dir.mkdir(parents=True, exist_ok=True)
             _write(side_file_of(artifact.path), facts)
             _write(artifact.path, content)
         except OSError:

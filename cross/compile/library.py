@@ -55,6 +55,7 @@ def build(
     """Compile a TIR module (an IRModule or PrimFunc) and link it.
 
     Args:
+        out_dir: existing folder. A worker that outlives its job must not make it anew: nobody would remove it.
         function: the function to run unless told otherwise.
         args: its arguments with the outputs marked, kept with the artifact.
         linker: command to link with instead of the one that is found.
@@ -136,7 +137,6 @@ def _finish(
     """
     linker = find_linker(target, explicit)
     try:
-        out_dir.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(out_dir).free < _ROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:

@@ -58,6 +58,7 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
     def _submit(self, given: BuilderInput) -> Future[str]:
         # One directory each, because RemoveBuildArtifact deletes an artifact's whole directory.
         out_dir = self._root() / str(next(self._numbers))
+        out_dir.mkdir()
         return self._pool.submit(build_module, tvm.ir.save_json(given.mod), str(given.target), str(out_dir))
 
     def _root(self) -> Path:

@@ -29,7 +29,7 @@ def build_all(folder: Path, target: Target) -> None:
             mod_json=workload.mod_json,
             target=target,
             trace_json=trace_json,
-            out_dir=str(folder / "built"),
+            out_dir=str(folder),
         )
         build_candidate(task).artifact.path.rename(folder / name)
 
@@ -80,7 +80,7 @@ def _build_model(folder: Path, target: Target) -> None:
     model = load_model(path)
     costliest = extract(model, target)[0]
     proposal = propose(ProposeTask(mod_json=costliest.mod_json, target=target, count=1, seed=1))[0]
-    artifact = compile_model(model, target, {costliest.shash: proposal.trace_json}, folder / "built")
+    artifact = compile_model(model, target, {costliest.shash: proposal.trace_json}, folder)
     artifact.path.rename(folder / "model.so")
 
 

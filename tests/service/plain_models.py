@@ -18,7 +18,7 @@ def build(folder: Path, target_json: str) -> None:
     from cross.compile.library import build as build_artifact
 
     def export(name: str, function: object) -> None:
-        built = build_artifact(tvm.IRModule({"main": function}), parse_target(target_json), folder / "built")
+        built = build_artifact(tvm.IRModule({"main": function}), parse_target(target_json), folder)
         built.path.replace(folder / name)
 
     def prim(*tensors: object) -> object:

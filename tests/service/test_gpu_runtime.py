@@ -84,7 +84,7 @@ async def test_a_flush_is_one_of_the_l2_cache(pool: WorkerPool, tmp_path: Path) 
     import tvm
 
     workload = matmul(32)
-    artifact = build(tvm.ir.load_json(workload.mod_json), host_target(), tmp_path / "built", args=workload.args)
+    artifact = build(tvm.ir.load_json(workload.mod_json), host_target(), tmp_path, args=workload.args)
     worker = await start(pool, l2_bytes=1 << 20)
 
     plain, _ = await measure(worker, artifact.path, workload.args, repeat=2)

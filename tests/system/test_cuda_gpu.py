@@ -96,7 +96,7 @@ def test_a_kernel_runs_and_is_timed(served: Fleet, matmul_so: Path, tmp_path: Pa
 def test_the_candidate_after_a_wild_read_is_clean(served: Fleet, matmul_so: Path, tmp_path: Path) -> None:
     """An illegal address breaks the CUDA context for good; only its worker ends with it."""
     target_json = served.snapshot()["devices"][0]["inventory"]["target_json"]  # type: ignore[index]
-    wild = build(default_schedule(wild_program(), target_json), target_json, tmp_path / "wild")
+    wild = build(default_schedule(wild_program(), target_json), target_json, tmp_path)
     where = ("--tracker", served.address)
 
     broken = run_fleet(*where, "time", str(wild.path), "--on", "kind=cuda", "--args", "float32[256] float32[256]:out")

@@ -79,6 +79,7 @@ class Bench:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("zynq")
     models = folder / "models"
+    models.mkdir()
     words = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(folder / "tracker")]
     tracker = Server(words, "tracker", folder / "tracker.log").start()
     try:

@@ -46,14 +46,14 @@ def test_get_returns_the_stored_build_with_its_facts(cache: BuildCache, tmp_path
     made = make_artifact(tmp_path / "made")
 
     cache.put("abc", made)
-    found = cache.get("abc", tmp_path / "out")
+    found = cache.get("abc", tmp_path)
 
     assert found is not None
     assert found.path.read_bytes() == made.path.read_bytes()
-    assert found.path == tmp_path / "out" / f"{made.digest.removeprefix('sha256:')}.so"
+    assert found.path == tmp_path / f"{made.digest.removeprefix('sha256:')}.so"
     assert Artifact.of_file(found.path) == found
     assert (found.digest, found.facts_json()) == (made.digest, made.facts_json())
-    assert cache.get("abd", tmp_path / "out") is None
+    assert cache.get("abd", tmp_path) is None
 
 
 @pytest.mark.parametrize("place", [0, 70, -1], ids=["digest", "facts", "content"])
@@ -64,7 +64,7 @@ def test_damage_is_a_miss(cache: BuildCache, tmp_path: Path, place: int) -> None
     content[place] ^= 1
     entry_of(cache, "abc").write_bytes(content)
 
-    assert cache.get("abc", tmp_path / "out") is None
+    assert cache.get("abc", tmp_path) is None
     assert not entry_of(cache, "abc").exists()
 
 
@@ -75,7 +75,7 @@ def test_a_half_written_entry_is_a_miss(cache: BuildCache, tmp_path: Path) -> No
 
     for size in (0, 10, 64, 65, len(whole) - 1):
         entry_of(cache, "abc").write_bytes(whole[:size])
-        assert cache.get("abc", tmp_path / "out") is None
+        assert cache.get("abc", tmp_path) is None
 
 
 def test_the_least_recently_used_entry_is_evicted(cache: BuildCache, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_least_recently_used_entry_is_evicted(cache: BuildCache, tmp_path: P
     for number, each in enumerate(made):
         cache.put(key_of(number), each)
         os.utime(entry_of(cache, key_of(number)), (number, number))
-    assert cache.get(key_of(0), tmp_path / "out") is not None
+    assert cache.get(key_of(0), tmp_path) is not None
 
     BuildCache(folder=cache.folder, max_bytes=35_000).trim()
 
@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path) -> None:
 
     cache.put("abc", make_artifact(tmp_path / "made"))
 
-    assert cache.get("abc", tmp_path / "out") is None
+    assert cache.get("abc", tmp_path) is None
 
 
 def test_a_full_disk_is_a_cache_miss(cache: BuildCache, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None
             mod_json=workload.mod_json,
             target=TARGET,
             trace_json=proposal.trace_json,
-            out_dir=str(tmp_path / "built"),
+            out_dir=str(tmp_path),
             cache=cache,
         )
         for proposal in propose(task)

@@ -53,7 +53,7 @@ def test_artifact_is_named_by_its_digest_and_keeps_its_facts(tmp_path: Path) -> 
 
 def test_same_program_gives_the_same_artifact(tmp_path: Path) -> None:
     """Builds are reproducible, so a device that has the artifact needs no second copy."""
-    assert build_matmul(tmp_path / "a").digest == build_matmul(tmp_path / "b").digest
+    assert build_matmul(tmp_path).digest == build_matmul(tmp_path).digest
 
 
 def test_a_library_that_checks_no_arguments_is_smaller_and_computes_the_same(tmp_path: Path) -> None:
@@ -102,6 +102,14 @@ def test_unwritable_folder_is_a_build_error(tmp_path: Path) -> None:
 
     with pytest.raises(BuildError, match=f"cannot write artifacts to {blocker}"):
         build_matmul(blocker / "out")
+
+
+def test_a_folder_that_was_removed_meanwhile_stays_removed(tmp_path: Path) -> None:
+    """After kill -9 of a command, its workers end later than the sweep of its folder, and would leave another one."""
+    with pytest.raises(BuildError, match="No such file"):
+        build_matmul(tmp_path / "swept")
+
+    assert not (tmp_path / "swept").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
