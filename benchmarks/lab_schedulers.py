@@ -36,6 +36,7 @@ class Turns:
         self._clients: set[str] = set()
         offers = tuple(_offer(board, model) for board, model in simulation.boards.items())
         self._apply(ev.AgentAttached("lab", "here:1", offers), 0.0)
+        self._show_demand()
 
     def ask(self, ask: Ask, now: float) -> None:
         account = ask.arrival.account
@@ -44,9 +45,8 @@ class Turns:
             self._apply(ev.ClientConnected(account, account), now)
         request_id = str(ask.number)
         self._asks[request_id] = ask
-        selector = ask.arrival.selector
-        label = f"model={selector}" if selector in BOARDS else f"{_FAMILY}{selector}=yes"
-        terms = LeaseTerms(selector=label, lease_class=ask.arrival.lease_class, ttl_sec=_LONG_SEC)
+        selector = _selector(ask.arrival.selector)
+        terms = LeaseTerms(selector=selector, lease_class=ask.arrival.lease_class, ttl_sec=_LONG_SEC)
         self._apply(ev.Acquire(account, request_id, terms, ask.continues), now)
 
     def end(self, ask: Ask, now: float) -> None:
@@ -54,6 +54,17 @@ class Turns:
 
     def renew(self, ask: Ask, now: float) -> None:
         self._apply(ev.Renew(ask.arrival.account, ask.lease_name), now)
+
+    def _show_demand(self) -> None:
+        """Request a board with each selector once, and give it back: the tracker has run before this week."""
+        client = "before"
+        self._state.apply(ev.ClientConnected(client, client), _EPOCH_SEC)
+        for name in MODELS:
+            terms = LeaseTerms(selector=_selector(name), ttl_sec=_LONG_SEC)
+            for effect in self._state.apply(ev.Acquire(client, name, terms), _EPOCH_SEC):
+                if isinstance(effect, ev.Granted):
+                    self._state.apply(ev.Release(client, effect.lease.name), _EPOCH_SEC)
+        self._state.take_changes()
 
     def _apply(self, event: ev.Event, now: float) -> None:
         effects = self._state.apply(event, _EPOCH_SEC + now)
@@ -66,6 +77,10 @@ class Turns:
             elif isinstance(effect, ev.YieldWanted):
                 lease = self._state.leases[effect.wanted.lease_name]
                 self._simulation.must_yield(lease.device_name.removeprefix("devices/"), now)
+
+
+def _selector(name: str) -> str:
+    return f"model={name}" if name in BOARDS else f"{_FAMILY}{name}=yes"
 
 
 def _offer(board: str, model: str) -> ev.OfferedDevice:

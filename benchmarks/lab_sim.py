@@ -19,6 +19,7 @@ _MEAN_LEASE_SEC = 1800.0
 """Median length of a tuning job's leases."""
 _SHORTEST_SEC = 30.0
 _LOOK_SEC = 300.0
+_RENEWAL_SEC = 900.0
 _WINDOW_SEC = 4 * 3600.0
 """Fairness is judged in windows of this length."""
 
@@ -131,7 +132,7 @@ class Simulation:
             waits.append((ask.arrival.account, ask.at_sec, now - ask.at_sec))
         self._note_rare(ask, board)
         self._at(ask.ends_sec, partial(self._end, ask, now))
-        self._at(now + _LOOK_SEC, partial(self._renew, ask, now))
+        self._at(now + _RENEWAL_SEC, partial(self._renew, ask, now))
 
     def must_yield(self, board: str, now: float) -> None:
         """Give a board back at the next border of trials, a few seconds later; called by the scheduler."""
@@ -167,7 +168,7 @@ class Simulation:
     def _renew(self, ask: Ask, granted: float, now: float) -> None:
         if ask.granted_sec == granted and self.held.get(ask.board) is ask:
             self._scheduler.renew(ask, now)
-            self._at(now + _LOOK_SEC, partial(self._renew, ask, granted))
+            self._at(now + _RENEWAL_SEC, partial(self._renew, ask, granted))
 
     def _look(self, now: float) -> None:
         window = int(now // _WINDOW_SEC)

@@ -15,7 +15,7 @@ one has a lane with a selector that the device matches.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import TypeAlias
@@ -188,7 +188,11 @@ class Waiting:
 
     def next_for(self, device_name: str, now: float) -> RequestEntry | None:
         """Return the request that a free device serves next; None: none that its account's quotas allow."""
-        lines = [line for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
+        return self.next_among(self._matching.groups_of(device_name), now)
+
+    def next_among(self, groups: Iterable[Group], now: float) -> RequestEntry | None:
+        """Return the request that a free device in these groups, and in no others, serves next."""
+        lines = [line for group in groups if (line := self._lines.get(group))]
         before_sec = now - self._accounts.policy.starvation_sec
         starving = min((each for line in lines for each in line.starving(before_sec)), default=None, key=_wait)
         if starving:

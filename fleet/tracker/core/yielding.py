@@ -14,6 +14,7 @@ from itertools import islice
 from fleet.domain.leases import LeaseClass, LeaseEnd
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
+from fleet.tracker.core.matching import Group
 from fleet.tracker.core.records import LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.tables import Tables
 
@@ -48,11 +49,15 @@ def sweep(tables: Tables) -> None:
         if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
             return
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
+    following: dict[tuple[Group, ...], RequestEntry | None] = {}  # devices that are alike serve the same request
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
         if lease is None or not tables.waiting.waits_with_less(tables.accounts.account(lease.account).level):
             continue
-        request = tables.waiting.next_for(lease.device_name, tables.now_sec)
+        groups = tuple(tables.matching.groups_of(lease.device_name))
+        if groups not in following:
+            following[groups] = tables.waiting.next_among(groups, tables.now_sec)
+        request = following[groups]
         if request and request.key not in tables.yields_by_request and _is_due(tables, lease, request):
             _want(tables, lease, request)
 
