@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
 from fleet.errors import BuildError
 from fleet.optimizer.comparing.engine import Engine
+from fleet.optimizer.comparing.rest import busy_ticks, rest
 from fleet.optimizer.comparing.rounds import Rounds
 from fleet.optimizer.core.progress import UNTUNED_BOUND
 
@@ -24,9 +25,6 @@ ENGINE = "engine"
 """Name of the engine among the programs of a comparison."""
 
 _MIN_REPEAT_MS = 8
-_REST_SEC = 0.15
-"""Pause between a block on the device and a block of the engine: idle worker threads spin for a while after a run."""
-
 _RUN_TIMEOUT_SEC = 120.0
 _LOAD_TIMEOUT_SEC = 2.0
 _SLOWER_LOAD = 5.0
@@ -105,7 +103,7 @@ class ModelTurns:
     async def _time(self, name: str, repeat: int) -> float:
         """Return the total time of one run per set of shapes [s]; infinite if it failed."""
         if (name == ENGINE) is not (self._last == ENGINE):
-            await asyncio.sleep(_REST_SEC)
+            await rest(partial(busy_ticks, self._cpus))
         self._last = name
         if name == ENGINE:
             return await self._time_engine(repeat)
