@@ -342,6 +342,38 @@ def test_a_static_schedule_runs_off_against_a_baseline_that_is_close_only(
     assert len(job.rounds) - before == rounds
 
 
+@pytest.mark.parametrize(("model_sec", "is_disturbed", "rounds"), [(150, False, 1), (250, False, 0), (250, True, 1)])
+def test_a_static_schedule_without_weight_in_the_model_has_no_run_off(
+    model_sec: float, is_disturbed: bool, rounds: int
+) -> None:
+    """Below half a percent of the model, the calm times that are known decide."""
+    large = known("large", untuned_sec=model_sec, right={"a": model_sec})
+    job = Script(known(untuned_sec=1.2, is_untuned_disturbed=is_disturbed), large)
+    job.build_baseline()
+    job.run(ev.Proposed("w", proposals("s"), is_static=True))
+    job.run(ev.BatchWanted("w", ("s",)))
+    before = len(job.rounds)
+
+    job.run(ev.RunOffWanted("w"))
+
+    assert len(job.rounds) - before == rounds
+
+
+def test_an_unscheduled_program_stops_in_the_run_off_once_it_is_behind() -> None:
+    """One repeat shows that it is a tenth slower than the best candidate; that one has all repeats."""
+    job = Script(known(untuned_sec=1.5))
+    job.build_baseline()
+    job.answer = secs({"a": 1.0, "b": 1.2, BASELINE: 1.5})
+    job.propose("a", "b")
+
+    job.run(ev.RunOffWanted("w"))
+
+    *candidates, baseline = find(job.log, ev.Measure)[-1].trials
+    assert baseline.evaluator.give_up_above_sec == pytest.approx(1.1)
+    assert [trial.evaluator.give_up_above_sec for trial in candidates] == [0, 0]
+    assert {trial.evaluator.repeat for trial in (*candidates, baseline)} == {5}
+
+
 def test_broken_rules_are_found() -> None:
     """The check of the invariants can fail."""
     job = Script()

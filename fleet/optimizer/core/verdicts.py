@@ -33,6 +33,10 @@ _BASELINE_REACH = 2.0
 _BASELINE_REACH_OF_STATIC = 1.3
 """The same for a lone static schedule: its time is recent, and not the luckiest of many."""
 
+_NEGLIGIBLE = 0.005
+"""A lone static schedule has no run-off if its workload takes a smaller share of the model's time. The calm times of
+both programs are known and close, so a wrong choice would cost a fraction of that."""
+
 _CHECKED_PER_BATCH = 3
 """Number of a batch's candidates that are compared before giving up on finding a right one."""
 
@@ -185,10 +189,15 @@ class Verdicts:
         baseline = self._job.baselines.get(item.workload.shash)
         is_sure = len(runners) == 1 and runners[0].is_static and not item.is_untuned_disturbed
         reach = _BASELINE_REACH_OF_STATIC if is_sure else _BASELINE_REACH
-        if item.untuned_sec > reach * runners[0].median_sec:
+        if item.untuned_sec > reach * runners[0].median_sec or (is_sure and self._is_negligible(item)):
             baseline = None
         if len(runners) > 1 or baseline is not None:
             self._measurements.begin_run_off(item, runners, baseline)
+
+    def _is_negligible(self, item: WorkloadProgress) -> bool:
+        """Tell whether a workload takes so small a share of the model that its schedule does not matter."""
+        progress = self._job.progress
+        return item.workload.weight * item.current_sec < _NEGLIGIBLE * progress.total_sec(tuned=True)
 
     def _keep_proof(self, item: WorkloadProgress, trace_json: str, proof: Proof) -> None:
         """Record a proof that does not refute the time."""
