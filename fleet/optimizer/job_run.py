@@ -244,7 +244,8 @@ class JobRun:
             conditions=self.core.conditions,
             turns=turns,
             measuring=loop.measuring,
-            is_profiled=not (why_unfit(self.inventory) or self.model.others),
+            is_profiled=not (why_unfit(self.inventory) or self.model.others)
+            and have_alternatives(self.core.progress.workloads, self.workloads),
         )
 
     @property
@@ -393,6 +394,16 @@ class JobRun:
             model=model,
             target_json=self.target.json,
         )
+
+
+def have_alternatives(items: Sequence[WorkloadProgress], workloads: Sequence[Workload]) -> bool:
+    """Tell whether a model may have several schedules of an operator to compare, and not only its static one.
+
+    Args:
+        items: progress of the chosen workloads.
+        workloads: all workloads of the model. Those that were not chosen may have records.
+    """
+    return len(items) < len(workloads) or any(item.trials_before or len(item.records) > 1 for item in items)
 
 
 def decided_trace(item: WorkloadProgress) -> str | None:

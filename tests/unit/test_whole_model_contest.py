@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import OperatorCall
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Record, RecordKind
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.job_run import have_alternatives
 from fleet.optimizer.reporting import report_placed
 from fleet.optimizer.whole_model_tuning.contest import (
     Contest,
@@ -156,3 +159,25 @@ def test_one_disturbed_round_does_not_decide() -> None:
     disturbed = [({"hash of conv": "a"}, {"hash of conv": 9.0}), *rounds(a=1.0, b=1.3)]
 
     assert "a" == place(contest(), disturbed).chosen.trace_json
+
+
+@pytest.mark.parametrize(
+    ("traces", "trials_before", "is_chosen", "expected"),
+    [
+        ((), 0, True, False),
+        (("static",), 0, True, False),
+        (("static", "a"), 0, True, True),
+        (("static",), 3, True, True),
+        (("static",), 0, False, True),
+    ],
+    ids=["unscheduled", "static", "trial", "earlier trials", "other workload"],
+)
+def test_a_model_with_one_schedule_for_each_operator_has_no_alternatives(
+    traces: tuple[str, ...], trials_before: int, is_chosen: bool, expected: bool
+) -> None:
+    """Trials of this or an earlier job make some, and so may workloads that were not chosen."""
+    records = [Observation(workload="hash of conv", run_sec=1.0, trace_json=trace) for trace in traces]
+    item = WorkloadProgress(workload=workload(), trials_before=trials_before, records=records)
+    others = [] if is_chosen else [workload("dense")]
+
+    assert have_alternatives([item], [workload(), *others]) is expected
