@@ -15,6 +15,7 @@ from cross.targets.target import Target
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.design_space import Facts, Space
 from fleet.spaces.facts import facts_of, processor_facts
+from fleet.spaces.type_checks import keep_parts_of_hints
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -50,6 +51,7 @@ def space_on(mod: IRModule, facts: Facts) -> Space | None:
 
     if not _is_plain(mod):
         return None
+    keep_parts_of_hints()
     spaces = (rule.space(mod, facts) for rule in all_rules())
     return next((space for space in spaces if space is not None), None)
 
