@@ -48,7 +48,7 @@ _ONNX_RUNTIME = "onnxruntime"
 _SLOWER = 1.01
 """Ratio below which a slowdown is not reported, even if it is significant."""
 
-_TURNS_SEC, _TURNS_SHARE = 3.0, 0.1
+_TURNS_SEC, _TURNS_SHARE = 2.0, 0.1
 """Time budget for the turns of a model: the longer of this time [s] and this share of the job's time so far."""
 
 _OTHER_SEED = 1_000
