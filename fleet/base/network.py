@@ -19,8 +19,17 @@ def check_address(address: str, what: str) -> None:
         ConfigError: it is none.
     """
     match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match[2]) < 65536:
+    if match is None or not 0 < int(match[2]) < 65536 or not _is_host(match[1]):
         raise ConfigError(f"cannot read {what} {address!r}; write it like 127.0.0.1:9290")
+
+
+def _is_host(host: str) -> bool:
+    """Tell whether a name lookup takes this host. It refuses others with errors that are no OSError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def host_of(address: str) -> str:

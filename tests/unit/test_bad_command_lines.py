@@ -241,6 +241,7 @@ REFUSED = [
     (("agent", "deploy", "pi@pi4", "--ssh", ""), 2, "--ssh names no command"),
     (("agent", "deploy", "pi@pi4", "--config", "nowhere.yaml"), 2, "there is no file nowhere.yaml"),
     (("devices", "--tracker", "lab:٩٢٩٠"), 2, "'lab:٩٢٩٠'; write it like 127.0.0.1:9290"),
+    (("devices", "--tracker", "lab..local:9290"), 2, "'lab..local:9290'; write it like 127.0.0.1:9290"),
     (("library", "best", "--library", "postgresql://127.0.0.1:1/none"), 1, "Connection refused Is the server running"),
 ]
 

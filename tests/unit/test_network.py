@@ -43,3 +43,10 @@ def test_an_address_is_written_as_it_is_read(host: str) -> None:
 
     check_address(address, "it")
     assert host_of(address).strip("[]") == host.strip("[]")
+
+
+@pytest.mark.parametrize("host", ["lab..local", "x" * 64, "lab\udcff"])
+def test_a_host_that_no_lookup_takes_is_refused(host: str) -> None:
+    """An empty or overlong label, and a byte of the command line that is no UTF-8."""
+    with pytest.raises(ConfigError, match="write it like"):
+        check_address(f"{host}:9290", "it")
