@@ -25,11 +25,13 @@ from fleet.models.importing.shapes import Shapes
 if TYPE_CHECKING:
     from tvm.ir import IRModule
 
-    from fleet.domain.roofline import Roofline
+    from fleet.domain.roofline import MemoryRate, Roofline
     from fleet.graph.explaining import Explanation, Scheduled
 
-_COPIED_BYTES = 64 * 1024**2
-_COPIES = 5
+_COPIED_BYTES = (256 * 1024, 4 * 1024**2, 128 * 1024**2)
+"""Working sets in the caches of a core, in the last cache, and in memory."""
+
+_ROUNDS = 5
 _MOST = 1e9
 """Upper limit of GFLOP/s and GB/s: more than any machine does, and finite, as JSON requires."""
 
@@ -167,7 +169,7 @@ def _roofline(name: str, target: Target, peak_gflops: float | None, bandwidth_gb
         peak_gflops=peak_gflops,
         clock_ghz=_clock_ghz() if is_here else None,
         bandwidth_gbs=bandwidth_gbs,
-        measured_bandwidth_gbs=_copying_gbs() if is_here and bandwidth_gbs is None else None,
+        measured=_copying_rates() if is_here and bandwidth_gbs is None else (),
     )
 
 
@@ -177,15 +179,22 @@ def _clock_ghz() -> float | None:
     return (found.max or found.current) / 1e3 if found else None
 
 
-def _copying_gbs() -> float:
-    """Return the rate at which one core copies memory outside all caches, counting reads and writes."""
+def _copying_rates() -> tuple[MemoryRate, ...]:
+    """Return the rates at which one core copies working sets of several sizes, counting reads and writes."""
     import numpy as np
 
-    source = np.ones(_COPIED_BYTES, np.uint8)
-    copy = np.empty_like(source)
-    times = []
-    for _ in range(_COPIES):
-        begin = time.perf_counter()
-        np.copyto(copy, source)
-        times.append(time.perf_counter() - begin)
-    return 2 * _COPIED_BYTES / min(times) / 1e9
+    from fleet.domain.roofline import MemoryRate
+
+    rates = []
+    for size in _COPIED_BYTES:
+        source = np.ones(size // 2, np.uint8)
+        copy = np.empty_like(source)
+        count = max(1, _COPIED_BYTES[1] // size)
+        times = []
+        for _ in range(_ROUNDS):
+            begin = time.perf_counter()
+            for _ in range(count):
+                np.copyto(copy, source)
+            times.append((time.perf_counter() - begin) / count)
+        rates.append(MemoryRate(size_bytes=size, bytes_per_sec=2 * source.size / min(times)))
+    return tuple(rates)

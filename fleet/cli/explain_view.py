@@ -126,7 +126,7 @@ def _footnotes(found: Explanation, roofline: Roofline) -> list[str]:
         *concat_lines(found.scheduled),
         f"{total}; estimate {time_text(sum(known))}" if known else total,
         f"limits: {roofline.source}",
-        "estimate: data from memory, arithmetic at its peak; cached data is faster",
+        "estimate: data at the rate of its size, arithmetic at its peak; several cores and nearer caches are faster",
         "moved: bytes that calls read and write, weights included, without caches; of tables, only the rows read",
     ]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cross.targets.target import Target
+from fleet.base.quantities import size_text
 from fleet.domain.roofline import MemoryRate, Roofline
 from fleet.spaces.facts import processor_facts
 
@@ -23,15 +26,15 @@ def expected_roofline(
     peak_gflops: float | None = None,
     clock_ghz: float | None = None,
     bandwidth_gbs: float | None = None,
-    measured_bandwidth_gbs: float | None = None,
+    measured: Sequence[MemoryRate] = (),
 ) -> Roofline:
     """Return the limits of a target, with their basis in `source`.
 
     Args:
         peak_gflops: of float32 arithmetic on all cores; None: lanes x units x clock, where the target is a processor.
         clock_ghz: of all cores at once; None: assumed.
-        bandwidth_gbs: of the memory; None: the measured one, else an assumption, for GPUs none: they differ too much.
-        measured_bandwidth_gbs: by copying, on this machine.
+        bandwidth_gbs: of the memory; None: as measured, else an assumption, for GPUs none: they differ too much.
+        measured: rates of one core that copies, on this machine, by growing size.
     """
     facts = processor_facts(target)
     said = []
@@ -44,10 +47,13 @@ def expected_roofline(
         )
     elif peak_gflops is not None:
         said.append(f"{peak_gflops:.4g} GFLOP/s as given")
-    assumed = None if facts is None else _ASSUMED_BANDWIDTH_GBS
-    offered = {"as given": bandwidth_gbs, "measured, one core copying": measured_bandwidth_gbs, "assumed": assumed}
-    how, bandwidth_gbs = next(((how, value) for how, value in offered.items() if value), ("", None))
-    if bandwidth_gbs:
-        said.append(f"{bandwidth_gbs:.4g} GB/s {how}")
-    memory = (MemoryRate(size_bytes=ALL_SIZES, bytes_per_sec=bandwidth_gbs * 1e9),) if bandwidth_gbs else ()
+    memory = tuple(measured)
+    if memory and not bandwidth_gbs:
+        rates = [f"{rate.bytes_per_sec / 1e9:.3g} GB/s in {size_text(rate.size_bytes)}" for rate in memory]
+        said.append(f"{', '.join(rates)}, measured, one core copying")
+    elif bandwidth_gbs or facts is not None:
+        said.append(
+            f"{bandwidth_gbs:.4g} GB/s as given" if bandwidth_gbs else f"{_ASSUMED_BANDWIDTH_GBS:.4g} GB/s assumed"
+        )
+        memory = (MemoryRate(size_bytes=ALL_SIZES, bytes_per_sec=(bandwidth_gbs or _ASSUMED_BANDWIDTH_GBS) * 1e9),)
     return Roofline(flop_per_sec=(peak_gflops or 0.0) * 1e9, memory=memory, source="; ".join(said) or "not known")
