@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.artifacts.artifact import Artifact
+from fleet.client.arrays import numpy_dtype
 from fleet.client.device import Device
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
-from fleet.runtime.agreement import Agreement, agree, worst
+from fleet.runtime.agreement import Agreement, Array, agree, worst
 from fleet.runtime.manifest import Manifest, TensorType
 from fleet.runtime.model import stored_arrays
 from fleet.runtime.package import Package, open_package, read_manifest, verify
@@ -54,14 +55,23 @@ async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeo
     found = []
     with _library(package, manifest) as artifact:
         for variant in manifest.variants:
-            inputs, expected = (
-                stored_arrays(package, names) for names in (variant.check.inputs, variant.check.outputs)
-            )
+            inputs = _stored(package, variant.check.inputs, variant.inputs)
+            expected = _stored(package, variant.check.outputs, variant.outputs)
             outputs = await device.call(artifact, inputs, timeout_sec=timeout_sec)
             measurement = await device.time(artifact, inputs, evaluator=evaluator, timeout_sec=timeout_sec)
             agreement = agree(outputs, expected, variant.check.tolerances)
             found.append(ServedShapes(inputs=variant.inputs, agreement=agreement, measurement=measurement))
     return ServeReport(manifest=manifest, shapes=tuple(found))
+
+
+def _stored(package: Package, names: Sequence[str], types: Sequence[TensorType]) -> list[Array]:
+    """Return arrays with the types of the manifest: numpy's files know no bfloat16, only the size of its elements."""
+    arrays = stored_arrays(package, names)
+    wanted = [numpy_dtype(kind.dtype) for kind in types]
+    return [
+        array.view(dtype) if array.dtype == f"V{dtype.itemsize}" else array
+        for array, dtype in zip(arrays, wanted, strict=True)
+    ]
 
 
 @contextmanager

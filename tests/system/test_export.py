@@ -258,6 +258,19 @@ def test_export_and_serve_check_give_one_verdict(tmp_path: Path) -> None:
     assert (served[0], json.loads(served[1])["is_right"]) == (0, True)
 
 
+def test_a_model_in_bfloat16_is_checked_on_a_device(tmp_path: Path) -> None:
+    """Files of numpy know no such type; the manifest does. Before, the agent was asked for an argument of void16."""
+    values = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [4, 8]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "half.onnx")
+
+    run_cli("export", str(tmp_path / "half.onnx"), "-o", str(tmp_path / "half.fleet"), "--untuned")
+    code, said, complaint = run_cli("serve-check", str(tmp_path / "half.fleet"), "--json")
+
+    assert (code, json.loads(said)["max_abs_error"]) == (0, 0), complaint
+
+
 def test_the_export_command_writes_model_and_manifest(two_heads: Path, tmp_path: Path) -> None:
     """A file by the model's name, and a manifest that other programs can read with a zip and a JSON reader."""
     code, said, _ = run_cli(
