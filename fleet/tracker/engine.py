@@ -191,6 +191,7 @@ class Engine:
         self._unwritten.devices |= changes.devices
         self._unwritten.leases |= changes.leases
         self._unwritten.requests |= changes.requests
+        self._unwritten.uses |= changes.uses
 
     def _set_timer(self, now: float) -> None:
         """Schedule the next turn."""

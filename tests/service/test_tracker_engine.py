@@ -100,6 +100,16 @@ async def test_turns_wait_for_a_busy_journal_and_the_loop_does_not() -> None:
     bench.engine.stop()
 
 
+async def test_the_journal_has_the_use_of_a_lease() -> None:
+    """After a restart accounts keep their places: the charge is written with the grant."""
+    bench = Bench()
+    await bench.start()
+    await bench.grant(ttl_sec=5.0)
+    bench.engine.stop()
+
+    assert [use.account for use in bench.ledger.open(0.0).uses] == ["alice@here"]
+
+
 async def test_a_renewal_that_came_while_the_tracker_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease expired during the stall; the renewal had arrived before, unread."""
     bench = Bench()
