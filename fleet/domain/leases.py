@@ -10,7 +10,9 @@ from typing import TypedDict, Unpack
 from fleet.base.text import sanitize
 from fleet.domain.accounts import account_text, checked_account
 from fleet.domain.devices import holder_text
+from fleet.domain.lease_class import LeaseClass as LeaseClass
 from fleet.domain.selectors import Selector, parse_selector
+from fleet.domain.waits import Wait
 from fleet.errors import InvalidRequest
 
 LONGEST_SEC = 10 * 365 * 86400
@@ -65,25 +67,6 @@ class LeaseEnd(enum.StrEnum):
     CLIENT_LOST = "CLIENT_LOST"
     YIELDED = "YIELDED"
     UNKNOWN = "UNKNOWN"
-
-
-class LeaseClass(enum.StrEnum):
-    """Urgency of a request, highest first: a class goes before all lower ones."""
-
-    INTERACTIVE = "interactive"
-    """A person waits at a prompt. Short, and few at once."""
-    NORMAL = "normal"
-    """Scripts and CI."""
-    BATCH = "batch"
-    """Long work without anybody waiting: tuning."""
-
-    @property
-    def rank(self) -> int:
-        """Number of higher classes."""
-        return _RANKS[self]
-
-
-_RANKS = {lease_class: rank for rank, lease_class in enumerate(LeaseClass)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +175,9 @@ class PendingRequest:
 
     reason: str = ""
     """Why it waits, in a sentence."""
+
+    wait: Wait | None = None
+    """Why it waits, as data; None from an older tracker."""
 
     holder_note: str = ""
     """Name chosen by the client; empty if it equals the certificate's name."""

@@ -45,7 +45,7 @@ _CANCEL = "LeaseService.CancelRequest"
 _MAX_JOB_BYTES = 16 * 1024
 """Jobs are shown to everyone; a larger message is ignored."""
 _REFRESH_SEC = 1.0
-"""Interval of messages about changed positions in the queue."""
+"""Interval of messages about changed positions in the queue, and changed reasons."""
 _REFRESHED_REQUESTS = 64
 """Maximum requests of each client with such updates."""
 
@@ -80,8 +80,8 @@ class LeaseServicer(Observer):
         self._connected_by: dict[str, ev.ClientConnected] = {}
         """Caller of each stream."""
 
-        self._told_positions: dict[str, dict[str, int]] = {}
-        """The position last told, by client and request."""
+        self._told: dict[str, dict[str, tuple[object, ...]]] = {}
+        """Position and reason last told, by client and request."""
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
     def on_effect(self, effect: ev.Effect) -> None:
@@ -104,9 +104,9 @@ class LeaseServicer(Observer):
             return
         message = effect_to_proto(effect, self._queries, self._signer)
         if isinstance(effect, ev.Queued):
-            told = self._told_positions.setdefault(effect.client_id, {})
+            told = self._told.setdefault(effect.client_id, {})
             if len(told) < _REFRESHED_REQUESTS:
-                told[effect.request.request_id] = message.queued.position
+                told[effect.request.request_id] = self._queries.standing(effect.request).gist
         outbox.put(message)
 
     async def open_leases(
@@ -200,12 +200,12 @@ class LeaseServicer(Observer):
     ) -> lease_service_pb2.ReloadTrackerResponse:
         return reload_to_proto(await self._reloader.reload())
 
-    async def refresh_positions(self) -> None:
-        """Report changed queue positions to clients; runs until cancelled."""
+    async def refresh_waits(self) -> None:
+        """Report changed queue positions and reasons to clients; runs until cancelled."""
         while True:
             await asyncio.sleep(_REFRESH_SEC)
             for client_id, outbox in list(self.outboxes.items()):
-                if len(outbox) or client_id not in self._told_positions:
+                if len(outbox) or client_id not in self._told:
                     continue
                 await self._pace.turn()
                 if self.outboxes.get(client_id) is outbox and not outbox.is_closed:
@@ -243,16 +243,16 @@ class LeaseServicer(Observer):
                 )
 
     def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
-        told = self._told_positions.get(client_id, {})
+        told = self._told.get(client_id, {})
         waiting = self._queries.requests_of(client_id, _REFRESHED_REQUESTS)
         standings = [self._queries.standing(request) for request in waiting]
-        positions = {request.request_id: each.position for request, each in zip(waiting, standings, strict=True)}
-        if positions:
-            self._told_positions[client_id] = positions
+        gists = {request.request_id: each.gist for request, each in zip(waiting, standings, strict=True)}
+        if gists:
+            self._told[client_id] = gists
         else:
-            self._told_positions.pop(client_id, None)
+            self._told.pop(client_id, None)
         for request, standing in zip(waiting, standings, strict=True):
-            if told.get(request.request_id) != standing.position:
+            if told.get(request.request_id) != standing.gist:
                 queued = request_to_proto(request, standing)
                 outbox.put(lease_service_pb2.TrackerEvent(queued=queued))
 
@@ -310,6 +310,6 @@ class LeaseServicer(Observer):
             return
         del self.outboxes[client_id]
         del self._connected_by[client_id]
-        self._told_positions.pop(client_id, None)
+        self._told.pop(client_id, None)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))

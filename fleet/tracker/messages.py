@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
-from fleet.domain.devices import holder_text
 from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
+from fleet.domain.waits import LeaseBefore, Wait, wait_text
 from fleet.errors import FleetError, InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
-from fleet.tracker.core.standing import QuotaUse, Standing, WaitReason
+from fleet.tracker.core.standing import Standing
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
+from fleet.wire.lease_classes import LEASE_CLASSES, is_known_class
 from fleet.wire.leases import LEASE_ENDS, terms_from_proto
 from fleet.wire.times import timestamp
 from fleet.wire.tokens import sign_claims
@@ -98,6 +97,7 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
 
 
 def request_to_proto(request: RequestEntry, standing: Standing) -> lease_pb2.PendingRequest:
+    wait = wait_of(standing)
     return leases.request_to_proto(
         PendingRequest(
             request_id=request.request_id,
@@ -105,47 +105,36 @@ def request_to_proto(request: RequestEntry, standing: Standing) -> lease_pb2.Pen
             terms=request.terms,
             asked_at_sec=request.asked_at_sec,
             position=standing.position,
-            reason=reason_text(standing),
+            reason=wait_text(wait),
+            wait=wait,
             holder_note=request.note,
             account=_shown_account(request),
         )
     )
 
 
-def reason_text(standing: Standing) -> str:
-    """Return a sentence that explains why a request waits."""
-    count = standing.match_count
-    others = f"none of {count} matching devices is free: " if count > 1 else ""
-    return others + _obstacle_text(standing)
+def wait_of(standing: Standing) -> Wait:
+    """Return the reason of a wait as clients see it."""
+    return Wait(
+        reason=standing.reason,
+        match_count=standing.match_count,
+        device_name=standing.device_name,
+        detail=standing.detail,
+        quota=standing.quota,
+        leases=[_lease_before(lease, standing.at_sec) for lease in standing.leases],
+        clauses=standing.clauses,
+    )
 
 
-def _obstacle_text(standing: Standing) -> str:
-    match standing.reason:
-        case WaitReason.JOURNAL_FAILED:
-            return standing.detail
-        case WaitReason.NO_DEVICE:
-            return "no device matches any more"
-        case WaitReason.LEASED:
-            holder = holder_text(standing.holder, standing.holder_note)
-            return f"{standing.device_name} is held by {holder} for {standing.held_sec:.0f} s"
-        case WaitReason.OFFLINE:
-            return f"{standing.device_name} is offline, its agent is not attached"
-        case WaitReason.FAULTED:
-            return f"{standing.device_name} is faulted: {standing.detail}"
-        case WaitReason.QUOTA:
-            return _quota_text(standing.quota) if standing.quota else "a quota is used up"
-        case WaitReason.QUEUED:
-            return f"{standing.device_name} is about to serve others"
-        case _:
-            assert_never(standing.reason)
-
-
-def _quota_text(use: QuotaUse) -> str:
-    if use.leases >= use.most_leases:
-        used = f"{use.leases} of {use.most_leases:g} leases at once"
-    else:
-        used = f"{use.day_sec / 3600:.1f} of {use.most_day_sec / 3600:g} device hours of today"
-    return f"its account has used up the quota of the class {use.lease_class}: {used}"
+def _lease_before(lease: LeaseEntry, now: float) -> LeaseBefore:
+    return LeaseBefore(
+        device_name=lease.device_name,
+        holder=lease.holder,
+        holder_note=lease.note,
+        account=_shown_account(lease),
+        lease_class=lease.terms.lease_class,
+        held_sec=max(now - lease.granted_at_sec, 0.0),
+    )
 
 
 def effect_to_proto(
@@ -171,7 +160,7 @@ def effect_to_proto(
         case ev.YieldWanted(_, wanted):
             message.yield_wanted.lease_name = wanted.lease_name
             message.yield_wanted.until.CopyFrom(timestamp(wanted.until_sec))
-            message.yield_wanted.lease_class = leases.LEASE_CLASSES[wanted.lease_class]
+            message.yield_wanted.lease_class = LEASE_CLASSES[wanted.lease_class]
         case ev.LeaseEnded(_, lease_name, end, text):
             message.lease_ended.lease_name = lease_name
             message.lease_ended.end = LEASE_ENDS[end]
@@ -194,7 +183,7 @@ def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.E
     match message.WhichOneof("kind"):
         case "acquire":
             acquire = message.acquire
-            if not leases.is_known_class(acquire.lease_class):
+            if not is_known_class(acquire.lease_class):
                 known = ", ".join(LeaseClass)
                 raise InvalidRequest(f"class {acquire.lease_class} of a request is unknown; choose one of {known}")
             return ev.Acquire(client_id, acquire.request_id, terms_from_proto(acquire), acquire.continues)

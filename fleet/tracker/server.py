@@ -183,7 +183,7 @@ class Tracker:
         await server.start()
         self._server = server
         self.engine.submit(ev.Tick())
-        self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
+        self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_waits(), name="refresh waits"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
         self._tasks.append(asyncio.create_task(self._mind_members(), name="mind members"))
         if self.options.is_discoverable:

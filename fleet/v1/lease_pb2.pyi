@@ -3,13 +3,31 @@ import datetime
 from fleet.v1 import device_pb2 as _device_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class WaitReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WAIT_REASON_UNSPECIFIED: _ClassVar[WaitReason]
+    WAIT_REASON_JOURNAL_FAILED: _ClassVar[WaitReason]
+    WAIT_REASON_NO_DEVICE: _ClassVar[WaitReason]
+    WAIT_REASON_LEASED: _ClassVar[WaitReason]
+    WAIT_REASON_OFFLINE: _ClassVar[WaitReason]
+    WAIT_REASON_FAULTED: _ClassVar[WaitReason]
+    WAIT_REASON_QUOTA: _ClassVar[WaitReason]
+    WAIT_REASON_QUEUED: _ClassVar[WaitReason]
+
+class QuotaLimit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    QUOTA_LIMIT_UNSPECIFIED: _ClassVar[QuotaLimit]
+    QUOTA_LIMIT_LEASES: _ClassVar[QuotaLimit]
+    QUOTA_LIMIT_DEVICE_TIME: _ClassVar[QuotaLimit]
 
 class LeaseClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -17,6 +35,17 @@ class LeaseClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEASE_CLASS_INTERACTIVE: _ClassVar[LeaseClass]
     LEASE_CLASS_NORMAL: _ClassVar[LeaseClass]
     LEASE_CLASS_BATCH: _ClassVar[LeaseClass]
+WAIT_REASON_UNSPECIFIED: WaitReason
+WAIT_REASON_JOURNAL_FAILED: WaitReason
+WAIT_REASON_NO_DEVICE: WaitReason
+WAIT_REASON_LEASED: WaitReason
+WAIT_REASON_OFFLINE: WaitReason
+WAIT_REASON_FAULTED: WaitReason
+WAIT_REASON_QUOTA: WaitReason
+WAIT_REASON_QUEUED: WaitReason
+QUOTA_LIMIT_UNSPECIFIED: QuotaLimit
+QUOTA_LIMIT_LEASES: QuotaLimit
+QUOTA_LIMIT_DEVICE_TIME: QuotaLimit
 LEASE_CLASS_UNSPECIFIED: LeaseClass
 LEASE_CLASS_INTERACTIVE: LeaseClass
 LEASE_CLASS_NORMAL: LeaseClass
@@ -75,7 +104,7 @@ class Token(_message.Message):
     def __init__(self, claims: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingRequest(_message.Message):
-    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note", "terms", "account")
+    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note", "terms", "account", "wait")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +116,7 @@ class PendingRequest(_message.Message):
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     holder: str
     selector: str
@@ -98,7 +128,68 @@ class PendingRequest(_message.Message):
     holder_note: str
     terms: Acquire
     account: str
-    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ..., account: _Optional[str] = ...) -> None: ...
+    wait: Wait
+    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ..., account: _Optional[str] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("reason", "match_count", "device_name", "detail", "quota", "leases", "clauses")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    CLAUSES_FIELD_NUMBER: _ClassVar[int]
+    reason: WaitReason
+    match_count: int
+    device_name: str
+    detail: str
+    quota: QuotaUse
+    leases: _containers.RepeatedCompositeFieldContainer[LeaseBefore]
+    clauses: _containers.RepeatedCompositeFieldContainer[ClauseCount]
+    def __init__(self, reason: _Optional[_Union[WaitReason, str]] = ..., match_count: _Optional[int] = ..., device_name: _Optional[str] = ..., detail: _Optional[str] = ..., quota: _Optional[_Union[QuotaUse, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[LeaseBefore, _Mapping]]] = ..., clauses: _Optional[_Iterable[_Union[ClauseCount, _Mapping]]] = ...) -> None: ...
+
+class QuotaUse(_message.Message):
+    __slots__ = ("account", "lease_class", "limit", "leases", "most_leases", "used_today", "most_per_day")
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    MOST_LEASES_FIELD_NUMBER: _ClassVar[int]
+    USED_TODAY_FIELD_NUMBER: _ClassVar[int]
+    MOST_PER_DAY_FIELD_NUMBER: _ClassVar[int]
+    account: str
+    lease_class: LeaseClass
+    limit: QuotaLimit
+    leases: int
+    most_leases: int
+    used_today: _duration_pb2.Duration
+    most_per_day: _duration_pb2.Duration
+    def __init__(self, account: _Optional[str] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., limit: _Optional[_Union[QuotaLimit, str]] = ..., leases: _Optional[int] = ..., most_leases: _Optional[int] = ..., used_today: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., most_per_day: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class LeaseBefore(_message.Message):
+    __slots__ = ("device_name", "holder", "holder_note", "account", "lease_class", "held")
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    device_name: str
+    holder: str
+    holder_note: str
+    account: str
+    lease_class: LeaseClass
+    held: _duration_pb2.Duration
+    def __init__(self, device_name: _Optional[str] = ..., holder: _Optional[str] = ..., holder_note: _Optional[str] = ..., account: _Optional[str] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., held: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ClauseCount(_message.Message):
+    __slots__ = ("clause", "device_count")
+    CLAUSE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    clause: str
+    device_count: int
+    def __init__(self, clause: _Optional[str] = ..., device_count: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
     __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account")

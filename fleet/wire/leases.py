@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.base.text import sendable
-from fleet.domain.leases import Lease, LeaseClass, LeaseEnd, LeaseTerms, PendingRequest, YieldWanted
+from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest, YieldWanted
 from fleet.domain.shares import Reload
+from fleet.domain.waits import wait_text
 from fleet.v1 import lease_pb2, lease_service_pb2
+from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto
 from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
+from fleet.wire.waits import wait_from_proto, wait_to_proto
 
 LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.RELEASED: lease_service_pb2.LEASE_END_RELEASED,
@@ -18,12 +21,6 @@ LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.YIELDED: lease_service_pb2.LEASE_END_YIELDED,
     LeaseEnd.UNKNOWN: lease_service_pb2.LEASE_END_UNKNOWN,
 }
-LEASE_CLASSES: Mapping[LeaseClass, lease_pb2.LeaseClass] = {
-    LeaseClass.INTERACTIVE: lease_pb2.LEASE_CLASS_INTERACTIVE,
-    LeaseClass.NORMAL: lease_pb2.LEASE_CLASS_NORMAL,
-    LeaseClass.BATCH: lease_pb2.LEASE_CLASS_BATCH,
-}
-_CLASSES_BY_NUMBER: Mapping[int, LeaseClass] = {number: each for each, number in LEASE_CLASSES.items()}
 _ENDS_BY_NUMBER: Mapping[int, LeaseEnd] = {number: end for end, number in LEASE_ENDS.items()}
 
 
@@ -66,7 +63,7 @@ def yield_from_proto(message: lease_service_pb2.YieldWanted) -> YieldWanted:
     return YieldWanted(
         lease_name=message.lease_name,
         until_sec=timestamp_sec(message.until),
-        lease_class=_CLASSES_BY_NUMBER.get(message.lease_class, LeaseClass.NORMAL),
+        lease_class=class_from_proto(message.lease_class),
     )
 
 
@@ -83,7 +80,7 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
     """
     return LeaseTerms(
         selector=message.selector,
-        lease_class=_CLASSES_BY_NUMBER.get(message.lease_class, LeaseClass.NORMAL),
+        lease_class=class_from_proto(message.lease_class),
         priority=message.priority,
         ttl_sec=duration_sec(message.ttl),
         max_sec=duration_sec(message.max_duration) or None,
@@ -93,11 +90,6 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
         bid=message.bid,
         account=message.account,
     )
-
-
-def is_known_class(value: int) -> bool:
-    """Return True for the number of a class, and for none."""
-    return value in _CLASSES_BY_NUMBER or value == lease_pb2.LEASE_CLASS_UNSPECIFIED
 
 
 def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
@@ -114,19 +106,22 @@ def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
         holder_note=request.holder_note,
         account=request.account,
         terms=terms,
+        wait=wait_to_proto(request.wait) if request.wait else None,
     )
 
 
 def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
-    """Read a waiting request. Older trackers send a few of its terms, as fields of its own."""
+    """Read a waiting request. Older trackers send a few of its terms, as fields of its own, and the reason as text."""
     older = LeaseTerms(selector=message.selector, priority=message.priority, purpose=message.purpose)
+    wait = wait_from_proto(message.wait) if message.HasField("wait") else None
     return PendingRequest(
         request_id=message.request_id,
         holder=message.holder,
         terms=terms_from_proto(message.terms) if message.HasField("terms") else older,
         asked_at_sec=timestamp_sec(message.asked_at),
         position=message.position,
-        reason=message.reason,
+        reason=wait_text(wait) if wait else message.reason,
+        wait=wait,
         holder_note=message.holder_note,
         account=message.account,
     )

@@ -13,7 +13,7 @@ from fleet.errors import InvalidRequest, NoMatchingDevice, NotFound, TrackerUnav
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel
 from fleet.tracker.core import events as ev
-from fleet.v1 import device_pb2, fleet_service_pb2, lease_service_pb2
+from fleet.v1 import device_pb2, fleet_service_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import rpc
 from fleet.wire.times import timestamp_sec
 from fleet.wire.tokens import verify_token
@@ -78,6 +78,32 @@ async def test_queue_position_updates_are_sent(served: ServedTracker) -> None:
         one.release(first.lease.name)
 
         await eventually(lambda: two.queued["r1"].position == 0)
+
+
+@pytest.mark.slow
+async def test_a_changed_reason_is_sent(served: ServedTracker) -> None:
+    """It arrives as data: the lease before the request is another's after the first has ended."""
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "one") as one,
+        LeaseStream(served.address, "two") as two,
+    ):
+        first = await one.grant("r1", "simulated")
+        two.acquire("r1", "simulated")
+        await eventually(lambda: "r1" in two.queued)
+        (before,) = two.queued["r1"].wait.leases
+        assert (before.device_name, before.holder) == ("devices/a", first.lease.holder)
+        assert two.queued["r1"].wait.reason == lease_pb2.WAIT_REASON_LEASED
+
+        one.acquire("r2", "simulated", lease_class=lease_pb2.LEASE_CLASS_INTERACTIVE)
+        await eventually(lambda: "r2" in one.queued)
+        one.release(first.lease.name)
+
+        def is_behind_another() -> bool:
+            leases = two.queued["r1"].wait.leases
+            return bool(leases) and leases[0].lease_class == lease_pb2.LEASE_CLASS_INTERACTIVE
+
+        await eventually(is_behind_another)
 
 
 async def test_renewal_gives_a_token_that_lasts_longer(served: ServedTracker) -> None:

@@ -7,12 +7,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import TokenSigner, TokenVerifier
+from fleet.domain.waits import WaitReason, wait_text
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEnd
-from fleet.tracker.core.standing import Standing, WaitReason
+from fleet.tracker.core.standing import Standing
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, reason_text
+from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, wait_of
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import verify_token
@@ -89,13 +90,13 @@ def test_a_waiting_request_has_a_reason() -> None:
     for event in events:
         state.apply(event, T0 + 12)
         standing = queries.standing(request)
-        found.append((standing.reason, reason_text(standing)))
+        found.append((standing.reason, wait_text(wait_of(standing))))
 
     assert found == [
         (WaitReason.LEASED, "devices/a is held by alice@lab for 12 s"),
         (WaitReason.LEASED, "devices/a is held by alice@lab for 12 s"),
         (WaitReason.FAULTED, "devices/a is faulted: fan broken"),
-        (WaitReason.NO_DEVICE, "no device matches any more"),
+        (WaitReason.NO_DEVICE, "no device matches any more: kind=cpu: none"),
         (WaitReason.JOURNAL_FAILED, "no space in /x"),
     ]
 
@@ -114,10 +115,10 @@ def test_devices_of_an_absent_agent_are_offline() -> None:
 
     standing = queries.standing(request)
 
-    expected = Standing(position=0, reason=WaitReason.OFFLINE, match_count=2, device_name="devices/a")
+    expected = Standing(position=0, reason=WaitReason.OFFLINE, at_sec=T0, match_count=2, device_name="devices/a")
     assert standing == expected
     text = "none of 2 matching devices is free: devices/a is offline, its agent is not attached"
-    assert reason_text(standing) == text
+    assert wait_text(wait_of(standing)) == text
 
 
 def test_events_of_a_client_are_read() -> None:

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.domain.leases import LeaseClass, LeaseTerms
+from fleet.domain.waits import QuotaLimit, WaitReason
 from fleet.errors import InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import DAY_SEC, Accounts
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import Durable, LeaseEntry, TrackerLimits, UseEntry
 from fleet.tracker.core.share_policy import Quota, SharePolicy
-from fleet.tracker.core.standing import WaitReason
 from fleet.tracker.core.state import TrackerState
 from tests.unit.tracker_bench import T0, Bench, granted
 
@@ -197,7 +197,7 @@ def test_a_used_up_quota_makes_a_request_wait_beside_a_free_board(bench: Bench) 
     assert request.request_id == "a2"
     assert standing.reason is WaitReason.QUOTA
     assert standing.quota is not None
-    assert (standing.quota.leases, standing.quota.most_leases) == (2, 2)
+    assert (standing.quota.limit, standing.quota.leases, standing.quota.most_leases) == (QuotaLimit.LEASES, 2, 2)
 
     assert granted(bench.apply(ev.Release("alice", held(bench).name))) == ["a2"]
 

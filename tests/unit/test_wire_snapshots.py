@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
-from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
+from fleet.domain.leases import Lease, LeaseClass, LeaseTerms, PendingRequest
+from fleet.domain.narrowing import ClauseCount
 from fleet.domain.snapshot import Snapshot
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
+from fleet.domain.waits import LeaseBefore, QuotaUse, Wait, WaitReason, wait_text
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
 from fleet.wire.json_shape import device_json, snapshot_json, telemetry_json
+from fleet.wire.leases import request_from_proto, request_to_proto
 from fleet.wire.snapshots import snapshot_from_proto, snapshot_to_proto
 
 moments = st.integers(1, 2**31).map(float)
@@ -54,6 +57,33 @@ leases = st.builds(
 )
 terms = st.builds(LeaseTerms, selector=st.text(), priority=st.integers(-100, 100))
 requests = st.builds(PendingRequest, request_id=st.text(), terms=terms, asked_at_sec=moments)
+quotas = st.builds(
+    QuotaUse,
+    account=st.text(),
+    lease_class=st.sampled_from(LeaseClass),
+    leases=counts,
+    most_leases=st.just(math.inf) | counts,
+    day_sec=moments,
+    most_day_sec=st.just(math.inf) | moments,
+)
+leases_before = st.builds(
+    LeaseBefore,
+    device_name=st.text(),
+    holder=st.text(),
+    account=st.text(),
+    lease_class=st.sampled_from(LeaseClass),
+    held_sec=moments,
+)
+waits = st.builds(
+    Wait,
+    reason=st.sampled_from(WaitReason),
+    match_count=counts,
+    device_name=st.text(),
+    detail=st.text(),
+    quota=st.none() | quotas,
+    leases=st.lists(leases_before, max_size=3).map(tuple),
+    clauses=st.lists(st.builds(ClauseCount, st.text(), counts), max_size=3).map(tuple),
+)
 jobs = st.builds(
     JobStatus,
     name=st.text(),
@@ -118,3 +148,21 @@ def test_json_has_the_names_and_the_defaults_of_the_protos() -> None:
     assert telemetry_json(Telemetry(read_at_sec=1.5))["read_at"] == "1970-01-01T00:00:01.500Z"
     names = {field.name.removesuffix("_sec") for field in dataclasses.fields(Snapshot)}
     assert names == snapshot_json(Snapshot(started_at_sec=1)).keys()
+
+
+@given(waits)
+def test_the_reason_of_a_wait_survives_the_wire(wait: Wait) -> None:
+    """Its sentence is made from the data, and older clients find it in the field that they read."""
+    request = PendingRequest(request_id="r", reason=wait_text(wait), wait=wait)
+    message = request_to_proto(request)
+
+    assert request_from_proto(message) == request
+    assert message.reason == wait_text(wait)
+
+
+def test_a_reason_of_a_newer_tracker_is_shown_as_its_text() -> None:
+    """Older trackers send the text alone."""
+    message = lease_pb2.PendingRequest(request_id="r", reason="the moon is full")
+    assert request_from_proto(message).reason == "the moon is full"
+    message.wait.reason = 99  # type: ignore[assignment]
+    assert request_from_proto(message) == PendingRequest(request_id="r", reason="the moon is full")

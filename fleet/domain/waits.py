@@ -1,0 +1,127 @@
+"""Reasons why requests wait, as data, and their sentences for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fleet.domain.accounts import account_text
+from fleet.domain.devices import holder_text
+from fleet.domain.lease_class import LeaseClass
+from fleet.domain.narrowing import ClauseCount
+
+
+class WaitReason(StrEnum):
+    """Obstacle between a request and its grant. The names are those of fleet.v1.WaitReason without their prefix."""
+
+    JOURNAL_FAILED = "JOURNAL_FAILED"
+    """No grants are made; `detail` has the journal's error."""
+    NO_DEVICE = "NO_DEVICE"
+    """All matching devices left the fleet; `clauses` counts the devices that each clause leaves."""
+    LEASED = "LEASED"
+    OFFLINE = "OFFLINE"
+    FAULTED = "FAULTED"
+    """`detail` has the fault."""
+    QUOTA = "QUOTA"
+    """A quota of its account is used up."""
+    QUEUED = "QUEUED"
+    """The device is free, and other requests come first."""
+
+
+class QuotaLimit(StrEnum):
+    """Limit of a quota. The names are those of fleet.v1.QuotaLimit without their prefix."""
+
+    LEASES = "LEASES"
+    """Leases at once."""
+    DEVICE_TIME = "DEVICE_TIME"
+    """Device seconds of a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """Use of the quota of an account in one class."""
+
+    account: str
+    lease_class: LeaseClass
+    leases: int
+    most_leases: float = math.inf
+    day_sec: float = 0.0
+    """Device seconds of today."""
+    most_day_sec: float = math.inf
+
+    @property
+    def limit(self) -> QuotaLimit | None:
+        """Limit that is reached; None: no limit is."""
+        if self.leases >= self.most_leases:
+            return QuotaLimit.LEASES
+        return QuotaLimit.DEVICE_TIME if self.day_sec >= self.most_day_sec else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseBefore:
+    """Live lease of a device that a request waits for."""
+
+    device_name: str
+    holder: str = ""
+    holder_note: str = ""
+    """Name chosen by the client; empty if it equals the certificate's name."""
+    account: str = ""
+    """Account that it is charged to; empty if it is the holder's own key."""
+    lease_class: LeaseClass = LeaseClass.NORMAL
+    held_sec: float = 0.0
+
+    @property
+    def held_by(self) -> str:
+        """The holder, with its note and account."""
+        holder = holder_text(self.holder, self.holder_note)
+        return f"{holder} for {account_text(self.account)}" if self.account else holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Reason why a request is not served now."""
+
+    reason: WaitReason
+    match_count: int = 0
+    """Number of devices that match its selector."""
+    device_name: str = ""
+    """Device that the reason is about; empty: none."""
+    detail: str = ""
+    quota: QuotaUse | None = None
+    leases: Sequence[LeaseBefore] = ()
+    """Leases of matching devices; not all if there are very many."""
+    clauses: Sequence[ClauseCount] = ()
+
+
+def wait_text(wait: Wait) -> str:
+    """Return a sentence that explains a wait."""
+    others = f"none of {wait.match_count} matching devices is free: " if wait.match_count > 1 else ""
+    match wait.reason:
+        case WaitReason.JOURNAL_FAILED:
+            return wait.detail
+        case WaitReason.NO_DEVICE:
+            counts = "; ".join(f"{each.clause}: {each.device_count or 'none'}" for each in wait.clauses)
+            return "no device matches any more" + (f": {counts}" if counts else "")
+        case WaitReason.QUOTA:
+            return quota_text(wait.quota) if wait.quota else "a quota of its account is used up"
+        case WaitReason.LEASED:
+            lease = next((each for each in wait.leases if each.device_name == wait.device_name), None)
+            held = f"by {lease.held_by} for {lease.held_sec:.0f} s" if lease else "by another lease"
+            return f"{others}{wait.device_name} is held {held}"
+        case WaitReason.OFFLINE:
+            return f"{others}{wait.device_name} is offline, its agent is not attached"
+        case WaitReason.FAULTED:
+            return f"{others}{wait.device_name} is faulted: {wait.detail}"
+        case WaitReason.QUEUED:
+            return f"{others}{wait.device_name} is about to serve others"
+
+
+def quota_text(use: QuotaUse) -> str:
+    """Return a sentence that names the limit of a used-up quota."""
+    if use.limit is QuotaLimit.LEASES:
+        used = f"{use.leases} of {use.most_leases:g} leases at once"
+    else:
+        used = f"{use.day_sec / 3600:.1f} of {use.most_day_sec / 3600:g} device hours of today"
+    return f"its account has used up the quota of the class {use.lease_class}: {used}"
