@@ -58,6 +58,7 @@ _GROUPS = {
         "leases": "List or revoke leases",
         "request": "List or cancel requests",
         "acquire": "Hold a device",
+        "usage": "Show who used how much",
     },
     "Operate a fleet": {
         "up": "Serve this machine",
@@ -75,13 +76,13 @@ _GROUPS = {
         "version": "Print the version",
     },
 }
-"""Names and short help texts, as `fleet --help` groups them: two columns of at most 18 lines.
+"""Names and short help texts, as `fleet --help` groups them: two columns of at most 20 lines.
 
 Each command lives in the module of its name, with _ for -.
 """
 
 _COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
-_LEFT = ("Tune a model", "Run programs", "This machine")
+_LEFT = ("Tune a model", "Run programs", "Help")
 _COLUMN = 40
 
 

@@ -35,6 +35,7 @@ from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
+from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import (
     ConfigError,
     FleetError,
@@ -254,6 +255,15 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._open_calls().history(device_name)
+
+    async def usage(self, by: UsageKey = UsageKey.ACCOUNT, since_sec: float = 7 * 86_400.0) -> Usage:
+        """Return the use of the fleet by leases that ended in this time, largest first.
+
+        Raises:
+            InvalidRequest: the time is not positive, or longer than 90 days.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._open_calls().usage(by, since_sec)
 
     def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]:
         """Yield the fleet now and after each change, for ever. During an outage, wait for the tracker."""

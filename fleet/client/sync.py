@@ -150,6 +150,7 @@ class Fleet(Blocking[aio.Fleet]):
     snapshot = blocking(aio.Fleet.snapshot)
     check_selector = blocking(aio.Fleet.check_selector)
     history = blocking(aio.Fleet.history)
+    usage = blocking(aio.Fleet.usage)
 
     @documented_as(aio.Fleet.watch)
     def watch(self, min_interval_sec: float = 1.0) -> Generator[Snapshot, None, None]:

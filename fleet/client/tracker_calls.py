@@ -14,6 +14,7 @@ from fleet.domain.devices import Telemetry
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
+from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import FleetError, TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
@@ -22,6 +23,7 @@ from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
 from fleet.wire.stubs import FleetServiceStub, LeaseServiceStub, fleet_service_stub, lease_service_stub
 from fleet.wire.times import duration
+from fleet.wire.usage import USAGE_KEYS, usage_from_proto
 
 T = TypeVar("T")
 
@@ -57,6 +59,10 @@ class TrackerCalls:
         request = fleet_service_pb2.GetHistoryRequest(device_name=device_name)
         answer = await self._answer((await self._fleet()).get_history(request, timeout=_TIMEOUT_SEC))
         return list(map(telemetry_from_proto, answer.samples))
+
+    async def usage(self, by: UsageKey, since_sec: float) -> Usage:
+        request = fleet_service_pb2.GetUsageRequest(by=USAGE_KEYS[by], since=duration(since_sec))
+        return usage_from_proto(await self._answer((await self._fleet()).get_usage(request, timeout=_TIMEOUT_SEC)))
 
     async def check_selector(self, selector: str) -> int:
         request = fleet_service_pb2.CheckSelectorRequest(selector=selector)

@@ -37,6 +37,7 @@ RULES: Mapping[str, Rule] = {
     "FleetService.GetFleet": Rule(roles=_MEMBERS),
     "FleetService.WatchFleet": Rule(roles=_MEMBERS),
     "FleetService.CheckSelector": Rule(roles=_MEMBERS),
+    "FleetService.GetUsage": Rule(roles=_USERS),
     "FleetService.GetHistory": Rule(roles=_MEMBERS),
     "IdentityService.Join": Rule(roles=_ANYBODY, is_audited=True, hidden=frozenset({"secret", "certificate_request"})),
     "IdentityService.RenewCertificate": Rule(roles=_MEMBERS, is_audited=True),
@@ -72,6 +73,7 @@ RULES: Mapping[str, Rule] = {
 }
 _DEEDS: Mapping[str, str] = {
     "AgentService.Attach": "serving devices",
+    "FleetService.GetUsage": "reading the use of the fleet",
     "IdentityService.CreateJoinToken": "making a join token",
     "IdentityService.ListJoinTokens": "listing join tokens",
     "IdentityService.RevokeJoinToken": "revoking a join token",

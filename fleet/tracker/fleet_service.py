@@ -1,28 +1,36 @@
-"""Serves snapshots and the history of the fleet: fleet.v1.FleetService."""
+"""Serves snapshots, the history and the use of the fleet: fleet.v1.FleetService."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
-from fleet.errors import NotFound
+from fleet.domain.usage import LONGEST_SEC, Usage
+from fleet.errors import InvalidRequest, NotFound
 from fleet.tracker.engine import Engine
 from fleet.tracker.history import History
+from fleet.tracker.history_file import read_usage
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.rpc import encoded
 from fleet.wire.stream_limits import StreamLimits
 from fleet.wire.times import duration_sec
+from fleet.wire.usage import usage_key_from_proto, usage_to_proto
 
 
 class FleetServicer:
     """fleet.v1.FleetService."""
 
-    def __init__(self, engine: Engine, view: FleetView, history: History) -> None:
+    def __init__(self, engine: Engine, view: FleetView, history: History, lease_history: Path) -> None:
+        """Args:
+        lease_history: file of ended leases.
+        """
         self._engine = engine
         self._view = view
         self._history = history
+        self._lease_history = lease_history
         limits = engine.queries.limits
         self._watchers = StreamLimits(
             limits.max_watchers, most_of_one=limits.max_watchers_per_user, what="watch the fleet"
@@ -40,6 +48,17 @@ class FleetServicer:
             raise NotFound(f"there is no device {name[:200]!r}; 'fleet devices' lists those there are")
         samples = self._history.samples(name, self._engine.clock.now_sec())
         return fleet_service_pb2.GetHistoryResponse(samples=samples)
+
+    async def get_usage(
+        self, request: fleet_service_pb2.GetUsageRequest, _: object
+    ) -> fleet_service_pb2.GetUsageResponse:
+        by = usage_key_from_proto(request.by)
+        age_sec = duration_sec(request.since) if request.HasField("since") else LONGEST_SEC
+        if not 0 < age_sec <= LONGEST_SEC:
+            raise InvalidRequest(f"the history has the last {LONGEST_SEC / 86_400:.0f} days; ask for a part of them")
+        since_sec = self._engine.clock.now_sec() - age_sec
+        rows = await asyncio.to_thread(read_usage, self._lease_history, by, since_sec)
+        return usage_to_proto(Usage(since_sec=since_sec, rows=tuple(rows)))
 
     async def check_selector(
         self, request: fleet_service_pb2.CheckSelectorRequest, _: object

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from fleet.base.clock import Clock
 from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
@@ -16,28 +16,20 @@ from fleet.tracker.observers import Observer
 
 
 class LeaseAudit(Observer):
-    """Track live leases and log their ends."""
+    """Log the ends of leases."""
 
-    def __init__(
-        self, audit: AuditLog, clock: Clock, role_of: Callable[[str], Role], live: Iterable[LeaseEntry] = ()
-    ) -> None:
+    def __init__(self, audit: AuditLog, clock: Clock, role_of: Callable[[str], Role]) -> None:
         """Args:
         role_of: returns the role of the member with a key.
-        live: leases restored from the journal.
         """
         self._audit = audit
         self._clock = clock
         self._role_of = role_of
-        self._live = {lease.name: lease for lease in live}
 
     def on_effect(self, effect: ev.Effect) -> None:
-        """Record a grant, or write the entry at the end of a lease."""
-        match effect:
-            case ev.Granted(lease=lease):
-                self._live[lease.name] = lease
-            case ev.LeaseEnded(lease_name=name):
-                if name in self._live:
-                    self._write(self._live.pop(name), effect)
+        """Write the entry at the end of a lease."""
+        if isinstance(effect, ev.LeaseEnded) and effect.lease is not None:
+            self._write(effect.lease, effect)
 
     def _write(self, lease: LeaseEntry, ended: ev.LeaseEnded) -> None:
         now_sec, key_id = self._clock.now_sec(), key_of(lease.client_id)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
+from google.protobuf.message import DecodeError
+
 from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.domain.waits import LeaseBefore, Wait, wait_text
@@ -65,6 +69,16 @@ def make_token(lease: LeaseEntry, signer: TokenSigner, queries: Queries) -> leas
         holder_key_id=key_of(lease.client_id),
     )
     return sign_claims(claims, signer)
+
+
+@functools.lru_cache(maxsize=4096)
+def board_model(description: bytes) -> str:
+    """Return the model of a device, or its kind, from its serialised inventory; empty if unreadable."""
+    try:
+        inventory = device_pb2.Inventory.FromString(description)
+    except DecodeError:
+        return ""
+    return inventory.device_model or inventory.kind
 
 
 def device_state(device: DeviceEntry) -> device_pb2.DeviceState:
@@ -161,7 +175,7 @@ def effect_to_proto(
             message.yield_wanted.lease_name = wanted.lease_name
             message.yield_wanted.until.CopyFrom(timestamp(wanted.until_sec))
             message.yield_wanted.lease_class = LEASE_CLASSES[wanted.lease_class]
-        case ev.LeaseEnded(_, lease_name, end, text):
+        case ev.LeaseEnded(lease_name=lease_name, end=end, message=text):
             message.lease_ended.lease_name = lease_name
             message.lease_ended.end = LEASE_ENDS[end]
             message.lease_ended.message = text

@@ -36,6 +36,7 @@ from fleet.tracker.history import History
 from fleet.tracker.identity_service import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.lease_audit import LeaseAudit
+from fleet.tracker.lease_history import LeaseHistory
 from fleet.tracker.lease_service import MAX_UNSENT, LeaseServicer
 from fleet.tracker.members import Members
 from fleet.tracker.observers import Observer, Observers
@@ -117,6 +118,8 @@ class Tracker:
             await self._server.stop(_STOP_GRACE_SEC)
         if hasattr(self, "journal"):
             self.journal.close()
+        if hasattr(self, "lease_history"):
+            self.lease_history.close()
         if hasattr(self, "members"):
             self.members.close()
             self.audit.close()
@@ -158,13 +161,14 @@ class Tracker:
         )
         self.agent_servicer = AgentServicer(self.engine, self.members, signer.public_key, self.pace)
         history = History()
-        self.fleet_servicer = FleetServicer(self.engine, self.view, history)
+        self.lease_history = LeaseHistory(directory / "history.sqlite", self.engine.queries, self._clock)
+        self.lease_history.open()
+        self.fleet_servicer = FleetServicer(self.engine, self.view, history, self.lease_history.path)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
-        live = self.engine.queries.leases()
-        lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of, live)
-        own = (lease_audit, self.view, history, self.agent_servicer, self.lease_servicer)
+        lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
+        own = (lease_audit, self.view, history, self.lease_history, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))
 
     async def _listen(self) -> None:

@@ -6,12 +6,24 @@ from fleet.v1 import lease_pb2 as _lease_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class UsageKey(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    USAGE_KEY_UNSPECIFIED: _ClassVar[UsageKey]
+    USAGE_KEY_ACCOUNT: _ClassVar[UsageKey]
+    USAGE_KEY_DEVICE: _ClassVar[UsageKey]
+    USAGE_KEY_CLASS: _ClassVar[UsageKey]
+USAGE_KEY_UNSPECIFIED: UsageKey
+USAGE_KEY_ACCOUNT: UsageKey
+USAGE_KEY_DEVICE: UsageKey
+USAGE_KEY_CLASS: UsageKey
 
 class GetFleetRequest(_message.Message):
     __slots__ = ()
@@ -58,6 +70,36 @@ class GetHistoryResponse(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     samples: _containers.RepeatedCompositeFieldContainer[_device_pb2.Telemetry]
     def __init__(self, samples: _Optional[_Iterable[_Union[_device_pb2.Telemetry, _Mapping]]] = ...) -> None: ...
+
+class GetUsageRequest(_message.Message):
+    __slots__ = ("by", "since")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    by: UsageKey
+    since: _duration_pb2.Duration
+    def __init__(self, by: _Optional[_Union[UsageKey, str]] = ..., since: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class GetUsageResponse(_message.Message):
+    __slots__ = ("since", "rows")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    since: _timestamp_pb2.Timestamp
+    rows: _containers.RepeatedCompositeFieldContainer[UsageRow]
+    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[UsageRow, _Mapping]]] = ...) -> None: ...
+
+class UsageRow(_message.Message):
+    __slots__ = ("key", "holder", "lease_count", "device_time", "mean_wait")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_TIME_FIELD_NUMBER: _ClassVar[int]
+    MEAN_WAIT_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    holder: str
+    lease_count: int
+    device_time: _duration_pb2.Duration
+    mean_wait: _duration_pb2.Duration
+    def __init__(self, key: _Optional[str] = ..., holder: _Optional[str] = ..., lease_count: _Optional[int] = ..., device_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mean_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from google.protobuf import json_format
 
 from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
+from fleet.domain.usage import Usage
 from fleet.v1 import device_pb2
 from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_to_proto, telemetry_to_proto
 from fleet.wire.leases import lease_to_proto, request_to_proto
 from fleet.wire.messages_json import JsonObject, message_json
 from fleet.wire.snapshots import snapshot_to_proto
+from fleet.wire.usage import usage_to_proto
 
 
 def snapshot_json(snapshot: Snapshot) -> JsonObject:
@@ -41,3 +45,10 @@ def inventory_json(inventory: Inventory) -> str:
 
 def inventory_from_json(text: str) -> Inventory:
     return inventory_from_proto(json_format.Parse(text, device_pb2.Inventory(), ignore_unknown_fields=True))
+
+
+def usage_json(usage: Usage) -> JsonObject:
+    """Return the rows with their shares."""
+    shown = message_json(usage_to_proto(usage))
+    rows = cast("list[JsonObject]", shown["rows"])
+    return {**shown, "rows": [{**each, "share": usage.share(row)} for each, row in zip(rows, usage.rows, strict=True)]}

@@ -119,6 +119,9 @@ class FleetServiceStub(Protocol):
     check_selector: grpc.aio.UnaryUnaryMultiCallable[
         fleet_service_pb2.CheckSelectorRequest, fleet_service_pb2.CheckSelectorResponse
     ]
+    get_usage: grpc.aio.UnaryUnaryMultiCallable[
+        fleet_service_pb2.GetUsageRequest, fleet_service_pb2.GetUsageResponse
+    ]
     get_history: grpc.aio.UnaryUnaryMultiCallable[
         fleet_service_pb2.GetHistoryRequest, fleet_service_pb2.GetHistoryResponse
     ]
@@ -136,6 +139,9 @@ class FleetServiceServicer(Protocol):
     async def check_selector(
         self, request: fleet_service_pb2.CheckSelectorRequest, context: rpc.CallContext, /
     ) -> fleet_service_pb2.CheckSelectorResponse: ...
+    async def get_usage(
+        self, request: fleet_service_pb2.GetUsageRequest, context: rpc.CallContext, /
+    ) -> fleet_service_pb2.GetUsageResponse: ...
     async def get_history(
         self, request: fleet_service_pb2.GetHistoryRequest, context: rpc.CallContext, /
     ) -> fleet_service_pb2.GetHistoryResponse: ...

@@ -25,7 +25,7 @@ from fleet.v1 import device_pb2
 from tests.contract.installed import install
 from tests.system.fleet_processes import Server
 
-MEMBERS = ["LeaseAudit", "FleetView", "History", "AgentServicer", "LeaseServicer", "GrantCounter"]
+MEMBERS = ["LeaseAudit", "FleetView", "History", "LeaseHistory", "AgentServicer", "LeaseServicer", "GrantCounter"]
 EXAMPLE = Path(__file__).parents[2] / "examples/observer"
 DEVICE = "devices/a"
 

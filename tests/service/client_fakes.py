@@ -187,6 +187,9 @@ class SmallTracker:
     async def get_history(self, request: Any, context: Any) -> fleet_service_pb2.GetHistoryResponse:
         return fleet_service_pb2.GetHistoryResponse()
 
+    async def get_usage(self, request: Any, context: Any) -> fleet_service_pb2.GetUsageResponse:
+        return fleet_service_pb2.GetUsageResponse()
+
     def end(self, name: str, how: int, message: str = "") -> None:
         """Tell every client that a lease is over."""
         self.leases.pop(name, None)

@@ -110,7 +110,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 was_waiting = (client_id, request_id) in self.waiting
                 assert not was_waiting or error_class in (Cancelled, WaitTimeout)
                 self.waiting.discard((client_id, request_id))
-            case ev.LeaseEnded(_, lease_name, end, _):
+            case ev.LeaseEnded(lease_name=lease_name, end=end):
                 # UNKNOWN is also the answer if another client names a live lease.
                 if end is not LeaseEnd.UNKNOWN or lease_name not in self.state.leases:
                     self.ended.add(lease_name)

@@ -63,5 +63,6 @@ BY_COMMAND: dict[str, type] = {
     "tracker token list": fleets.Tokens,
     "tracker unbind": fleets.Unbound,
     "tune": models.Tune,
+    "usage": fleets.Usage,
 }
 """Output of each command."""

@@ -47,6 +47,28 @@ class Cancelled(TypedDict):
     requests: list[PendingRequest]
 
 
+class UsageRow(TypedDict):
+    key: str
+    """Account, device or class."""
+
+    holder: str
+    """Holder of the latest lease; "" for devices and classes."""
+
+    lease_count: int
+    device_time_sec: float
+    mean_wait_sec: float | None
+    share: float
+    """Share of the device time of all rows."""
+
+
+class Usage(TypedDict):
+    """`fleet usage`"""
+
+    by: str
+    since: Moment
+    rows: list[UsageRow]
+
+
 class Board(TypedDict):
     """`fleet targets show`"""
 

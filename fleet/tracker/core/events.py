@@ -275,6 +275,8 @@ class LeaseEnded:
     lease_name: str
     end: LeaseEnd
     message: str
+    lease: LeaseEntry | None = None
+    """The lease, if it ended now; None in an answer about one that had ended before, or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_to
     if device.is_attached:
         tables.effects.append(ev.Fence(device.agent_id, device.name, lease.epoch))
     if is_told:
-        tables.effects.append(ev.LeaseEnded(client.client_id, lease.name, how, message))
+        tables.effects.append(ev.LeaseEnded(client.client_id, lease.name, how, message, lease))
     if not (client.is_connected or client.leases or client.parked or client.requests):
         tables.forget_client(client)
 
