@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import statistics
 import struct
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 if not __package__:  # run as a file: python benchmarks/tracker_load.py
@@ -39,6 +40,7 @@ DEVICES_PER_AGENT = 1_000
 _WAITING, _QUICK_WAITING = 100_000, 5_000
 _BUDGET = 5_000.0
 """Cycles a second with 10,000 devices and _WAITING requests waiting."""
+_EXPLAINED = 9
 REQUESTS_PER_CLIENT = 1_000
 """Requests that a tracker lets one client have waiting."""
 
@@ -53,6 +55,8 @@ class Load:
     cycles_per_sec: float
     p50_ms: float
     p99_ms: float
+    explain_ms: float | None = None
+    """Median time of a call that explains why one of the requests waits."""
 
     @classmethod
     def of(cls, cycles: int, took_sec: float, latencies_sec: Sequence[float], **situation: int) -> Load:
@@ -199,7 +203,19 @@ async def measure_fleet(
         took_sec = time.perf_counter() - started
         latencies_sec = [sec for borrower in borrowers for sec in borrower.latencies_sec]
         cycles = sum(borrower.cycles for borrower in borrowers)
-        return Load.of(cycles, took_sec, latencies_sec, devices=devices, waiting=waiting, concurrency=concurrency)
+        load = Load.of(cycles, took_sec, latencies_sec, devices=devices, waiting=waiting, concurrency=concurrency)
+        return replace(load, explain_ms=await _explain(stub)) if waiting else load
+
+
+async def _explain(stub: LeaseServiceStub) -> float:
+    """Return the median time of explaining a waiting request [ms]."""
+    took_sec = []
+    for number in range(_EXPLAINED):
+        request = lease_service_pb2.ExplainRequestRequest(request_id=f"k{REQUESTS_PER_CLIENT - number}")
+        started = time.perf_counter()
+        await stub.explain_request(request)
+        took_sec.append(time.perf_counter() - started)
+    return 1e3 * statistics.median(took_sec)
 
 
 async def _let_wait(stub: LeaseServiceStub, address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
@@ -315,6 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "peer": round(peer.cycles_per_sec, 1),
         "ours": round(ours.cycles_per_sec, 1),
         "ratio": round(ours.cycles_per_sec / peer.cycles_per_sec, 2),
+        "explain_ms": ours.explain_ms,
         "loads": {name: asdict(load) for name, load in loads.items()},
         "rounds": rounds,
         "quick": options.quick,

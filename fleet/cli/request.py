@@ -1,4 +1,4 @@
-"""`fleet request list|cancel`: requests that wait for a device."""
+"""`fleet request list|cancel|why`: requests that wait for a device."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from rich.text import Text
 from fleet.base.quantities import age_text
 from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console, text_table
+from fleet.dashboard.explanation import render_explanation
+from fleet.domain.explanation import Explanation
 from fleet.domain.leases import PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest
-from fleet.wire.json_shape import request_json
+from fleet.wire.json_shape import explanation_json, request_json
 
 if TYPE_CHECKING:
     from fleet.client.aio import Fleet
@@ -24,10 +26,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 _SHOWN_ID_CHARS = 8
 """Enough of a random id to tell it from the others; `cancel` takes as much of it as is typed."""
 
+_NO_ID = "name a request by the beginning of its id; 'fleet request list' shows them"
+
 
 @app.callback()
 def request() -> None:
-    """List who waits for devices, or cancel a request."""
+    """List who waits for devices and why, or cancel a request."""
 
 
 @app.command("list")
@@ -71,7 +75,7 @@ def cancel(
     """
 
     if not request_id:  # every id begins with an empty text, as from an unset variable
-        raise InvalidRequest("name a request by the beginning of its id; 'fleet request list' shows them")
+        raise InvalidRequest(_NO_ID)
 
     async def cancel_whole(client: Fleet) -> PendingRequest:
         known = [each.request_id for each in (await client.snapshot()).requests]
@@ -82,6 +86,36 @@ def cancel(
         options.print_json({"requests": [request_json(done)]})
         return
     options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.terms.selector}")
+
+
+@app.command()
+def why(
+    request_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="The request, or the beginning of its id.", autocompletion=completion_values.requests
+        ),
+    ],
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Explain why a request waits: its share, its quota, the devices that would do, and clauses that cost it time.
+
+    Example: fleet request why 3f2a91c0
+    """
+    if not request_id:
+        raise InvalidRequest(_NO_ID)
+
+    async def explain(client: Fleet) -> Explanation:
+        known = [each.request_id for each in (await client.snapshot()).requests]
+        return await client.explain_request(_whole(request_id, known))
+
+    found = options.query_tracker(tracker, connect_timeout, explain)
+    if json_output:
+        options.print_json(explanation_json(found))
+        return
+    make_console(is_wide=False).print(render_explanation(found, has_request=True))
 
 
 def _whole(beginning: str, known: list[str]) -> str:

@@ -30,6 +30,7 @@ from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.devices import DeviceStatus, Telemetry
+from fleet.domain.explanation import Explanation
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
@@ -293,6 +294,15 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._open_calls().cancel_request(request_id, reason)
+
+    async def explain_request(self, request_id: str) -> Explanation:
+        """Return why a request waits: share, quota, suitable devices, and the gain from leaving out each clause.
+
+        Raises:
+            NotFound: no such request waits.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._open_calls().explain_request(request_id)
 
     async def reset_epochs(self, device_name: str) -> int:
         """Reset a device's epochs, and return the value that later ones exceed. Ends its lease.

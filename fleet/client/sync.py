@@ -162,6 +162,7 @@ class Fleet(Blocking[aio.Fleet]):
 
     revoke = blocking(aio.Fleet.revoke)
     cancel_request = blocking(aio.Fleet.cancel_request)
+    explain_request = blocking(aio.Fleet.explain_request)
     reset_epochs = blocking(aio.Fleet.reset_epochs)
     reload_tracker = blocking(aio.Fleet.reload_tracker)
 

@@ -11,6 +11,7 @@ import grpc.aio
 
 from fleet.client.connection import TrackerConnection
 from fleet.domain.devices import Telemetry
+from fleet.domain.explanation import Explanation
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
@@ -18,6 +19,7 @@ from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import FleetError, TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
+from fleet.wire.explanations import explanation_from_proto
 from fleet.wire.leases import lease_from_proto, reload_from_proto, request_from_proto
 from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
@@ -84,6 +86,11 @@ class TrackerCalls:
         request = lease_service_pb2.CancelRequestRequest(request_id=request_id, reason=reason)
         answer = await self._answer((await self.leases()).cancel_request(request, timeout=_TIMEOUT_SEC))
         return request_from_proto(answer.request)
+
+    async def explain_request(self, request_id: str) -> Explanation:
+        request = lease_service_pb2.ExplainRequestRequest(request_id=request_id)
+        answer = await self._answer((await self.leases()).explain_request(request, timeout=_TIMEOUT_SEC))
+        return explanation_from_proto(answer)
 
     async def reset_epochs(self, device_name: str) -> int:
         request = lease_service_pb2.ResetEpochsRequest(device_name=device_name)

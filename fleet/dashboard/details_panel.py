@@ -16,10 +16,12 @@ from textual.message import Message
 from textual.widgets import Static
 
 from fleet.dashboard.chart import render_history
+from fleet.dashboard.explanation import render_explanation
 from fleet.dashboard.selection import Selected, details_of
 from fleet.dashboard.sources import JobSource, SnapshotSource
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import FleetError
 
@@ -87,6 +89,9 @@ class DetailsPanel(VerticalScroll, can_focus=True):
             if isinstance(item, DeviceStatus):
                 samples = await self._source.history(item.name)
                 self._loaded = lambda now_sec, width: render_history(samples, now_sec, width=width)
+            elif isinstance(item, PendingRequest):
+                found = await self._source.explain_request(item.request_id)
+                self._loaded = lambda _, __: render_explanation(found, has_request=False)
             elif isinstance(item, JobStatus):
                 view = await asyncio.to_thread(self._jobs.look, item.name, self._width)
                 self._loaded = lambda _, __: view

@@ -52,6 +52,7 @@ RULES: Mapping[str, Rule] = {
     "LeaseService.OpenLeases": Rule(roles=_USERS, is_audited=True),
     "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "LeaseService.CancelRequest": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
+    "LeaseService.ExplainRequest": Rule(roles=_USERS),
     "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
     "LeaseService.ReloadTracker": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which contains the caller's key.
@@ -84,6 +85,7 @@ _DEEDS: Mapping[str, str] = {
     "LeaseService.OpenLeases": "leasing devices",
     "LeaseService.RevokeLease": "revoking a lease",
     "LeaseService.CancelRequest": "cancelling a request",
+    "LeaseService.ExplainRequest": "reading why a request waits",
     "LeaseService.ResetEpochs": "resetting a device's epochs",
     "LeaseService.ReloadTracker": "reloading the tracker's shares and quotas",
 }

@@ -9,15 +9,27 @@ from collections.abc import AsyncIterator
 
 from fleet.base.text import sanitize
 from fleet.domain.devices import holder_text
+from fleet.domain.explanation import Explanation
 from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
 from fleet.identity.roles import Identity
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
+from fleet.tracker.core.records import RequestEntry
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
-from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_of, owned_id, refusal, request_to_proto
+from fleet.tracker.messages import (
+    candidate_of,
+    client_event,
+    effect_to_proto,
+    key_of,
+    lease_of,
+    owned_id,
+    pending_of,
+    refusal,
+    request_to_proto,
+)
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
@@ -25,6 +37,7 @@ from fleet.tracker.reloading import Reloader
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import job_pb2, lease_service_pb2
+from fleet.wire.explanations import explanation_to_proto
 from fleet.wire.leases import lease_to_proto, reload_to_proto
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
@@ -180,6 +193,15 @@ class LeaseServicer(Observer):
         logger.info("request cancelled", extra={"request": shown_id, "reason": reason})
         return lease_service_pb2.CancelRequestResponse(request=last)
 
+    async def explain_request(
+        self, request: lease_service_pb2.ExplainRequestRequest, _: object
+    ) -> lease_service_pb2.ExplainRequestResponse:
+        found = self._queries.requests_named(request.request_id)
+        if not found:
+            shown_id = sanitize(request.request_id, MAX_SHOWN_CHARS)
+            raise NotFound(f"no request {shown_id!r} waits; 'fleet request list' lists those that do")
+        return explanation_to_proto(await self._explain(found[0]))
+
     async def reset_epochs(
         self, request: lease_service_pb2.ResetEpochsRequest, _: object
     ) -> lease_service_pb2.ResetEpochsResponse:
@@ -210,6 +232,30 @@ class LeaseServicer(Observer):
                 await self._pace.turn()
                 if self.outboxes.get(client_id) is outbox and not outbox.is_closed:
                     self._refresh(client_id, outbox)
+
+    async def _explain(self, request: RequestEntry) -> Explanation:
+        """Explain why a request waits, in portions."""
+        queries, steps = self._queries, self._queries.explained(request)
+        while True:
+            await self._pace.turn()
+            try:
+                next(steps)
+            except StopIteration as done:
+                (used_sec, share_had, share_due), omissions = done.value
+                break
+        await self._pace.turn()
+        return Explanation(
+            request=pending_of(request, queries.standing(request)),
+            account=request.account,
+            weight=queries.weight_of(request.account),
+            used_sec=used_sec,
+            share_had=share_had,
+            share_due=share_due,
+            quota=queries.quota_of(request),
+            device_count=queries.count(request.terms.selector),
+            candidates=tuple(candidate_of(device, queries.now_sec) for device in queries.candidates(request)),
+            omissions=tuple(omissions),
+        )
 
     def close(self) -> None:
         """End all streams."""

@@ -6,6 +6,7 @@ import functools
 
 from google.protobuf.message import DecodeError
 
+from fleet.domain.explanation import Candidate
 from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.domain.waits import LeaseBefore, Wait, wait_text
@@ -16,6 +17,7 @@ from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.standing import Standing
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
+from fleet.wire.devices import state_from_proto
 from fleet.wire.lease_classes import LEASE_CLASSES, is_known_class
 from fleet.wire.leases import LEASE_ENDS, terms_from_proto
 from fleet.wire.times import timestamp
@@ -111,19 +113,22 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
 
 
 def request_to_proto(request: RequestEntry, standing: Standing) -> lease_pb2.PendingRequest:
+    return leases.request_to_proto(pending_of(request, standing))
+
+
+def pending_of(request: RequestEntry, standing: Standing) -> PendingRequest:
+    """Return a waiting request as clients see it."""
     wait = wait_of(standing)
-    return leases.request_to_proto(
-        PendingRequest(
-            request_id=request.request_id,
-            holder=request.holder,
-            terms=request.terms,
-            asked_at_sec=request.asked_at_sec,
-            position=standing.position,
-            reason=wait_text(wait),
-            wait=wait,
-            holder_note=request.note,
-            account=_shown_account(request),
-        )
+    return PendingRequest(
+        request_id=request.request_id,
+        holder=request.holder,
+        terms=request.terms,
+        asked_at_sec=request.asked_at_sec,
+        position=standing.position,
+        reason=wait_text(wait),
+        wait=wait,
+        holder_note=request.note,
+        account=_shown_account(request),
     )
 
 
@@ -148,6 +153,16 @@ def _lease_before(lease: LeaseEntry, now: float) -> LeaseBefore:
         account=_shown_account(lease),
         lease_class=lease.terms.lease_class,
         held_sec=max(now - lease.granted_at_sec, 0.0),
+    )
+
+
+def candidate_of(device: DeviceEntry, now: float) -> Candidate:
+    """Return a device that matches a request as clients see it."""
+    return Candidate(
+        device_name=device.name,
+        state=state_from_proto(device_state(device)),
+        reason=device.reason if device.is_attached else "its agent is not attached",
+        lease=_lease_before(device.lease, now) if device.lease else None,
     )
 
 

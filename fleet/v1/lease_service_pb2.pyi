@@ -1,5 +1,6 @@
 import datetime
 
+from fleet.v1 import device_pb2 as _device_pb2
 from fleet.v1 import job_pb2 as _job_pb2
 from fleet.v1 import lease_pb2 as _lease_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -183,6 +184,58 @@ class CancelRequestResponse(_message.Message):
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     request: _lease_pb2.PendingRequest
     def __init__(self, request: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ...) -> None: ...
+
+class ExplainRequestRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class ExplainRequestResponse(_message.Message):
+    __slots__ = ("request", "account", "weight", "used", "share_had", "share_due", "quota", "device_count", "candidates", "omissions")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    SHARE_HAD_FIELD_NUMBER: _ClassVar[int]
+    SHARE_DUE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    OMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    request: _lease_pb2.PendingRequest
+    account: str
+    weight: float
+    used: _duration_pb2.Duration
+    share_had: float
+    share_due: float
+    quota: _lease_pb2.QuotaUse
+    device_count: int
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
+    omissions: _containers.RepeatedCompositeFieldContainer[ClauseOmission]
+    def __init__(self, request: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., account: _Optional[str] = ..., weight: _Optional[float] = ..., used: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., share_had: _Optional[float] = ..., share_due: _Optional[float] = ..., quota: _Optional[_Union[_lease_pb2.QuotaUse, _Mapping]] = ..., device_count: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., omissions: _Optional[_Iterable[_Union[ClauseOmission, _Mapping]]] = ...) -> None: ...
+
+class Candidate(_message.Message):
+    __slots__ = ("device_name", "state", "reason", "lease")
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    device_name: str
+    state: _device_pb2.DeviceState
+    reason: str
+    lease: _lease_pb2.LeaseBefore
+    def __init__(self, device_name: _Optional[str] = ..., state: _Optional[_Union[_device_pb2.DeviceState, str]] = ..., reason: _Optional[str] = ..., lease: _Optional[_Union[_lease_pb2.LeaseBefore, _Mapping]] = ...) -> None: ...
+
+class ClauseOmission(_message.Message):
+    __slots__ = ("clause", "device_count", "free_count")
+    CLAUSE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    clause: str
+    device_count: int
+    free_count: int
+    def __init__(self, clause: _Optional[str] = ..., device_count: _Optional[int] = ..., free_count: _Optional[int] = ...) -> None: ...
 
 class ResetEpochsRequest(_message.Message):
     __slots__ = ("device_name",)

@@ -15,7 +15,7 @@ _STATES: Mapping[DeviceState, device_pb2.DeviceState] = {
     DeviceState.OFFLINE: device_pb2.DEVICE_STATE_OFFLINE,
     DeviceState.FAULTED: device_pb2.DEVICE_STATE_FAULTED,
 }
-_STATES_BY_NUMBER = {number: state for state, number in _STATES.items()}
+_STATES_BY_NUMBER: Mapping[int, DeviceState] = {number: state for state, number in _STATES.items()}
 _RUNTIMES: Mapping[RuntimeKind, device_pb2.RuntimeKind] = {
     RuntimeKind.TVM: device_pb2.RUNTIME_KIND_TVM,
     RuntimeKind.PLAIN: device_pb2.RUNTIME_KIND_PLAIN,
@@ -26,6 +26,15 @@ _OPTIONAL_READINGS = (
     *("temp_c", "freq_hz", "governor", "load_1min", "cpu_busy", "memory_available_bytes"),
     *("power_w", "battery_percent", "foreign_processes", "reference_sec"),
 )
+
+
+def state_to_proto(state: DeviceState) -> device_pb2.DeviceState:
+    return _STATES[state]
+
+
+def state_from_proto(value: int) -> DeviceState:
+    """Read a state. One that is known only to newer peers is offline."""
+    return _STATES_BY_NUMBER.get(value, DeviceState.OFFLINE)
 
 
 def inventory_to_proto(inventory: Inventory) -> device_pb2.Inventory:
@@ -88,7 +97,7 @@ def device_to_proto(device: DeviceStatus) -> device_pb2.Device:
     return device_pb2.Device(
         name=device.name,
         inventory=inventory_to_proto(device.inventory),
-        state=_STATES[device.state],
+        state=state_to_proto(device.state),
         address=device.address,
         lease_name=device.lease_name,
         epoch=device.epoch,
@@ -108,7 +117,7 @@ def device_from_proto(message: device_pb2.Device) -> DeviceStatus:
     return DeviceStatus(
         name=message.name,
         inventory=inventory_from_proto(message.inventory),
-        state=_STATES_BY_NUMBER.get(message.state, DeviceState.OFFLINE),
+        state=state_from_proto(message.state),
         address=message.address,
         lease_name=message.lease_name,
         epoch=message.epoch,

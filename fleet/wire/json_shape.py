@@ -7,11 +7,13 @@ from typing import cast
 from google.protobuf import json_format
 
 from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
+from fleet.domain.explanation import Explanation
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.usage import Usage
 from fleet.v1 import device_pb2
 from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_to_proto, telemetry_to_proto
+from fleet.wire.explanations import explanation_to_proto
 from fleet.wire.leases import lease_to_proto, request_to_proto
 from fleet.wire.messages_json import JsonObject, message_json
 from fleet.wire.snapshots import snapshot_to_proto
@@ -32,6 +34,10 @@ def lease_json(lease: Lease) -> JsonObject:
 
 def request_json(request: PendingRequest) -> JsonObject:
     return message_json(request_to_proto(request))
+
+
+def explanation_json(found: Explanation) -> JsonObject:
+    return message_json(explanation_to_proto(found))
 
 
 def telemetry_json(telemetry: Telemetry) -> JsonObject:

@@ -253,6 +253,9 @@ class LeaseServiceStub(Protocol):
     cancel_request: grpc.aio.UnaryUnaryMultiCallable[
         lease_service_pb2.CancelRequestRequest, lease_service_pb2.CancelRequestResponse
     ]
+    explain_request: grpc.aio.UnaryUnaryMultiCallable[
+        lease_service_pb2.ExplainRequestRequest, lease_service_pb2.ExplainRequestResponse
+    ]
     reset_epochs: grpc.aio.UnaryUnaryMultiCallable[
         lease_service_pb2.ResetEpochsRequest, lease_service_pb2.ResetEpochsResponse
     ]
@@ -273,6 +276,9 @@ class LeaseServiceServicer(Protocol):
     async def cancel_request(
         self, request: lease_service_pb2.CancelRequestRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.CancelRequestResponse: ...
+    async def explain_request(
+        self, request: lease_service_pb2.ExplainRequestRequest, context: rpc.CallContext, /
+    ) -> lease_service_pb2.ExplainRequestResponse: ...
     async def reset_epochs(
         self, request: lease_service_pb2.ResetEpochsRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.ResetEpochsResponse: ...

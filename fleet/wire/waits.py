@@ -36,7 +36,7 @@ def wait_to_proto(wait: Wait) -> lease_pb2.Wait:
         device_name=wait.device_name,
         detail=sendable(wait.detail),
         quota=quota_to_proto(wait.quota) if wait.quota else None,
-        leases=map(_lease_to_proto, wait.leases),
+        leases=map(lease_before_to_proto, wait.leases),
         clauses=map(_clause_to_proto, wait.clauses),
     )
 
@@ -52,7 +52,7 @@ def wait_from_proto(message: lease_pb2.Wait) -> Wait | None:
         device_name=message.device_name,
         detail=message.detail,
         quota=quota_from_proto(message.quota) if message.HasField("quota") else None,
-        leases=tuple(map(_lease_from_proto, message.leases)),
+        leases=tuple(map(lease_before_from_proto, message.leases)),
         clauses=tuple(ClauseCount(each.clause, each.device_count) for each in message.clauses),
     )
 
@@ -80,7 +80,7 @@ def quota_from_proto(message: lease_pb2.QuotaUse) -> QuotaUse:
     )
 
 
-def _lease_to_proto(lease: LeaseBefore) -> lease_pb2.LeaseBefore:
+def lease_before_to_proto(lease: LeaseBefore) -> lease_pb2.LeaseBefore:
     return lease_pb2.LeaseBefore(
         device_name=lease.device_name,
         holder=lease.holder,
@@ -91,7 +91,7 @@ def _lease_to_proto(lease: LeaseBefore) -> lease_pb2.LeaseBefore:
     )
 
 
-def _lease_from_proto(message: lease_pb2.LeaseBefore) -> LeaseBefore:
+def lease_before_from_proto(message: lease_pb2.LeaseBefore) -> LeaseBefore:
     return LeaseBefore(
         device_name=message.device_name,
         holder=message.holder,

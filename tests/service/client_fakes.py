@@ -168,6 +168,9 @@ class SmallTracker:
     async def cancel_request(self, request: Any, context: Any) -> lease_service_pb2.CancelRequestResponse:
         return lease_service_pb2.CancelRequestResponse()
 
+    async def explain_request(self, request: Any, context: Any) -> lease_service_pb2.ExplainRequestResponse:
+        return lease_service_pb2.ExplainRequestResponse()
+
     async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
         return lease_service_pb2.ResetEpochsResponse()
 

@@ -48,6 +48,7 @@ BY_COMMAND: dict[str, type] = {
     "report": jobs.Report,
     "request cancel": fleets.Cancelled,
     "request list": fleets.Requests,
+    "request why": fleets.RequestInFull,
     "run": models.Run,
     "serve-check": models.ServeCheck,
     "status": fleets.Status,

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from fleet.cli.json_schema.words import Device, Free, Job, Lease, Moment, PendingRequest, Telemetry
+from fleet.cli.json_schema.words import (
+    Candidate,
+    ClauseOmission,
+    Device,
+    Free,
+    Job,
+    Lease,
+    Moment,
+    PendingRequest,
+    QuotaUse,
+    Telemetry,
+)
 
 
 class Status(TypedDict):
@@ -45,6 +56,23 @@ class Cancelled(TypedDict):
     """`fleet request cancel`: the cancelled request"""
 
     requests: list[PendingRequest]
+
+
+class RequestInFull(TypedDict):
+    """`fleet request why`"""
+
+    request: PendingRequest
+    account: str
+    weight: float
+    used_sec: float
+    """Recent use of the account in device seconds; older use counts less."""
+
+    share_had: float
+    share_due: float
+    quota: QuotaUse | None
+    device_count: int
+    candidates: list[Candidate]
+    omissions: list[ClauseOmission]
 
 
 class UsageRow(TypedDict):

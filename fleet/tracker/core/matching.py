@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import translate
 from itertools import chain, islice
+from typing import NamedTuple
 
 from fleet.domain.narrowing import ClauseCount, narrow
 from fleet.domain.selectors import Condition, Selector, parse_selector
@@ -54,6 +55,14 @@ class _Class:
         """
         others = (len(other.devices) for other in self.groups if other is not group and other.asked_sec >= since_sec)
         return min(others, default=len(self.names))
+
+
+class Kind(NamedTuple):
+    """Devices with equal labels."""
+
+    labels: Mapping[str, str]
+    device_count: int
+    free_count: int
 
 
 class Group:
@@ -220,6 +229,17 @@ class Matching:
                     counts = self.narrow(selector)
             group.narrowing = self._change_count, counts
         return group.narrowing[1]
+
+    def kinds(self, *, by_name: bool) -> Iterator[Kind]:
+        """Yield all devices: those that are alike together, or each alone. Devices may change meanwhile.
+
+        Args:
+            by_name: each alone, with its name among the labels.
+        """
+        if by_name:
+            return (Kind(labels, 1, name in self._free) for name, labels in list(self._labels.items()))
+        kinds = list(self._classes.items())
+        return (Kind(dict(key), len(class_.names), len(class_.free)) for key, class_ in kinds)
 
     def general(self, selector: str) -> str:
         """Return the selector, or "" if it names a single device."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import islice
 
+from fleet.domain.explanation import Omission
+from fleet.domain.waits import QuotaUse
+from fleet.tracker.core import explaining
 from fleet.tracker.core.admission import checked_selector, no_match_error
 from fleet.tracker.core.epochs import nonce_of
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
@@ -125,6 +129,29 @@ class Queries:
             for client in self._tables.clients.values()
             if (request := client.requests.get(request_id) or client.parked.get(request_id)) is not None
         ]
+
+    def explained(
+        self, request: RequestEntry
+    ) -> Generator[None, None, tuple[tuple[float, float, float], list[Omission]]]:
+        """Return the shares of a request's account, and the gain from leaving out each clause, in portions."""
+        shares = yield from explaining.shares(self._tables, request.account)
+        return shares, (yield from explaining.omissions(self._tables, request))
+
+    def count(self, selector: str) -> int:
+        """Return the number of devices that match the selector of a request."""
+        return self._tables.matching.count(selector)
+
+    def candidates(self, request: RequestEntry) -> list[DeviceEntry]:
+        """Return the first devices that match the selector of a request."""
+        return explaining.candidates(self._tables, request)
+
+    def quota_of(self, request: RequestEntry) -> QuotaUse | None:
+        """Return the use of a request's quota; None if it has none."""
+        return explaining.quota_of(self._tables, request)
+
+    def weight_of(self, account: str) -> float:
+        """Return the weight of an account."""
+        return self._tables.accounts.policy.weight(account)
 
     def standing(self, request: RequestEntry) -> Standing:
         """Return the position of a request and the reason why it waits."""

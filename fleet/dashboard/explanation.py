@@ -1,0 +1,86 @@
+"""The full answer to the question why a request waits, as text. Pure."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fleet.base.quantities import count_text, elapsed_text
+from fleet.dashboard import formatting
+from fleet.dashboard.columns import STATES
+from fleet.domain.accounts import account_text
+from fleet.domain.explanation import Candidate, Explanation, Omission
+from fleet.domain.waits import QuotaUse
+
+
+def render_explanation(found: Explanation, *, has_request: bool) -> RenderableType:
+    """Return share, quota, suitable devices, and the gain from leaving out each clause.
+
+    Args:
+        has_request: show the request too, with its place and its reason.
+    """
+    request = found.request
+    facts = {
+        "request": f"{request.request_id} of {request.asked_by}",
+        "wants": request.terms.selector,
+        "class": request.terms.lease_class.value,
+        "place": "next" if request.position == 0 else f"{request.position} are served before it",
+        "why": request.reason or "-",
+    }
+    rows = facts if has_request else {}
+    rows |= {
+        "share": f"{account_text(found.account)} had {found.share_had:.0%} of the recent use, and is due "
+        f"{found.share_due:.0%} (weight {found.weight:g})",
+        "quota": _quota_line(found.quota) if found.quota else "none",
+    }
+    parts: list[RenderableType] = [_facts(rows)]
+    if has_request:
+        parts += [Text(), *_candidates(found)]
+    if found.omissions:
+        parts += [Text(), *(Text(_omission_line(found, each)) for each in found.omissions)]
+    return Group(*parts)
+
+
+def _quota_line(use: QuotaUse) -> str:
+    leases = f"{use.leases} of {use.most_leases:g} leases at once" if use.most_leases < float("inf") else ""
+    hours = f"{use.day_sec / 3600:.1f} of {use.most_day_sec / 3600:g} device hours of today"
+    found = ", ".join(filter(None, (leases, hours if use.most_day_sec < float("inf") else "")))
+    return found or "limits the length of leases only"
+
+
+def _omission_line(found: Explanation, omission: Omission) -> str:
+    """Return the gain from leaving out a clause: "without board=rpi5: now, 3 of 12 devices are free"."""
+    devices = count_text(omission.device_count, "device")
+    more = omission.device_count - found.device_count
+    if omission.free_count and not (found.quota and found.quota.limit):
+        gain = f"now, {omission.free_count} of {devices} {'is' if omission.free_count == 1 else 'are'} free"
+    elif more > 0:
+        gain = f"{devices} instead of {found.device_count}, none of them free"
+    else:
+        gain = "no other device"
+    return f"without {omission.clause}: {gain}"
+
+
+def _candidates(found: Explanation) -> list[RenderableType]:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for each in found.candidates:
+        table.add_row(Text(formatting.short_name(each.device_name)), STATES[each.state], Text(_holder(each)))
+    hidden = found.device_count - len(found.candidates)
+    head = Text(f"{count_text(found.device_count, 'device')} would do", "bold")
+    return [head, *([table] if found.candidates else []), *([Text(f"and {hidden} more", "dim")] if hidden > 0 else [])]
+
+
+def _holder(candidate: Candidate) -> str:
+    if (lease := candidate.lease) is None:
+        return candidate.reason
+    return f"{lease.held_by} for {elapsed_text(lease.held_sec)}, {lease.lease_class}"
+
+
+def _facts(rows: dict[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows.items():
+        table.add_row(key, Text(value))
+    return table
