@@ -11,7 +11,7 @@ import typer
 
 from fleet.cli import completion_values, options
 from fleet.cli.holding import check_command, run_holding
-from fleet.domain.leases import LeaseClass, PendingRequest, make_terms
+from fleet.domain.leases import LeaseClass, LeaseKeywords, PendingRequest, set_terms
 
 app = typer.Typer(add_completion=False)
 
@@ -26,6 +26,15 @@ def acquire(
         ),
     ],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--and",
+            metavar="SELECTOR",
+            help="One more device, granted together with the others or not at all. Repeatable: at most 16 devices.",
+            autocompletion=completion_values.selectors,
+        ),
+    ] = None,
     prefer: options.PreferOption = "",
     lease_class: Annotated[
         LeaseClass | None,
@@ -75,10 +84,11 @@ def acquire(
         ),
     ] = False,
 ) -> None:
-    """Wait for a device, run a command while holding it, and give it back when the command ends.
+    """Wait for a device, or a set of devices, run a command while holding it, and give it back when the command ends.
 
     The command finds FLEET_LEASE, FLEET_DEVICE, FLEET_DEVICE_ADDRESS, FLEET_TRACKER and FLEET_TOKEN_FILE in its
-    environment; Python code in it gets the device with `fleet.held_device()`. Our exit code is the command's. When the
+    environment; Python code in it gets the device with `fleet.held_device()`. Further devices of a set have _2, _3 and
+    so on after these names, and `fleet.held_device(2)`. Our exit code is the command's. When the
     lease is lost the command is ended and the exit code is 1. FLEET_FORMAT and --format json only affect the command
     that runs.
 
@@ -86,13 +96,15 @@ def acquire(
     cores>4, mem>=2GiB, tvm>=0.27, sm>=80. Quote them: the shell reads < > | and * itself.
 
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
+
+    Example: fleet acquire board=rpi4 --and gpu=mali -- python exchange.py
     """
     check_command(command)
     console = options.stderr()
-    tell = options.waiting_printer(selector)
+    selectors = (selector, *(also or ()))
+    tell = options.waiting_printer(" and ".join(selectors))
     has_waited = False
-    terms = make_terms(
-        selector,
+    keywords = LeaseKeywords(
         lease_class=lease_class or (LeaseClass.INTERACTIVE if sys.stdin.isatty() else LeaseClass.NORMAL),
         prefer=prefer,
         priority=priority,
@@ -101,6 +113,7 @@ def acquire(
         wait_timeout_sec=wait_timeout,
         purpose=shlex.join(command)[:200],
     )
+    set_terms(selectors, **keywords)  # refuses bad values before it connects
 
     def on_queued(request: PendingRequest) -> None:
         nonlocal has_waited
@@ -112,17 +125,18 @@ def acquire(
         address = options.tracker_address(tracker)
         async with (
             options.connected(address, connect_timeout_sec=connect_timeout) as client,
-            client.acquire(terms, on_queued=on_queued) as device,
+            client.acquire_all(selectors, on_queued=on_queued, **keywords) as devices,
         ):
             if has_waited:
-                console.print(f"got {device.name}")
+                console.print(f"got {', '.join(device.name for device in devices)}")
             granted_sec = time.monotonic()
-            code = await run_holding(device, client.address, command, has_stdout=not json_output)
+            code = await run_holding(devices, client.address, command, has_stdout=not json_output)
         if json_output:
             options.print_json(
                 {
-                    "lease": device.lease.name,
-                    "device": device.name,
+                    "lease": devices[0].lease.name,
+                    "device": devices[0].name,
+                    "set": [{"lease": device.lease.name, "device": device.name} for device in devices],
                     "command": command,
                     "exit_code": code,
                     "wait_sec": granted_sec - began_sec,

@@ -49,7 +49,7 @@ def requests(ctx: typer.Context, incomplete: str) -> Offers:
     """Offer the waiting requests."""
 
     def found(fleet: Snapshot) -> Offers:
-        return [(one.request_id, f"{one.terms.selector}, {one.asked_by}") for one in fleet.requests]
+        return [(one.request_id, f"{one.terms.wanted}, {one.asked_by}") for one in fleet.requests]
 
     return _beginning(incomplete, _of_fleet(ctx, found))
 

@@ -40,43 +40,53 @@ def check_command(command: Sequence[str]) -> None:
         raise ConfigError("the command after -- has an empty name; write the command to run")
 
 
-async def run_holding(device: Device, tracker_address: str, command: Sequence[str], *, has_stdout: bool = True) -> int:
-    """Run `command` with the lease in its environment and return its exit code; 128 + signal when a signal ended it.
+async def run_holding(
+    devices: Sequence[Device], tracker_address: str, command: Sequence[str], *, has_stdout: bool = True
+) -> int:
+    """Run `command` with the leases in its environment and return its exit code; 128 + signal when a signal ended it.
 
     Args:
         has_stdout: if False, the command's output goes to stderr, which leaves stdout to data.
 
     Raises:
-        LeaseExpired, LeaseRevoked: the lease was lost; the command has been ended.
+        LeaseExpired, LeaseRevoked: a lease was lost; the command has been ended.
     """
     with scratch_dir("lease") as directory:
-        token_path = directory / "token"
         lost = asyncio.Event()
-        _write_token(token_path, device)
-
-        def renewed() -> None:
-            _write_token(token_path, device)
-
-        def ended() -> None:
-            token_path.unlink(missing_ok=True)
-            lost.set()
-
-        device.watch(on_end=ended, on_renew=renewed)
-        environment = {**os.environ, **held.environment(device, tracker_address, token_path)}
+        environment = dict(os.environ)
+        for member, device in enumerate(devices, start=1):
+            token_path = directory / f"token-{member}"
+            _keep_token(token_path, device, lost)
+            environment |= held.environment(device, tracker_address, token_path, member)
         words, stdout = bound_to_me(command, signal.SIGKILL), None if has_stdout else _STDERR
         process = await asyncio.create_subprocess_exec(*words, env=environment, stdout=stdout)
         with _forwarding(process):
-            return await _watch(process, device, lost)
+            return await _watch(process, devices, lost)
 
 
-async def _watch(process: asyncio.subprocess.Process, device: Device, lost: asyncio.Event) -> int:
+def _keep_token(path: Path, device: Device, lost: asyncio.Event) -> None:
+    """Rewrite a token's file at each renewal; remove it at the lease's end, and set `lost`."""
+
+    def renewed() -> None:
+        _write_token(path, device)
+
+    def ended() -> None:
+        path.unlink(missing_ok=True)
+        lost.set()
+
+    renewed()
+    device.watch(on_end=ended, on_renew=renewed)
+
+
+async def _watch(process: asyncio.subprocess.Process, devices: Sequence[Device], lost: asyncio.Event) -> int:
     waiting = asyncio.create_task(process.wait(), name="fleet command")
     losing = asyncio.create_task(lost.wait(), name="fleet lease lost")
     try:
         await asyncio.wait((waiting, losing), return_when=asyncio.FIRST_COMPLETED)
-        if process.returncode is None and device.ended is not None:
+        ended = next((device.ended for device in devices if device.ended is not None), None)
+        if process.returncode is None and ended is not None:
             await end_tree(process)
-            raise device.ended
+            raise ended
         code = await waiting
         return code if code >= 0 else 128 - code
     finally:
@@ -141,7 +151,7 @@ def _is_foreground() -> bool:
 
 def _write_token(path: Path, device: Device) -> None:
     """Replace the token's file atomically, readable by its owner only."""
-    fresh = path.with_name("token.new")
+    fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(device.token)

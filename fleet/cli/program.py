@@ -78,7 +78,7 @@ def program(
                 bitstream, registers=registers, partial=partial, force=force, timeout_sec=timeout
             )
             _show(device, digest, was_loaded=was_loaded, is_json=is_json)
-            return await run_holding(device, client.address, command) if command else 0
+            return await run_holding([device], client.address, command) if command else 0
 
     raise typer.Exit(options.run_until_signal(work()))
 

@@ -85,7 +85,7 @@ def cancel(
     if json_output:
         options.print_json({"requests": [request_json(done)]})
         return
-    options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.terms.selector}")
+    options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.terms.wanted}")
 
 
 @app.command()
@@ -139,7 +139,7 @@ def _table(snapshot: Snapshot) -> Table:
         table.add_row(
             Text(each.request_id[:_SHOWN_ID_CHARS]),
             Text(each.asked_by),
-            Text(each.terms.selector),
+            Text(each.terms.wanted),
             each.terms.lease_class.value,
             str(each.terms.priority),
             age_text(each.asked_at_sec, snapshot.taken_at_sec),

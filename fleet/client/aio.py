@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from types import TracebackType
 from typing import Unpack
 
@@ -32,7 +32,7 @@ from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms
+from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
@@ -40,6 +40,7 @@ from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import (
     ConfigError,
     FleetError,
+    InvalidRequest,
     NotAllowed,
     NotJoined,
     TrackerUnavailable,
@@ -202,16 +203,32 @@ class Fleet:
         **keywords: Unpack[LeaseKeywords],
     ) -> Device:
         """Acquire a device without a block: release it by its `release()`."""
-        stream = self._open_stream()
-        if stream.fatal is not None:
-            raise stream.fatal
-        table = stream.table
-        terms = make_terms(selector, **keywords)
-        held = await self._answer(table.ask(terms, on_queued, continues), terms.wait_timeout_sec)
-        self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
-        device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
-        self._devices.add(device)
+        (device,) = await self._acquire(make_terms(selector, **keywords), on_queued, continues)
         return device
+
+    def acquire_all(
+        self,
+        selectors: Sequence[str],
+        *,
+        on_queued: OnQueued | None = None,
+        **keywords: Unpack[LeaseKeywords],
+    ) -> contextlib.AbstractAsyncContextManager[list[Device]]:
+        """Wait for several devices, all granted at once, and hold them until the block ends.
+
+        Each device has its own lease: one that ends leaves the others.
+
+        Args:
+            selectors: one for each device, at most 16: ["board=rpi4", "gpu=mali"]. The list of devices has their order.
+            on_queued: see `acquire`.
+            keywords: see `acquire`; `prefer` is not taken.
+
+        Raises:
+            InvalidRequest: no or too many selectors, more leases than a quota of the class allows, or a tracker of an
+                older version.
+            NoMatchingDevice: there are not enough devices for all selectors together; the message names the selectors.
+            WaitTimeout: they were not all free in time.
+        """
+        return self._acquired_all(set_terms(selectors, **keywords), on_queued)
 
     async def devices(self, selector: str = "*") -> list[DeviceStatus]:
         """Return the devices with their current inventory, state and readings, sorted by name.
@@ -391,6 +408,29 @@ class Fleet:
             await asyncio.gather(self._running, return_exceptions=True)
             await calls.close()
 
+    async def _acquire(self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str = "") -> list[Device]:
+        stream = self._open_stream()
+        if stream.fatal is not None:
+            raise stream.fatal
+        if len(terms.selectors) > max(stream.most_set_devices, 1):
+            raise InvalidRequest(f"the tracker at {self.address} is of an older version and grants no sets; update it")
+        found = await self._answer(stream.table.ask(terms, on_queued, continues), terms.wait_timeout_sec)
+        return [self._held_device(held) for held in found]
+
+    def _held_device(self, held: HeldLease) -> Device:
+        self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
+        device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
+        self._devices.add(device)
+        return device
+
+    @contextlib.asynccontextmanager
+    async def _acquired_all(self, terms: LeaseTerms, on_queued: OnQueued | None) -> AsyncGenerator[list[Device], None]:
+        devices = await self._acquire(terms, on_queued)
+        try:
+            yield devices
+        finally:
+            await asyncio.gather(*(device.release() for device in devices))
+
     @contextlib.asynccontextmanager
     async def _acquired(
         self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str
@@ -401,24 +441,25 @@ class Fleet:
         finally:
             await device.release()
 
-    async def _answer(self, waiting: Waiting, wait_timeout_sec: float | None) -> HeldLease:
+    async def _answer(self, waiting: Waiting, wait_timeout_sec: float | None) -> list[HeldLease]:
         """Wait for the tracker's answer. If the wait ends in another way, nothing stays queued or held."""
         table = self._open_stream().table
         local_timeout_sec = None if wait_timeout_sec is None else wait_timeout_sec + _LOCAL_SLACK_SEC
-        held: HeldLease | None = None
+        found: list[HeldLease] | None = None
         try:
             async with asyncio.timeout(local_timeout_sec):
-                held = await asyncio.shield(waiting.answer)
+                found = await asyncio.shield(waiting.answer)
         except TimeoutError:
             where = waiting.last.reason if waiting.last is not None else "the tracker is away"
             raise WaitTimeout(
-                f"no device for {waiting.terms.selector!r} within {wait_timeout_sec:g} s; {where}"
+                f"no device for {waiting.terms.wanted!r} within {wait_timeout_sec:g} s; {where}"
             ) from None
         finally:
             table.leave(waiting.request_id)
-            if held is None and waiting.answer.done() and waiting.answer.exception() is None:
-                table.release(waiting.answer.result().name)  # granted at the very moment we gave up waiting
-        return held
+            if found is None and waiting.answer.done() and waiting.answer.exception() is None:
+                for held in waiting.answer.result():  # granted at the very moment we gave up waiting
+                    table.release(held.name)
+        return found
 
     async def _keep(self, held: HeldLease) -> None:
         """Renew a lease whenever a third of its life has passed, until it ends."""

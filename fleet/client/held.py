@@ -30,27 +30,39 @@ INVENTORY = "FLEET_DEVICE_INVENTORY"
 _POLL_SEC = 0.5
 
 
-def environment(device: Device, tracker_address: str, token_path: Path) -> dict[str, str]:
-    """Return the variables from which `held_device` finds a device."""
-    return {
+def environment(device: Device, tracker_address: str, token_path: Path, member: int = 1) -> dict[str, str]:
+    """Return the variables from which `held_device` finds a device.
+
+    Args:
+        member: number of the device in a set.
+    """
+    of_device = {
         LEASE: device.lease.name,
         DEVICE: device.name,
         DEVICE_ADDRESS: device.address,
         DEVICE_KEY: device.agent_key_id,
         INVENTORY: inventory_json(device.inventory),
         TOKEN_FILE: str(token_path),
-        "FLEET_TRACKER": tracker_address,
     }
+    return {_variable(name, member): value for name, value in of_device.items()} | {"FLEET_TRACKER": tracker_address}
+
+
+def _variable(name: str, member: int) -> str:
+    """Return the name of a variable of the first device, or of a later one in a set: FLEET_DEVICE_2."""
+    return name if member == 1 else f"{name}_{member}"
 
 
 @contextlib.asynccontextmanager
-async def held_device() -> AsyncGenerator[Device, None]:
+async def held_device(member: int = 1) -> AsyncGenerator[Device, None]:
     """Use the device leased in the environment, without acquiring another.
 
+    Args:
+        member: number of the device in a set: 2 is the one of the first --and.
+
     Raises:
-        ConfigError: this process was not started by `fleet acquire`.
+        ConfigError: this process was not started by `fleet acquire`, or with fewer devices.
     """
-    borrowed = BorrowedLease.from_environment()
+    borrowed = BorrowedLease.from_environment(member)
     connection = TrackerConnection(os.environ.get("FLEET_TRACKER", ""))
     await connection.channel()
     device = Device(borrowed, connection.proof)
@@ -78,22 +90,24 @@ class BorrowedLease:
         self._read()
 
     @classmethod
-    def from_environment(cls) -> BorrowedLease:
+    def from_environment(cls, member: int = 1) -> BorrowedLease:
         """Read the variables that `environment` sets."""
-        missing = [name for name in (LEASE, DEVICE, DEVICE_ADDRESS, TOKEN_FILE) if not os.environ.get(name)]
+        names = (LEASE, DEVICE, DEVICE_ADDRESS, TOKEN_FILE)
+        values = {name: os.environ.get(_variable(name, member), "") for name in names}
+        missing = [_variable(name, member) for name, value in values.items() if not value]
         if missing:
             raise ConfigError(
                 f"no lease in the environment ({', '.join(missing)} not set); run this under: "
                 "fleet acquire SELECTOR -- COMMAND"
             )
-        inventory = inventory_from_json(os.environ.get(INVENTORY) or "{}")
+        inventory = inventory_from_json(os.environ.get(_variable(INVENTORY, member)) or "{}")
         device = DeviceStatus(
-            name=os.environ[DEVICE],
-            address=os.environ[DEVICE_ADDRESS],
+            name=values[DEVICE],
+            address=values[DEVICE_ADDRESS],
             inventory=inventory,
-            agent_key_id=os.environ.get(DEVICE_KEY, ""),
+            agent_key_id=os.environ.get(_variable(DEVICE_KEY, member), ""),
         )
-        borrowed = cls(device, os.environ[LEASE], Path(os.environ[TOKEN_FILE]))
+        borrowed = cls(device, values[LEASE], Path(values[TOKEN_FILE]))
         if borrowed.ended is not None:
             raise borrowed.ended
         return borrowed

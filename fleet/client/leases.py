@@ -149,11 +149,14 @@ class Waiting:
 
     request_id: str
     terms: LeaseTerms
-    answer: asyncio.Future[HeldLease]
+    answer: asyncio.Future[list[HeldLease]]
+    """One lease for each device of a set."""
     continues: str = ""
     on_queued: OnQueued | None = None
     last: PendingRequest | None = None
     """The tracker's latest word on where it stands in the queue."""
+    parts: dict[int, HeldLease] = field(default_factory=dict)
+    """Leases received so far, by the number of the device in a set."""
 
 
 @dataclass(kw_only=True)
@@ -175,7 +178,7 @@ class LeaseTable:
 
     def ask(self, terms: LeaseTerms, on_queued: OnQueued | None = None, continues: str = "") -> Waiting:
         """Request a device; the answer arrives in the returned request's future."""
-        answer: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[HeldLease]] = asyncio.get_running_loop().create_future()
         waiting = Waiting(
             request_id=uuid.uuid4().hex, terms=terms, answer=answer, continues=continues, on_queued=on_queued
         )
@@ -188,6 +191,8 @@ class LeaseTable:
         waiting = self.waiting.pop(request_id, None)
         if waiting is not None:
             self.send(Cancel(request_id))
+            for part in waiting.parts.values():
+                self.release(part.name)
 
     def close(self) -> None:
         """Close the table: waiting calls fail because the client was closed."""
@@ -195,7 +200,7 @@ class LeaseTable:
             self.leave(request_id)
             if not waiting.answer.done():
                 waiting.answer.set_exception(
-                    Cancelled(f"the client was closed while it waited for {waiting.terms.selector!r}")
+                    Cancelled(f"the client was closed while it waited for {waiting.terms.wanted!r}")
                 )
 
     def fail(self, error: FleetError) -> None:
@@ -253,16 +258,26 @@ class LeaseTable:
         if waiting.on_queued is not None:
             waiting.on_queued(request)
 
-    def granted(self, request_id: str, device: DeviceStatus, lease: Lease, token: bytes) -> None:
-        """Accept a granted device, or release it if nobody waits for it any more."""
+    def granted(self, request_id: str, device: DeviceStatus, lease: Lease, token: bytes, member: int = 0) -> None:
+        """Accept a granted device, or release it if nobody waits for it any more.
+
+        Args:
+            member: number of the device in a set; the request is answered once all have come.
+        """
         if lease.name in self.held:  # repeated after a reconnect
             return
-        waiting = self.waiting.pop(request_id, None)
+        waiting = self.waiting.get(request_id)
         if waiting is None or waiting.answer.done():
+            self.waiting.pop(request_id, None)
             self.release(lease.name)
             return
-        held = self.held[lease.name] = HeldLease(device, lease, token, self.clock)
-        waiting.answer.set_result(held)
+        waiting.parts[member] = HeldLease(device, lease, token, self.clock)
+        if len(waiting.parts) < len(waiting.terms.selectors):
+            return
+        del self.waiting[request_id]
+        found = [waiting.parts[number] for number in sorted(waiting.parts)]
+        self.held.update((held.name, held) for held in found)
+        waiting.answer.set_result(found)
 
     def refused(self, request_id: str, error: FleetError) -> None:
         """Fail the waiting call with the tracker's reason."""
@@ -290,6 +305,8 @@ class LeaseTable:
         held = self.held.pop(lease_name, None)
         if held is not None:
             held.end(_end_error(held, end, message))
+        for waiting in self.waiting.values():
+            waiting.parts = {number: part for number, part in waiting.parts.items() if part.name != lease_name}
 
 
 def _end_error(held: HeldLease, end: LeaseEnd, message: str) -> FleetError:

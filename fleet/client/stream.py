@@ -79,6 +79,7 @@ class TrackerStream:
         self.fleet_id = ""
         self.account = ""
         self.may_ask_for_others = False
+        self.most_set_devices = 0
         self.was_up = asyncio.Event()
         """Set at the first welcome, or when there can never be one: see `fatal`."""
 
@@ -184,7 +185,8 @@ class TrackerStream:
             case "granted":
                 granted = event.granted
                 device, lease = device_from_proto(granted.device), lease_from_proto(granted.lease)
-                self.table.granted(granted.request_id, device, lease, granted.token.SerializeToString())
+                token = granted.token.SerializeToString()
+                self.table.granted(granted.request_id, device, lease, token, granted.member)
             case "refused":
                 error = error_classes().get(event.refused.error_class, LeaseError)(event.refused.message)
                 self.table.refused(event.refused.request_id, error)
@@ -225,6 +227,7 @@ class TrackerStream:
         self.is_up = True
         self.fleet_id = welcome.fleet_id
         self.account, self.may_ask_for_others = welcome.account, welcome.may_ask_for_others
+        self.most_set_devices = welcome.most_set_devices
         if self.was_up.is_set():
             logger.warning("the tracker is back", extra={"tracker_id": welcome.tracker_id})
         self.was_up.set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Unpack
 
@@ -48,14 +48,17 @@ def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, ho
 
 
 @contextlib.contextmanager
-def held_device() -> Iterator[Device]:
+def held_device(member: int = 1) -> Iterator[Device]:
     """Use the device leased by `fleet acquire` in the environment, without a request for another.
 
+    Args:
+        member: number of the device in a set: 2 is the one of the first --and.
+
     Raises:
-        ConfigError: this process was not started by `fleet acquire`.
+        ConfigError: this process was not started by `fleet acquire`, or with fewer devices.
     """
     thread = EventThread()
-    context = held.held_device()
+    context = held.held_device(member)
     try:
         device = thread.run(context.__aenter__())
         try:
@@ -146,6 +149,16 @@ class Fleet(Blocking[aio.Fleet]):
         request = self._inner.acquire_device(selector, on_queued=on_queued, continues=continues, **keywords)
         return Device(self._thread.run(request), self._thread)
 
+    @documented_as(aio.Fleet.acquire_all)
+    def acquire_all(
+        self,
+        selectors: Sequence[str],
+        *,
+        on_queued: OnQueued | None = None,
+        **keywords: Unpack[LeaseKeywords],
+    ) -> contextlib.AbstractContextManager[list[Device]]:
+        return self._acquired_all(selectors, on_queued, keywords)
+
     devices = blocking(aio.Fleet.devices)
     snapshot = blocking(aio.Fleet.snapshot)
     check_selector = blocking(aio.Fleet.check_selector)
@@ -173,6 +186,17 @@ class Fleet(Blocking[aio.Fleet]):
             yield device
         finally:
             device.release()
+
+    @contextlib.contextmanager
+    def _acquired_all(
+        self, selectors: Sequence[str], on_queued: OnQueued | None, keywords: LeaseKeywords
+    ) -> Iterator[list[Device]]:
+        context = self._inner.acquire_all(selectors, on_queued=on_queued, **keywords)
+        devices = self._thread.run(context.__aenter__())
+        try:
+            yield [Device(device, self._thread) for device in devices]
+        finally:
+            self._thread.run(context.__aexit__(None, None, None))
 
 
 async def _awaited(client: aio.Fleet) -> aio.Fleet:

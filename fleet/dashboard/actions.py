@@ -55,7 +55,7 @@ def action_for_request(request: PendingRequest) -> CancelRequest:
     """Return the action on a request: cancel it."""
     return CancelRequest(
         request_id=request.request_id,
-        question=f"Take the request of {request.asked_by or 'somebody'} for {request.terms.selector} out of the queue? "
+        question=f"Take the request of {request.asked_by or 'somebody'} for {request.terms.wanted} out of the queue? "
         "Whoever waits for it is told.",
     )
 

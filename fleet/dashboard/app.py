@@ -301,7 +301,7 @@ class FleetApp(App[None]):
                 self.say(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.held_by}")
             elif isinstance(deed, CancelRequest):
                 request = await self._source.cancel_request(deed.request_id, reason)
-                self.say(f"{request.asked_by} waits no more for {request.terms.selector}")
+                self.say(f"{request.asked_by} waits no more for {request.terms.wanted}")
             else:
                 self.say(await asyncio.to_thread(self._jobs.cancel, deed.job_name))
         except FleetError as error:

@@ -158,7 +158,7 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
     ),
     Column(title="holder", cell=lambda request, _: request.asked_by, key=lambda request: _text(request.asked_by)),
     Column(
-        title="wants", cell=lambda request, _: request.terms.selector, key=lambda request: _text(request.terms.selector)
+        title="wants", cell=lambda request, _: request.terms.wanted, key=lambda request: _text(request.terms.wanted)
     ),
     Column(
         title="class",

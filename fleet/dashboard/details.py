@@ -58,7 +58,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
         {
             "request": request.request_id,
             "holder": request.asked_by,
-            "wants": request.terms.selector,
+            "wants": request.terms.wanted,
             "place": "next" if request.position == 0 else f"{request.position} are served before it",
             "class": request.terms.lease_class.value,
             "priority": str(request.terms.priority),

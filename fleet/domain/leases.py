@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
@@ -17,6 +18,9 @@ from fleet.errors import InvalidRequest
 
 LONGEST_SEC = 10 * 365 * 86400
 """Longest lease, wait or time limit that anybody may ask for."""
+
+MOST_SET_DEVICES = 16
+"""Largest set of devices that are granted together."""
 
 MOST_PRIORITY = 2**31 - 1
 """Limit of the wire; a tracker allows less."""
@@ -108,6 +112,19 @@ class LeaseTerms:
     """Account that the request counts for, such as the submitter of a job; "": the client's own. Others are for keys
     that may ask for others."""
 
+    also: tuple[str, ...] = ()
+    """Selectors of further devices, of a set: all devices are granted together, each with its own lease."""
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """The selector of each device: of one, or of a set."""
+        return (self.selector, *self.also)
+
+    @property
+    def wanted(self) -> str:
+        """The selectors, for people."""
+        return " and ".join(self.selectors)
+
     def within(self, selector: Selector) -> LeaseTerms:
         """Return the same terms with a selector that also requires another one."""
         return replace(self, selector=str(parse_selector(self.selector) & selector))
@@ -146,8 +163,36 @@ def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) ->
     if abs(terms.priority) > MOST_PRIORITY:
         raise InvalidRequest(f"priority={terms.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
     checked_account(terms.account)
+    check_set(terms)
     prefer = str(parse_selector(terms.prefer)) if terms.prefer else ""
-    return replace(terms, selector=str(parse_selector(terms.selector)), prefer=prefer)
+    also = tuple(str(parse_selector(each)) for each in terms.also)
+    return replace(terms, selector=str(parse_selector(terms.selector)), also=also, prefer=prefer)
+
+
+def set_terms(selectors: Sequence[str], **keywords: Unpack[LeaseKeywords]) -> LeaseTerms:
+    """Return checked terms of a set.
+
+    Raises:
+        InvalidRequest: see `make_terms`; or there are no selectors, or more than 16.
+    """
+    if not selectors or isinstance(selectors, str):
+        raise InvalidRequest(f"a set of devices takes a list of 1 to {MOST_SET_DEVICES} selectors, not {selectors!r}")
+    first, *others = selectors
+    return make_terms(LeaseTerms(selector=first, also=tuple(others)), **keywords)
+
+
+def check_set(terms: LeaseTerms) -> None:
+    """Refuse a set that is too large, or one with a preference.
+
+    Raises:
+        InvalidRequest: it is.
+    """
+    if len(terms.selectors) > MOST_SET_DEVICES:
+        raise InvalidRequest(
+            f"a set of {len(terms.selectors)} devices is too large; at most {MOST_SET_DEVICES} go together"
+        )
+    if terms.also and terms.prefer:
+        raise InvalidRequest("a set of devices takes no preference; leave it out, or put it into the selectors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +236,7 @@ class PendingRequest:
         return _charged_text(holder_text(self.holder, self.holder_note), self.account)
 
     def __repr__(self) -> str:
-        said = sanitize(f"for {self.terms.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
+        said = sanitize(f"for {self.terms.wanted} by {self.asked_by}, {self.position} before it: {self.reason}")
         return f"<PendingRequest {said}>"
 
 

@@ -26,6 +26,8 @@ class WaitReason(StrEnum):
     """`detail` has the fault."""
     QUOTA = "QUOTA"
     """A quota of its account is used up."""
+    SET = "SET"
+    """Not all devices of a set are free; `device_name` is one that is awaited, "" until it is the set's turn."""
     QUEUED = "QUEUED"
     """The device is free, and other requests come first."""
 
@@ -85,7 +87,9 @@ class Wait:
 
     reason: WaitReason
     match_count: int = 0
-    """Number of devices that match its selector."""
+    """Number of devices that match its selector; the size of a set."""
+    ready_count: int = 0
+    """Number of free devices of a set."""
     device_name: str = ""
     """Device that the reason is about; empty: none."""
     detail: str = ""
@@ -107,21 +111,32 @@ def wait_text(wait: Wait) -> str:
         case WaitReason.QUOTA:
             return quota_text(wait.quota) if wait.quota else "a quota of its account is used up"
         case WaitReason.LEASED:
-            lease = next((each for each in wait.leases if each.device_name == wait.device_name), None)
-            held = f"by {lease.held_by} for {lease.held_sec:.0f} s" if lease else "by another lease"
-            return f"{others}{wait.device_name} is held {held}"
+            return f"{others}{wait.device_name} is held {_holding(wait) or 'by another lease'}"
         case WaitReason.OFFLINE:
             return f"{others}{wait.device_name} is offline, its agent is not attached"
         case WaitReason.FAULTED:
             return f"{others}{wait.device_name} is faulted: {wait.detail}"
+        case WaitReason.SET if not wait.device_name:
+            return f"the {wait.match_count} devices of the set are not held for it yet: others come first"
+        case WaitReason.SET:
+            held = f"held {holding}" if (holding := _holding(wait)) else "not free"
+            return (
+                f"{wait.ready_count} of {wait.match_count} devices of the set are ready: {wait.device_name} is {held}"
+            )
         case WaitReason.QUEUED:
             return f"{others}{wait.device_name} is about to serve others"
 
 
+def _holding(wait: Wait) -> str:
+    """Return by whom the device that a reason is about is held, and for how long; empty if no lease is known."""
+    lease = next((each for each in wait.leases if each.device_name == wait.device_name), None)
+    return f"by {lease.held_by} for {lease.held_sec:.0f} s" if lease else ""
+
+
 def quota_text(use: QuotaUse) -> str:
     """Return a sentence that names the limit of a used-up quota."""
-    if use.limit is QuotaLimit.LEASES:
-        used = f"{use.leases} of {use.most_leases:g} leases at once"
-    else:
+    if use.limit is QuotaLimit.DEVICE_TIME:
         used = f"{use.day_sec / 3600:.1f} of {use.most_day_sec / 3600:g} device hours of today"
+    else:
+        used = f"{use.leases} of {use.most_leases:g} leases at once"
     return f"its account has used up the quota of the class {use.lease_class}: {used}"

@@ -188,10 +188,7 @@ class Engine:
     def _collect(self) -> None:
         changes = self._state.take_changes()
         self.observers.on_change(changes)
-        self._unwritten.devices |= changes.devices
-        self._unwritten.leases |= changes.leases
-        self._unwritten.requests |= changes.requests
-        self._unwritten.uses |= changes.uses
+        self._unwritten.merge(changes)
 
     def _set_timer(self, now: float) -> None:
         """Schedule the next turn."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from fleet.base.text import sanitize
 from fleet.domain.devices import holder_text
 from fleet.domain.explanation import Explanation
+from fleet.domain.leases import MOST_SET_DEVICES
 from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
@@ -112,6 +113,7 @@ class LeaseServicer(Observer):
                 leases=leases,
                 account=effect.account,
                 may_ask_for_others=effect.may_ask_for_others,
+                most_set_devices=MOST_SET_DEVICES,
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
             return

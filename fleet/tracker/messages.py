@@ -137,6 +137,7 @@ def wait_of(standing: Standing) -> Wait:
     return Wait(
         reason=standing.reason,
         match_count=standing.match_count,
+        ready_count=standing.ready_count,
         device_name=standing.device_name,
         detail=standing.detail,
         quota=standing.quota,
@@ -175,7 +176,7 @@ def effect_to_proto(
     message = lease_service_pb2.TrackerEvent()
     match effect:
         case ev.Granted(_, lease):
-            message.granted.request_id = lease.request_id
+            message.granted.request_id, message.granted.member = effect.set_id or lease.request_id, effect.member
             message.granted.lease.MergeFrom(leases.lease_to_proto(lease_of(lease)))
             message.granted.token.MergeFrom(make_token(lease, signer, queries))
             message.granted.device.MergeFrom(device_to_proto(queries.leased_device(lease)))

@@ -22,6 +22,7 @@ class WaitReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_REASON_FAULTED: _ClassVar[WaitReason]
     WAIT_REASON_QUOTA: _ClassVar[WaitReason]
     WAIT_REASON_QUEUED: _ClassVar[WaitReason]
+    WAIT_REASON_SET: _ClassVar[WaitReason]
 
 class QuotaLimit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -43,6 +44,7 @@ WAIT_REASON_OFFLINE: WaitReason
 WAIT_REASON_FAULTED: WaitReason
 WAIT_REASON_QUOTA: WaitReason
 WAIT_REASON_QUEUED: WaitReason
+WAIT_REASON_SET: WaitReason
 QUOTA_LIMIT_UNSPECIFIED: QuotaLimit
 QUOTA_LIMIT_LEASES: QuotaLimit
 QUOTA_LIMIT_DEVICE_TIME: QuotaLimit
@@ -132,7 +134,7 @@ class PendingRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., terms: _Optional[_Union[Acquire, _Mapping]] = ..., account: _Optional[str] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("reason", "match_count", "device_name", "detail", "quota", "leases", "clauses")
+    __slots__ = ("reason", "match_count", "device_name", "detail", "quota", "leases", "clauses", "ready_count")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +142,7 @@ class Wait(_message.Message):
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     CLAUSES_FIELD_NUMBER: _ClassVar[int]
+    READY_COUNT_FIELD_NUMBER: _ClassVar[int]
     reason: WaitReason
     match_count: int
     device_name: str
@@ -147,7 +150,8 @@ class Wait(_message.Message):
     quota: QuotaUse
     leases: _containers.RepeatedCompositeFieldContainer[LeaseBefore]
     clauses: _containers.RepeatedCompositeFieldContainer[ClauseCount]
-    def __init__(self, reason: _Optional[_Union[WaitReason, str]] = ..., match_count: _Optional[int] = ..., device_name: _Optional[str] = ..., detail: _Optional[str] = ..., quota: _Optional[_Union[QuotaUse, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[LeaseBefore, _Mapping]]] = ..., clauses: _Optional[_Iterable[_Union[ClauseCount, _Mapping]]] = ...) -> None: ...
+    ready_count: int
+    def __init__(self, reason: _Optional[_Union[WaitReason, str]] = ..., match_count: _Optional[int] = ..., device_name: _Optional[str] = ..., detail: _Optional[str] = ..., quota: _Optional[_Union[QuotaUse, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[LeaseBefore, _Mapping]]] = ..., clauses: _Optional[_Iterable[_Union[ClauseCount, _Mapping]]] = ..., ready_count: _Optional[int] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
     __slots__ = ("account", "lease_class", "limit", "leases", "most_leases", "used_today", "most_per_day")
@@ -192,7 +196,7 @@ class ClauseCount(_message.Message):
     def __init__(self, clause: _Optional[str] = ..., device_count: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account")
+    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account", "also")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +209,7 @@ class Acquire(_message.Message):
     LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    ALSO_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     selector: str
     priority: int
@@ -217,16 +222,19 @@ class Acquire(_message.Message):
     lease_class: LeaseClass
     continues: str
     account: str
-    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ...) -> None: ...
+    also: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Granted(_message.Message):
-    __slots__ = ("request_id", "lease", "token", "device")
+    __slots__ = ("request_id", "lease", "token", "device", "member")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     lease: Lease
     token: Token
     device: _device_pb2.Device
-    def __init__(self, request_id: _Optional[str] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., token: _Optional[_Union[Token, _Mapping]] = ..., device: _Optional[_Union[_device_pb2.Device, _Mapping]] = ...) -> None: ...
+    member: int
+    def __init__(self, request_id: _Optional[str] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., token: _Optional[_Union[Token, _Mapping]] = ..., device: _Optional[_Union[_device_pb2.Device, _Mapping]] = ..., member: _Optional[int] = ...) -> None: ...

@@ -106,18 +106,20 @@ class TrackerEvent(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("tracker_id", "leases", "fleet_id", "account", "may_ask_for_others")
+    __slots__ = ("tracker_id", "leases", "fleet_id", "account", "may_ask_for_others", "most_set_devices")
     TRACKER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     FLEET_ID_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     MAY_ASK_FOR_OTHERS_FIELD_NUMBER: _ClassVar[int]
+    MOST_SET_DEVICES_FIELD_NUMBER: _ClassVar[int]
     tracker_id: str
     leases: _containers.RepeatedCompositeFieldContainer[_lease_pb2.Lease]
     fleet_id: str
     account: str
     may_ask_for_others: bool
-    def __init__(self, tracker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., fleet_id: _Optional[str] = ..., account: _Optional[str] = ..., may_ask_for_others: _Optional[bool] = ...) -> None: ...
+    most_set_devices: int
+    def __init__(self, tracker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., fleet_id: _Optional[str] = ..., account: _Optional[str] = ..., may_ask_for_others: _Optional[bool] = ..., most_set_devices: _Optional[int] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("request_id", "error_class", "message")

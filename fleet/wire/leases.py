@@ -89,6 +89,7 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
         prefer=message.prefer,
         bid=message.bid,
         account=message.account,
+        also=tuple(message.also),
     )
 
 
@@ -139,6 +140,7 @@ def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
         prefer=terms.prefer,
         bid=terms.bid,
         account=terms.account,
+        also=terms.also,
     )
 
 

@@ -20,6 +20,7 @@ WAIT_REASONS: Mapping[WaitReason, lease_pb2.WaitReason] = {
     WaitReason.FAULTED: lease_pb2.WAIT_REASON_FAULTED,
     WaitReason.QUOTA: lease_pb2.WAIT_REASON_QUOTA,
     WaitReason.QUEUED: lease_pb2.WAIT_REASON_QUEUED,
+    WaitReason.SET: lease_pb2.WAIT_REASON_SET,
 }
 _BY_NUMBER: Mapping[int, WaitReason] = {number: reason for reason, number in WAIT_REASONS.items()}
 _LIMITS: Mapping[QuotaLimit | None, lease_pb2.QuotaLimit] = {
@@ -33,6 +34,7 @@ def wait_to_proto(wait: Wait) -> lease_pb2.Wait:
     return lease_pb2.Wait(
         reason=WAIT_REASONS[wait.reason],
         match_count=wait.match_count,
+        ready_count=wait.ready_count,
         device_name=wait.device_name,
         detail=sendable(wait.detail),
         quota=quota_to_proto(wait.quota) if wait.quota else None,
@@ -49,6 +51,7 @@ def wait_from_proto(message: lease_pb2.Wait) -> Wait | None:
     return Wait(
         reason=reason,
         match_count=message.match_count,
+        ready_count=message.ready_count,
         device_name=message.device_name,
         detail=message.detail,
         quota=quota_from_proto(message.quota) if message.HasField("quota") else None,

@@ -147,3 +147,12 @@ def arrive_after(turns: int, call: object, loop: asyncio.AbstractEventLoop) -> N
         loop.call_soon(arrive_after, turns - 1, call, loop)
     elif callable(call):
         call()
+
+
+async def test_the_use_of_an_account_is_written_to_the_journal() -> None:
+    bench = Bench()
+    await bench.start()
+
+    await bench.grant(ttl_sec=30.0)
+
+    assert [use.account for use in bench.ledger.open(bench.clock.now_sec()).uses] == ["alice@here"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fleet.client.sync import Fleet as SyncFleet
+from fleet.domain.devices import DeviceState
+from fleet.errors import TrackerUnavailable
 from fleet.library import Library, RecordKind
 from fleet.testing import eventually_sync
-from tests.system.fleet_processes import Fleet, run_fleet, running_fleet, start_fleet
+from tests.system.fleet_processes import Fleet, Server, connect, run_fleet, running_fleet, start_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,3 +57,57 @@ def test_a_person_gets_the_board_of_a_tune_that_ends_with_every_trial(
     assert tuning.returncode == 0, err
     report = json.loads(out)
     assert report["trials"] == _TRIALS == sum(item["trials"] for item in report["workloads"])
+
+
+_HELD_TOGETHER = (
+    "import fleet, os\n"
+    "with fleet.held_device() as one, fleet.held_device(2) as two:\n"
+    "    print(one.name, two.name, one.ended, two.ended)\n"
+)
+
+
+def test_a_set_over_two_agents_is_granted_whole_by_a_tracker_killed_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
+    """One board is leased while the set waits, the tracker is killed, and both boards come with one grant."""
+    config = tmp_path / "second.yaml"
+    config.write_text("devices: [{driver: simulated, name: second}]\n")
+    words = ("--tracker", fleet.address, "--state-dir", str(tmp_path / "second"), "--config", str(config))
+    second = Server(["-m", "device_agents", *words], "agent", tmp_path / "second.log").start()
+    try:
+        with connect(fleet.address) as client:
+            eventually_sync(lambda: len(client.devices()) == 2)
+            with client.acquire("simulated"):
+                command = (
+                    "acquire",
+                    "cpu",
+                    "--and",
+                    "simulated",
+                    "--tracker",
+                    fleet.address,
+                    "--json",
+                    "--wait-timeout",
+                    "120",
+                )
+                acquiring = start_fleet(*command, "--", sys.executable, "-c", _HELD_TOGETHER)
+                eventually_sync(lambda: bool(client.snapshot().requests))
+                fleet.tracker.kill()
+                fleet.tracker.start()
+                eventually_sync(lambda: is_back(client))
+                assert [lease.device_name for lease in client.snapshot().leases] == ["devices/second"]
+        out, err = acquiring.communicate(timeout=_WITHIN_SEC)
+    finally:
+        second.stop()
+
+    assert acquiring.returncode == 0, err
+    held = json.loads(out)["set"]
+    assert held[1]["device"] == "devices/second"
+    assert f"{held[0]['device']} devices/second None None" in err
+
+
+def is_back(client: SyncFleet) -> bool:
+    """Return True if a restarted tracker has its agents, its leases and the request again."""
+    try:
+        snapshot = client.snapshot()
+    except TrackerUnavailable:
+        return False
+    is_attached = all(device.state is not DeviceState.OFFLINE for device in snapshot.devices)
+    return is_attached and len(snapshot.devices) == 2 and len(snapshot.requests) == 1 and client.is_connected

@@ -15,7 +15,7 @@ from fleet.errors import Cancelled, WaitTimeout
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.invariants import validate
-from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
+from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits, member_ids
 from fleet.tracker.core.share_policy import Quota, SharePolicy
 from fleet.tracker.core.state import TrackerState
 
@@ -80,6 +80,8 @@ class TrackerMachine(RuleBasedStateMachine):
         self.newest_epoch: dict[str, int] = {}
         self.request_count = 0
         self.streams = dict.fromkeys(AGENTS, 0)
+        self.sets: dict[tuple[str, str], tuple[str, ...]] = {}
+        """Further selectors of each set."""
         self.unsaid: list[ev.AgentAttached] = []
         """Outstanding parts of hellos, of newer and of older streams."""
 
@@ -102,6 +104,8 @@ class TrackerMachine(RuleBasedStateMachine):
                 self.waiting.add((client_id, request.request_id))
             case ev.Granted(client_id, lease, is_repeat):
                 assert lease.name not in self.ended
+                if effect.set_id and effect.member == 0:
+                    self._check_whole(effect)
                 if not is_repeat:
                     assert lease.epoch > self.newest_epoch.get(lease.device_name, 0)
                     self.newest_epoch[lease.device_name] = lease.epoch
@@ -119,6 +123,39 @@ class TrackerMachine(RuleBasedStateMachine):
             case ev.Fence(_, device_name, epoch):
                 lease_now = self.state.devices[device_name].lease
                 assert lease_now is None or lease_now.epoch > epoch
+
+    def _check_whole(self, first: ev.Granted) -> None:
+        """A set's first member comes with all others."""
+        client, set_id = self.state.clients[first.client_id], first.set_id
+        ids = member_ids(set_id, LeaseTerms(selector="", also=self.sets[first.client_id, set_id]))
+        assert all(each in client.leases for each in ids)
+
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        selectors=st.lists(st.sampled_from(SELECTORS), min_size=2, max_size=3),
+        lease_class=st.sampled_from(LeaseClass),
+        max_sec=st.sampled_from([None, 8.0]),
+        wait_timeout_sec=st.sampled_from([0.0, 2.0]),
+    )
+    def acquire_set(
+        self,
+        client: str,
+        selectors: list[str],
+        lease_class: LeaseClass,
+        max_sec: float | None,
+        wait_timeout_sec: float,
+    ) -> None:
+        self.request_count += 1
+        selector, *also = selectors
+        terms = LeaseTerms(
+            selector=selector,
+            also=tuple(also),
+            lease_class=lease_class,
+            max_sec=max_sec,
+            wait_timeout_sec=wait_timeout_sec,
+        )
+        self.sets[client, f"r{self.request_count}"] = terms.also
+        self.apply(ev.Acquire(client, f"r{self.request_count}", terms))
 
     @rule(sec=st.sampled_from([0.0, 0.5, 3.0, 11.0, 31.0, 400.0]))
     def pass_time(self, sec: float) -> None:
@@ -307,6 +344,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def requests_leave_only_as_promised(self) -> None:
         if hasattr(self, "state"):
             queued = {request.key for request in self.state.waiting.first(len(self.state.waiting))}
+            queued |= {key for key, entry in self.state.sets.entries.items() if entry.is_told}
             assert self.waiting == queued
 
 

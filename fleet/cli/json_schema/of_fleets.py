@@ -173,11 +173,23 @@ class RevokedToken(TypedDict):
     token_id: str
 
 
+class HeldDevice(TypedDict):
+    """One device of `fleet acquire`"""
+
+    lease: str
+    device: str
+
+
 class Acquired(TypedDict):
     """`fleet acquire --json`: printed when the command has ended"""
 
     lease: str
+    """The first device's, as `device` is."""
+
     device: str
+    set: list[HeldDevice]
+    """All devices, in the order of their selectors."""
+
     command: list[str]
     exit_code: int
     """Exit code of the command, and of `fleet acquire`."""

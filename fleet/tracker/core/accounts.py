@@ -57,11 +57,11 @@ class Account:
         """Return the account's quota in a class."""
         return self.quotas.get(lease_class, NO_QUOTA)
 
-    def is_blocked(self, lease_class: LeaseClass) -> bool:
-        """Return True if a quota of the class is used up."""
+    def is_blocked(self, lease_class: LeaseClass, count: int = 1) -> bool:
+        """Return True if a quota of the class leaves no room for `count` more leases."""
         quota = self.quotas.get(lease_class)
         return quota is not None and (
-            self.leases[lease_class] >= quota.leases or self.day_sec[lease_class] >= quota.device_sec_per_day
+            self.leases[lease_class] + count > quota.leases or self.day_sec[lease_class] >= quota.device_sec_per_day
         )
 
 

@@ -9,13 +9,20 @@ from dataclasses import replace
 
 from fleet.base.text import sanitize
 from fleet.domain.accounts import checked_account
-from fleet.domain.leases import LeaseTerms
+from fleet.domain.leases import LeaseTerms, check_set
 from fleet.domain.narrowing import narrowing_text
 from fleet.domain.selectors import parse_selector
 from fleet.errors import FleetError, InvalidRequest, NoMatchingDevice, NotAllowed
 from fleet.tracker.core.events import Acquire
 from fleet.tracker.core.matching import Matching
-from fleet.tracker.core.records import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
+from fleet.tracker.core.records import (
+    BITSTREAM_LABEL,
+    SET_SEPARATOR,
+    ClientEntry,
+    DeviceEntry,
+    RequestEntry,
+    TrackerLimits,
+)
 from fleet.tracker.core.share_policy import NO_QUOTA, Quota
 
 MAX_SHOWN_CHARS = 500
@@ -45,6 +52,8 @@ def make_request(
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
     if len(event.request_id) > _MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(_TOO_MUCH)
+    if SET_SEPARATOR in event.request_id:
+        raise InvalidRequest("the request_id has a control character in it; choose another")
     check_account(event.terms.account, client)
     terms = admit_terms(event.terms, limits, quota)
     wait_sec = terms.wait_timeout_sec
@@ -80,6 +89,12 @@ def admit_terms(terms: LeaseTerms, limits: TrackerLimits, quota: Quota = NO_QUOT
     Raises:
         InvalidRequest: see `make_request`.
     """
+    check_set(terms)
+    if len(terms.selectors) > quota.leases:
+        raise InvalidRequest(
+            f"a set of {len(terms.selectors)} devices exceeds the {quota.leases:g} leases at once of the class "
+            f"{terms.lease_class}; choose fewer, or another class"
+        )
     selector = checked_selector(terms.selector)
     _check_priority(terms.priority, limits)
     ttl_sec = terms.ttl_sec if terms.ttl_sec > 0 else limits.default_ttl_sec
@@ -94,6 +109,7 @@ def admit_terms(terms: LeaseTerms, limits: TrackerLimits, quota: Quota = NO_QUOT
         prefer=checked_preference(terms.prefer),
         bid=checked_bid(terms.bid),
         account=checked_account(terms.account),
+        also=tuple(map(checked_selector, terms.also)),
     )
 
 

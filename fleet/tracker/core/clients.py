@@ -90,6 +90,9 @@ def _park_requests(tables: Tables, client: ClientEntry) -> None:
     """Park the requests of a client with a newer stream, which will repeat them soon."""
     tables.count_waiting(client.requests.values(), -1)
     tables.waiting.discard_many(client.requests.values())
+    for request in client.requests.values():
+        tables.sets.discard(request)
+        tables.forget_yields_for(request)
     tables.park(client, client.requests)
     client.requests.clear()
     start_grace(tables, client)

@@ -247,6 +247,10 @@ class Granted:
     lease: LeaseEntry
     is_repeat: bool = False
     """True if the client repeated a request that was granted before."""
+    set_id: str = ""
+    """Request of a set that the device belongs to; empty: the lease's own request."""
+    member: int = 0
+    """Number of the device's selector in the set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ def validate(state: TrackerState) -> None:
     _validate_devices(state)
     _validate_quotas(state)
     _validate_yields(state)
-    state.waiting.validate()
+    _validate_sets(state)
+    state.waiting.validate([group for entry in state.sets.entries.values() for group in entry.groups])
 
 
 def _validate_leases(state: TrackerState) -> None:
@@ -39,12 +40,13 @@ def _validate_requests(state: TrackerState) -> None:
     accounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for client in state.clients.values():
         for request in client.requests.values():
-            accounts[request.account][state.matching.general(request.terms.selector)] += 1
+            accounts[request.account].update(map(state.matching.general, request.terms.selectors))
             _require(request.account == (request.terms.account or client.account), "a request counts for its account")
     _require(accounts == state.waiting_by_account, "requests of each account are counted")
     parked = Counter(request.account for client in state.clients.values() for request in client.parked.values())
     _require(parked == state.parked_by_account, "parked requests of each account are counted")
-    queued = list(state.waiting.first(len(state.waiting)))
+    singles = list(state.waiting.first(len(state.waiting)))
+    queued = singles + [entry.request for entry in state.sets.entries.values()]
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():
         _require(client.is_connected or not client.requests, "a client that is gone waits for nothing")
@@ -54,6 +56,7 @@ def _validate_requests(state: TrackerState) -> None:
     for request in queued:
         is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
         _require(not is_late, f"request {request.request_id} is within its deadline")
+    for request in singles:
         has_none = not state.matching.has_free(request.terms.selector)
         is_blocked = state.accounts.account(request.account).is_blocked(request.terms.lease_class)
         has_reason = has_none or is_blocked or bool(state.journal_trouble) or state.timers.is_set(("serve",))
@@ -78,14 +81,30 @@ def _validate_yields(state: TrackerState) -> None:
     by_request = {wanted.request_key: name for name, wanted in state.yields.items()}
     _require(by_request == state.yields_by_request, "requests know the leases that they asked")
     waiting = {request.key for request in state.waiting.first(len(state.waiting))}
+    for entry in state.sets.entries.values():
+        waiting |= {(entry.request.client_id, member_id) for member_id in entry.request.member_ids}
     _require(by_request.keys() <= waiting, "only waiting requests ask leases to give way")
     for name, wanted in state.yields.items():
         _require(state.timers.is_set(("yield", name)) and wanted.until_sec > state.now_sec, f"{name} gives way in time")
 
 
+def _validate_sets(state: TrackerState) -> None:
+    sets = state.sets
+    held = {name: entry for entry in sets.entries.values() for name in entry.devices}
+    _require(sets.held == held, "each device is held by one set")
+    for entry in sets.entries.values():
+        _require(len(entry.devices) in (0, entry.size), "a set holds all its devices or none")
+        _require(len(set(entry.devices)) == len(entry.devices), "the devices of a set are distinct")
+        is_planned = state.timers.is_set(("sets",)) or bool(state.journal_trouble)
+        _require(is_planned or not entry.is_examined, "a set is planned again")
+
+
 def _validate_devices(state: TrackerState) -> None:
     can_serve = {device.name for device in state.devices.values() if device.can_serve}
-    _require(set(state.matching.free_devices()) == can_serve, "free devices are those that can serve")
+    can_serve -= state.sets.held.keys()
+    free = set(state.matching.free_devices())
+    _require(free <= can_serve, "free devices are those that can serve")
+    _require(can_serve - free <= set(state.sets.offered), "free devices are those that can serve and are not offered")
     served = [(agent_id, name) for agent_id, names in state.devices_by_agent.items() for name in names]
     attached = [(device.agent_id, device.name) for device in state.devices.values() if device.is_attached]
     _require(sorted(served) == sorted(attached), "an attached device is one of its agent's")

@@ -21,7 +21,11 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
     if not device.can_serve:
         tables.matching.set_busy(device.name)
         return
-    request = None if tables.journal_trouble else _next_request(tables, device)
+    if device.name in tables.sets.held:
+        tables.matching.set_busy(device.name)
+        tables.sets.offered.append(device.name)
+        return
+    request = None if tables.journal_trouble else next_request(tables, device)
     if request is None:
         tables.matching.set_free(device.name)
         return
@@ -38,7 +42,7 @@ def serve_account(tables: Tables, name: str) -> None:
             serve(tables, tables.devices[device_name])
 
 
-def _next_request(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
+def next_request(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     """Return the next request, dropping those of lost clients."""
     while (request := tables.waiting.next_for(device.name, tables.now_sec)) is not None:
         if tables.clients[request.client_id].is_connected:
@@ -47,8 +51,8 @@ def _next_request(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     return None
 
 
-def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
-    """Grant a free device to a request."""
+def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id: str = "", member: int = 0) -> None:
+    """Grant a free device to a request, or to a member of a set."""
     now_sec = tables.now_sec
     tables.matching.set_busy(device.name)
     tables.last_epoch += 1
@@ -82,7 +86,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
     tables.clients[lease.client_id].leases[lease.request_id] = lease
     tables.changes.leases[device.name] = device
     tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(expire, tables, lease.name))
-    tables.effects.append(ev.Granted(lease.client_id, lease))
+    tables.effects.append(ev.Granted(lease.client_id, lease, set_id=set_id, member=member))
 
 
 def renew(tables: Tables, event: ev.Renew) -> None:

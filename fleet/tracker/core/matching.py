@@ -69,7 +69,7 @@ class Group:
     """Devices that match one selector."""
 
     __slots__ = (
-        *("asked_sec", "classes", "devices", "exact_name", "free", "is_by_class", "is_kept", "narrowing"),
+        *("asked_sec", "classes", "devices", "exact_name", "free", "is_by_class", "keepers", "narrowing"),
         *("overlapping", "selector", "text"),
     )
 
@@ -85,12 +85,17 @@ class Group:
         self.free: OrderedDict[str, None] = OrderedDict()
         self.asked_sec = -math.inf
         """Time of the latest request."""
-        self.is_kept = False
-        """True while requests wait with this selector."""
+        self.keepers = 0
+        """Number of lines and sets of requests that wait with this selector."""
         self.overlapping: set[Group] | None = None
         """Other groups that share a device with this one; None: not known now."""
         self.narrowing: tuple[int, list[ClauseCount]] = -1, []
         """Counts of devices that each clause leaves, and the change of devices after which they were made."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True while requests wait with this selector."""
+        return self.keepers > 0
 
 
 class _Idle:
@@ -243,7 +248,9 @@ class Matching:
 
     def general(self, selector: str) -> str:
         """Return the selector, or "" if it names a single device."""
-        return selector if self.group(selector).exact_name is None else ""
+        group = self._groups.get(selector)
+        name = group.exact_name if group else parse_selector(selector).exact_value("name")
+        return selector if name is None else ""
 
     def take_free(self, selector: str, now: float, preferred: str = "") -> str | None:
         """Return the free device for a request: of the most common class, and there the least recently used one.
@@ -258,6 +265,15 @@ class Matching:
         if preferred and (name := self._most_common_free(self.group(preferred), now)) is not None:
             return name
         return self._most_common_free(group, now)
+
+    def free_in_order(self, group: Group, limit: int, now: float) -> list[str]:
+        """Return free devices of a group, those of the most common class first."""
+        if not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
+            return list(islice(group.free, limit))
+        since_sec = now - _DEMAND_SEC
+        classes = [(-class_.commonness(group, since_sec), class_) for class_ in group.classes if class_.free]
+        names = (name for _, class_ in sorted(classes, key=lambda each: each[0]) for name in class_.free)
+        return list(islice(names, limit))
 
     def has_free(self, selector: str) -> bool:
         """Return True if a matching device is free."""
@@ -290,10 +306,14 @@ class Matching:
         group = self._groups.get(text)
         if group is None:
             group = self._groups[text] = self._make_group(text)
-            self.release(group)
+            self._make_idle(group)
         elif not group.is_kept:
             self._idle_like(group).texts.move_to_end(text)
         return group
+
+    def has_group(self, text: str) -> bool:
+        """Return True if the group of a selector is at hand."""
+        return text in self._groups
 
     def groups_of(self, device_name: str) -> list[Group]:
         """Return the groups of a device."""
@@ -307,13 +327,17 @@ class Matching:
         return group.overlapping
 
     def keep(self, group: Group) -> None:
-        """Keep a group until it is released. Idempotent."""
-        group.is_kept = True
+        """Keep a group until it is released as often."""
+        group.keepers += 1
         self._idle_like(group).texts.pop(group.text, None)
 
     def release(self, group: Group) -> None:
-        """Mark a group as unused, and evict the least recently used one."""
-        group.is_kept = False
+        """Let go of a group. An unused one may be evicted."""
+        group.keepers -= 1
+        if not group.is_kept:
+            self._make_idle(group)
+
+    def _make_idle(self, group: Group) -> None:
         oldest = self._idle_like(group).add(group.text)
         if oldest is not None:
             self._evict(self._groups.pop(oldest))

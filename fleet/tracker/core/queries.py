@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from itertools import islice
+from itertools import chain, islice
 
 from fleet.domain.explanation import Omission
 from fleet.domain.waits import QuotaUse
@@ -111,11 +111,12 @@ class Queries:
     @property
     def request_count(self) -> int:
         """Number of waiting requests, including parked ones."""
-        return len(self._tables.waiting) + self._tables.parked_by_account.total()
+        return len(self._tables.waiting) + len(self._tables.sets) + self._tables.parked_by_account.total()
 
     def first_requests(self, limit: int) -> list[RequestEntry]:
-        """Return the first requests in the order of service."""
-        return list(self._tables.waiting.first(limit))
+        """Return the first requests in the order of service: sets, then the others."""
+        sets = [entry.request for entry in self._tables.sets.in_order(self._tables.now_sec)]
+        return list(islice(chain(sets, self._tables.waiting.first(limit)), limit))
 
     def requests_of(self, client_id: str, limit: int) -> list[RequestEntry]:
         """Return the oldest requests of one client."""

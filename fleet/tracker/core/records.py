@@ -12,6 +12,9 @@ BOOT_SHIFT = 20
 """A start's epochs count from `boot << BOOT_SHIFT`, and boot is the clock in milliseconds. A million grants later they
 run into the numbers of the next millisecond, which has long passed: nobody grants a million leases in one."""
 
+SET_SEPARATOR = "\x1f"
+"""Character that no client's request id has."""
+
 BITSTREAM_LABEL = "bitstream"
 """Label that follows the content of a device's fabric."""
 
@@ -45,6 +48,9 @@ class TrackerLimits:
     """Different ones that requests wait with, of everybody; those for a single device do not count. The devices for
     each are at hand: 1 MB where there are 10,000."""
     max_selectors_per_account: int = 64
+    max_sets: int = 256
+    """Sets of devices that wait, of everybody. Each is planned anew every second."""
+    max_sets_per_account: int = 16
     max_clients: int = 10_000
     """Streams of clients at once."""
     max_clients_per_user: int = 1_000
@@ -138,6 +144,11 @@ def with_bitstream(labels: Mapping[str, str], digest: str) -> dict[str, str]:
     return {**others, BITSTREAM_LABEL: digest} if digest else others
 
 
+def member_ids(request_id: str, terms: LeaseTerms) -> tuple[str, ...]:
+    """Return an id for each device of a request. Those beside the first cannot be chosen by a client."""
+    return request_id, *(f"{request_id}{SET_SEPARATOR}{number}" for number in range(1, len(terms.selectors)))
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestEntry:
     """A request for a device."""
@@ -160,6 +171,11 @@ class RequestEntry:
     def key(self) -> tuple[str, str]:
         """Unique among waiting requests."""
         return (self.client_id, self.request_id)
+
+    @property
+    def member_ids(self) -> tuple[str, ...]:
+        """Ids of the requests that the leases of its devices answer; the first is its own."""
+        return member_ids(self.request_id, self.terms)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -235,6 +251,13 @@ class Changes:
     requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
     uses: dict[str, UseEntry | None] = field(default_factory=dict)
     """Use by account."""
+
+    def merge(self, newer: Changes) -> None:
+        """Add newer changes, which replace older ones of the same entry."""
+        self.devices |= newer.devices
+        self.leases |= newer.leases
+        self.requests |= newer.requests
+        self.uses |= newer.uses
 
     def __len__(self) -> int:
         return len(self.devices) + len(self.leases) + len(self.requests) + len(self.uses)

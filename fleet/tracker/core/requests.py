@@ -10,7 +10,7 @@ from functools import partial
 from fleet.domain.accounts import account_text
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases, yielding
+from fleet.tracker.core import leases, sets, yielding
 from fleet.tracker.core.admission import (
     check_account,
     checked_bid,
@@ -20,7 +20,7 @@ from fleet.tracker.core.admission import (
     no_match_error,
     preferred_selector,
 )
-from fleet.tracker.core.records import ClientEntry, RequestEntry
+from fleet.tracker.core.records import ClientEntry, RequestEntry, member_ids
 from fleet.tracker.core.tables import Tables
 
 
@@ -31,8 +31,11 @@ def acquire(tables: Tables, event: ev.Acquire) -> None:
         return
     if waiting := client.requests.get(event.request_id):
         tables.effects.append(ev.Queued(client.client_id, waiting))
-    elif lease := client.leases.get(event.request_id):
-        tables.effects.append(ev.Granted(client.client_id, lease, is_repeat=True))
+    elif held := sets.granted_to(tables, client, member_ids(event.request_id, event.terms)):
+        set_id = event.request_id if event.terms.also else ""
+        for number, lease in enumerate(held):
+            granted = ev.Granted(client.client_id, lease, is_repeat=True, set_id=set_id, member=number)
+            tables.effects.append(granted)
     elif parked := client.parked.get(event.request_id):
         _take_up(tables, client, parked, event)
     else:
@@ -61,7 +64,8 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
         _refuse_late(tables, parked)
         return
     try:  # an older tracker may have admitted the selector, and the client may have lost a right
-        parked.terms = replace(parked.terms, selector=checked_selector(parked.terms.selector))
+        selector, *also = map(checked_selector, parked.terms.selectors)
+        parked.terms = replace(parked.terms, selector=selector, also=tuple(also))
         check_account(parked.terms.account, client)
     except InvalidRequest as error:
         tables.refuse(client.client_id, parked.request_id, type(error), str(error))
@@ -81,7 +85,7 @@ def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     except InvalidRequest as error:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
-    if not tables.matching.count(request.terms.selector):
+    if not request.terms.also and not tables.matching.count(request.terms.selector):
         refusal = no_match_error(event.terms.selector, tables.devices, tables.matching)
         tables.refuse(client.client_id, request.request_id, type(refusal), str(refusal))
         return
@@ -101,22 +105,33 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     if tables.journal_trouble:
         tables.refuse(client.client_id, request.request_id, DiskFull, tables.journal_trouble)
         return
-    name = tables.matching.take_free(request.terms.selector, tables.now_sec, preferred_selector(request.terms))
-    is_blocked = tables.accounts.account(request.account).is_blocked(request.terms.lease_class)
-    if name is not None and not is_blocked:
+    if (name := _device_for(tables, request)) is not None:
         leases.grant(tables, tables.devices[name], request)
         return
     if message := _too_many(tables, client, request):
         tables.refuse(client.client_id, request.request_id, QueueFull, message)
         return
     client.requests[request.request_id] = request
-    tables.waiting.push(request)
     tables.count_waiting([request], 1)
     tables.changes.requests[request.key] = request
     if request.deadline_sec is not None:
         tables.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, tables, request.key))
+    if request.terms.also:
+        sets.begin(tables, request)
+        return
+    tables.waiting.push(request)
     tables.effects.append(ev.Queued(client.client_id, request))
     yielding.want_for(tables, request)
+
+
+def _device_for(tables: Tables, request: RequestEntry) -> str | None:
+    """Return a free device for a single request, if a quota of its account leaves room for it."""
+    if request.terms.also:
+        return None
+    name = tables.matching.take_free(request.terms.selector, tables.now_sec, preferred_selector(request.terms))
+    if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
+        return None
+    return name or sets.held_for(tables, request)
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:
@@ -127,19 +142,33 @@ def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str
     owner = client.holder if request.account == client.account else f"the account {account_text(request.account)}"
     of_client = len(client.requests) + len(client.parked)
     of_account = counts.total() + tables.parked_by_account[request.account]
-    of_all = len(tables.waiting) + tables.parked_by_account.total()
+    of_all = len(tables.waiting) + len(tables.sets) + tables.parked_by_account.total()
     if of_client >= limits.max_waiting_per_client:
         return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
     if of_account >= limits.max_waiting_per_account:
         return f"{of_account} requests of {owner} wait already; wait for some of them, or cancel some"
     if of_all >= limits.max_waiting:
         return f"{of_all} requests wait already; try again later"
-    if (general := tables.matching.general(request.terms.selector)) and general not in counts:
+    if request.terms.also and (message := _too_many_sets(tables, request, owner)):
+        return message
+    if more := set(map(tables.matching.general, request.terms.selectors)) - counts.keys() - {""}:
         own = len(counts.keys() - {""})
-        if own >= limits.max_selectors_per_account:
+        if own + len(more) > limits.max_selectors_per_account:
             return f"{owner} waits with {own} different selectors already; use one of them, or cancel some"
-        if not tables.waiting.waits_for(general) and tables.matching.kept_count >= limits.max_selectors:
+        unknown = sum(1 for general in more if not tables.waiting.waits_for(general))
+        if unknown and tables.matching.kept_count + unknown > limits.max_selectors:
             return f"requests with {limits.max_selectors} different selectors wait already; try again later"
+    return ""
+
+
+def _too_many_sets(tables: Tables, request: RequestEntry, owner: str) -> str:
+    """Return an error text if this account or everybody has too many waiting sets; empty if not."""
+    limits, waiting = tables.limits, tables.sets.entries.values()
+    of_account = sum(1 for entry in waiting if entry.request.account == request.account)
+    if of_account >= limits.max_sets_per_account:
+        return f"{of_account} sets of {owner} wait already; wait for some of them, or cancel some"
+    if len(waiting) >= limits.max_sets:
+        return f"{len(waiting)} sets wait already; try again later"
     return ""
 
 
@@ -155,4 +184,6 @@ def _end_wait(tables: Tables, key: tuple[str, str]) -> None:
 def _refuse_late(tables: Tables, request: RequestEntry) -> None:
     waited_sec = tables.now_sec - request.asked_at_sec
     message = f"no device matching {request.terms.selector!r} became free within {waited_sec:.3g} s"
+    if request.terms.also:
+        message = f"the devices matching {request.terms.wanted!r} were not all free within {waited_sec:.3g} s"
     tables.refuse(request.client_id, request.request_id, WaitTimeout, message)

@@ -26,11 +26,13 @@ class Standing:
     reason: WaitReason
     at_sec: float
     match_count: int = 0
-    """Number of devices that match its selector."""
+    """Number of devices that match its selector; the size of a set."""
     device_name: str = ""
     """Device that the reason is about; empty: none."""
     detail: str = ""
     quota: QuotaUse | None = None
+    ready_count: int = 0
+    """Number of free devices of a set."""
     leases: Sequence[LeaseEntry] = ()
     """Leases of the first matching devices."""
     clauses: Sequence[ClauseCount] = ()
@@ -38,7 +40,8 @@ class Standing:
     @property
     def gist(self) -> tuple[object, ...]:
         """Part that clients are told of when it changes."""
-        return self.position, self.reason, self.device_name, self.quota, *(lease.name for lease in self.leases)
+        leases = (lease.name for lease in self.leases)
+        return self.position, self.reason, self.device_name, self.ready_count, self.quota, *leases
 
 
 def standing_of(tables: Tables, request: RequestEntry) -> Standing:
@@ -48,9 +51,11 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
         trouble = tables.journal_trouble
         return Standing(position=position, reason=WaitReason.JOURNAL_FAILED, at_sec=now, detail=trouble)
     account = tables.accounts.account(request.account)
-    if account.is_blocked(request.terms.lease_class):
+    if account.is_blocked(request.terms.lease_class, len(request.terms.selectors)):
         quota = quota_use(account, request.terms.lease_class)
         return Standing(position=position, reason=WaitReason.QUOTA, at_sec=now, quota=quota)
+    if request.terms.also:
+        return _of_set(tables, request)
     devices = [tables.devices[name] for name in tables.matching.names(selector, _EXAMINED_DEVICES)]
     if not devices:
         clauses = tables.matching.kept_narrowing(selector)
@@ -78,6 +83,22 @@ def quota_use(account: Account, lease_class: LeaseClass) -> QuotaUse:
         most_leases=quota.leases,
         day_sec=account.day_sec[lease_class],
         most_day_sec=quota.device_sec_per_day,
+    )
+
+
+def _of_set(tables: Tables, request: RequestEntry) -> Standing:
+    order = [entry.request.key for entry in tables.sets.in_order(tables.now_sec)]
+    entry = tables.sets.entries.get(request.key)
+    devices = [device for name in entry.devices if (device := tables.devices.get(name))] if entry else []
+    missing = [device for device in devices if not device.can_serve]
+    return Standing(
+        position=order.index(request.key) if entry else 0,
+        reason=WaitReason.SET,
+        at_sec=tables.now_sec,
+        match_count=len(request.terms.selectors),
+        ready_count=len(devices) - len(missing),
+        device_name=missing[0].name if missing else "",
+        leases=tuple(device.lease for device in missing if device.lease)[:_SHOWN_LEASES],
     )
 
 

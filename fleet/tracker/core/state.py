@@ -15,7 +15,7 @@ from functools import partial
 from typing import assert_never
 
 from fleet.errors import DiskFull
-from fleet.tracker.core import clients, devices, epochs, leases, requests, yielding
+from fleet.tracker.core import clients, devices, epochs, leases, requests, sets, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import DAY_SEC
 from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
@@ -70,6 +70,7 @@ class TrackerState(Tables):
                     break
         _apply(self, event)
         yielding.sweep(self)
+        sets.advance(self)
         effects, self.effects = self.effects, []
         if effects:
             self.version += 1

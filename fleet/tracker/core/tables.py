@@ -27,6 +27,7 @@ from fleet.tracker.core.records import (
     UseEntry,
     YieldEntry,
 )
+from fleet.tracker.core.set_queue import SetQueue
 from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.timers import Timers
 from fleet.tracker.core.waiting import Waiting
@@ -82,6 +83,7 @@ class Tables:
         self.matching = Matching()
         self.accounts = Accounts(policy or SharePolicy())
         self.waiting = Waiting(self.matching, self.accounts)
+        self.sets = SetQueue(self.matching, self.accounts, self.waiting)
         self.positions = Positions(self.waiting, self.matching)
         self.waiting_by_account: dict[str, Counter[str]] = {}
         """Number of waiting requests of each account, by selector; "" counts all selectors of a single device."""
@@ -144,10 +146,16 @@ class Tables:
         if client.requests.pop(request.request_id, None) is not None:
             self.count_waiting([request], -1)
         self.waiting.discard(request)
-        if (name := self.yields_by_request.get(request.key)) is not None:
-            self.forget_yield(name)
+        self.sets.discard(request)
+        self.forget_yields_for(request)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
+
+    def forget_yields_for(self, request: RequestEntry) -> None:
+        """Forget the demands of a request, which waits no more or holds other devices."""
+        for member_id in request.member_ids:
+            if (name := self.yields_by_request.get((request.client_id, member_id))) is not None:
+                self.forget_yield(name)
 
     def forget_yield(self, lease_name: str) -> YieldEntry | None:
         """Forget that a lease shall give way; return the former demand. Idempotent."""
@@ -161,10 +169,10 @@ class Tables:
         """Count waiting requests (`more` is 1), or their end while they are still queued (-1)."""
         for request in requests:
             counts = self.waiting_by_account.setdefault(request.account, Counter())
-            general = self.matching.general(request.terms.selector)
-            counts[general] += more
-            if not counts[general]:
-                del counts[general]
+            for general in map(self.matching.general, request.terms.selectors):
+                counts[general] += more
+                if not counts[general]:
+                    del counts[general]
             if not counts:
                 del self.waiting_by_account[request.account]
 

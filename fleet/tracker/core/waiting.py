@@ -31,6 +31,9 @@ _FEW_LANES = 16
 """Number of a device's lanes up to which comparing all is faster than a search through the accounts."""
 _MAX_STALE = 64
 """Number of stale entries of a heap, beside four for each lane, above which it is made anew."""
+_MAX_FILLING_LANES = 16
+_MAX_FILLING = 4
+"""Number of lanes of each class, and of requests in each, that are examined for a lease of limited length."""
 
 Key: TypeAlias = tuple[str, str]
 """Client and id of a request."""
@@ -150,7 +153,7 @@ class Waiting:
         backlog = self._backlog(request)
         lane = self._lane(backlog, request.terms.lease_class, group)
         is_oldest = not lane.by_age or request.asked_at_sec < lane.by_age[0][0]
-        place, own = _place(request), backlog.places[lane.lease_class]
+        place, own = place_of(request), backlog.places[lane.lease_class]
         lane.places.add(place)
         lane.by_age.add(_age(request))
         if not own:
@@ -168,7 +171,7 @@ class Waiting:
             return
         group = self._matching.group(request.terms.selector)
         lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
-        place, own = _place(request), lane.backlog.places[lane.lease_class]
+        place, own = place_of(request), lane.backlog.places[lane.lease_class]
         lane.places.remove(place)
         lane.by_age.remove(_age(request))
         own.remove(place)
@@ -184,7 +187,7 @@ class Waiting:
 
     def waits_for(self, selector: str) -> bool:
         """Return True if a request with this selector waits."""
-        return self._matching.group(selector).is_kept
+        return self._matching.has_group(selector) and self._matching.group(selector).is_kept
 
     def next_for(self, device_name: str, now: float) -> RequestEntry | None:
         """Return the request that a free device serves next; None: none that its account's quotas allow."""
@@ -200,6 +203,22 @@ class Waiting:
         for lease_class in LeaseClass:
             if lanes := self._next_lanes(lease_class, [line.lanes[lease_class] for line in lines]):
                 return self._requests[min(lane.places[0] for lane in lanes)[-1]]
+        return None
+
+    def next_within(self, device_name: str, longest_sec: float, default_sec: float) -> RequestEntry | None:
+        """Return the first request for a device, in order, whose lease would last no longer than this.
+
+        Args:
+            default_sec: length of leases without their own limit.
+        """
+        lines = [line for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
+        for lease_class in LeaseClass:
+            lanes = [lane for line in lines for lane in line.lanes[lease_class].values() if not lane.is_blocked]
+            for lane in heapq.nsmallest(_MAX_FILLING_LANES, lanes, key=_lane_order):
+                for place in lane.places[:_MAX_FILLING]:
+                    request = self._requests[place[-1]]
+                    if (request.terms.max_sec or default_sec) <= longest_sec:
+                        return request
         return None
 
     def waits_with_less(self, level: float) -> bool:
@@ -253,7 +272,7 @@ class Waiting:
         """Return the lane of a waiting request, and the number of its requests before this one."""
         group = self._matching.group(request.terms.selector)
         lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
-        return lane, int(lane.places.bisect_left(_place(request)))
+        return lane, int(lane.places.bisect_left(place_of(request)))
 
     def first(self, limit: int) -> Iterator[RequestEntry]:
         """Yield requests in the order of service if no lease began or ended: accounts of a class take turns."""
@@ -317,8 +336,11 @@ class Waiting:
             del self._lines[group]
             self._matching.release(group)
 
-    def validate(self) -> None:
+    def validate(self, kept: Collection[Group] = ()) -> None:
         """Compare every index with an exhaustive search.
+
+        Args:
+            kept: groups that others keep.
 
         Raises:
             RuntimeError: they differ; the message names the index.
@@ -331,7 +353,7 @@ class Waiting:
         _require(len(found) == len(lanes), "number of lanes")
         for group, lane in found:
             own = lanes.get((lane.account.name, lane.lease_class, group.text), [])
-            _require(list(lane.places) == sorted(map(_place, own)) and bool(own), f"requests of {group.text}")
+            _require(list(lane.places) == sorted(map(place_of, own)) and bool(own), f"requests of {group.text}")
             _require(list(lane.by_age) == sorted(map(_age, own)), f"ages of {group.text}")
             backlog = self._backlogs[lane.account.name]
             _require(backlog.lanes[group].get(lane.lease_class) is lane, f"lanes of {lane.account.name}")
@@ -342,18 +364,23 @@ class Waiting:
             places: dict[str, list[Place]] = {}
             for request in requests:
                 if request.terms.lease_class is lease_class:
-                    places.setdefault(request.account, []).append(_place(request))
+                    places.setdefault(request.account, []).append(place_of(request))
             for name, expected in places.items():
                 _require(list(self._backlogs[name].places[lease_class]) == sorted(expected), f"requests of {name}")
             _require(list(turns) == sorted(self._backlogs[name].turn for name in places), f"turns of {lease_class}")
-        self._matching.validate(self._lines)
+        self._matching.validate([*self._lines, *kept])
+
+
+def _lane_order(lane: Lane) -> tuple[Turn, Place]:
+    return lane.backlog.turn, lane.places[0]
 
 
 def _wait(starving: tuple[float, str, Lane]) -> tuple[float, str]:
     return starving[:2]
 
 
-def _place(request: RequestEntry) -> Place:
+def place_of(request: RequestEntry) -> Place:
+    """Return the order of a request within its account and class."""
     terms = request.terms
     return -terms.priority, -terms.bid, request.asked_at_sec, request.arrival, request.key
 

@@ -34,9 +34,9 @@ def want_for(tables: Tables, request: RequestEntry) -> None:
         return
     if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
         return
-    due = [lease for lease in _suitable(tables, request) if _is_due(tables, lease, request)]
+    due = [lease for lease in _suitable(tables, request) if is_due(tables, lease, request)]
     if due:
-        _want(tables, min(due, key=partial(_cost, tables)), request)
+        want(tables, min(due, key=partial(cost, tables)), request)
 
 
 def sweep(tables: Tables) -> None:
@@ -52,14 +52,16 @@ def sweep(tables: Tables) -> None:
     following: dict[tuple[Group, ...], RequestEntry | None] = {}  # devices that are alike serve the same request
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
-        if lease is None or not tables.waiting.waits_with_less(tables.accounts.account(lease.account).level):
+        if lease is None or lease.device_name in tables.sets.held:
+            continue
+        if not tables.waiting.waits_with_less(tables.accounts.account(lease.account).level):
             continue
         groups = tuple(tables.matching.groups_of(lease.device_name))
         if groups not in following:
             following[groups] = tables.waiting.next_among(groups, tables.now_sec)
         request = following[groups]
-        if request and request.key not in tables.yields_by_request and _is_due(tables, lease, request):
-            _want(tables, lease, request)
+        if request and request.key not in tables.yields_by_request and is_due(tables, lease, request):
+            want(tables, lease, request)
 
 
 def tell_again(tables: Tables, client_id: str) -> None:
@@ -71,15 +73,21 @@ def tell_again(tables: Tables, client_id: str) -> None:
 
 def _suitable(tables: Tables, request: RequestEntry) -> Iterable[LeaseEntry]:
     """Return batch leases on devices that suit a request, oldest first; not all if there are very many."""
-    devices = tables.matching.group(request.terms.selector).devices
+    devices, held_for_sets = tables.matching.group(request.terms.selector).devices, tables.sets.held
     if len(devices) > _MAX_EXAMINED:
-        return [lease for lease in islice(tables.batch.values(), _MAX_EXAMINED) if lease.device_name in devices]
-    held = (tables.devices[name].lease for name in devices)
+        return [lease for lease in _oldest(tables) if lease.device_name in devices]
+    held = (tables.devices[name].lease for name in devices if name not in held_for_sets)
     return [lease for lease in held if lease is not None and lease.name in tables.batch]
 
 
-def _is_due(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> bool:
-    """Return True if a lease has to give way to a request, and was not asked to yet."""
+def _oldest(tables: Tables) -> Iterable[LeaseEntry]:
+    """Return the oldest batch leases on devices that no set holds."""
+    oldest = islice(tables.batch.values(), _MAX_EXAMINED)
+    return (lease for lease in oldest if lease.device_name not in tables.sets.held)
+
+
+def is_due(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> bool:
+    """Return True if a batch lease has to give way to a request, and was not asked to yet."""
     if lease.name in tables.yields:
         return False
     if request.terms.lease_class is not LeaseClass.BATCH:
@@ -93,18 +101,20 @@ def _is_in_slice(tables: Tables, lease: LeaseEntry) -> bool:
     return tables.now_sec - lease.granted_at_sec < tables.accounts.policy.slice_sec
 
 
-def _cost(tables: Tables, lease: LeaseEntry) -> tuple[bool, float, float]:
+def cost(tables: Tables, lease: LeaseEntry) -> tuple[bool, float, float]:
     """Return the cost of ending a lease: first those beyond their slice, then by the account's use, then by age."""
     return _is_in_slice(tables, lease), -tables.accounts.account(lease.account).level, lease.granted_at_sec
 
 
-def _want(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> None:
+def want(tables: Tables, lease: LeaseEntry, request: RequestEntry, member_id: str = "") -> None:
+    """Ask a lease to give way to a request, or to a member of a set."""
+    key = (request.client_id, member_id or request.request_id)
     until_sec = tables.now_sec + tables.accounts.policy.yield_grace_sec
     wanted = YieldEntry(
-        lease_name=lease.name, request_key=request.key, lease_class=request.terms.lease_class, until_sec=until_sec
+        lease_name=lease.name, request_key=key, lease_class=request.terms.lease_class, until_sec=until_sec
     )
     tables.yields[lease.name] = wanted
-    tables.yields_by_request[request.key] = lease.name
+    tables.yields_by_request[key] = lease.name
     tables.timers.set(("yield", lease.name), until_sec, partial(_end, tables, lease.name))
     tables.effects.append(ev.YieldWanted(lease.client_id, wanted))
 

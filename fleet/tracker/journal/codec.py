@@ -194,7 +194,8 @@ def _terms_content(terms: LeaseTerms) -> str:
 def _terms(content: object) -> LeaseTerms:
     found = _named(content)
     values = {name: found[name] for name in _TERMS if name in found}
-    return LeaseTerms(**values | {"lease_class": LeaseClass(values.get("lease_class", LeaseClass.NORMAL))})
+    lease_class, also = LeaseClass(values.get("lease_class", LeaseClass.NORMAL)), tuple(values.get("also", ()))
+    return LeaseTerms(**values | {"lease_class": lease_class, "also": also})
 
 
 def _named(content: object) -> Mapping[str, Any]:

@@ -73,7 +73,12 @@ def _drop_order(key: str, content: str) -> str:
     return json.dumps(named, separators=(",", ":"))
 
 
-_STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields, 3: _drop_order}
+def _keep(_: str, content: str) -> str:
+    """Keep a row of version 4. Its trackers ignore terms of sets and would grant one device for each."""
+    return content
+
+
+_STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields, 3: _drop_order, 4: _keep}
 """Migrations by the version that they start from."""
 
 OLDEST_VERSION = min(_STEPS)
