@@ -28,6 +28,8 @@ class WaitingSet:
 
     request: RequestEntry
     account: Account
+    member_keys: frozenset[Key]
+    """Keys of demands to give way."""
     groups: list[Group] = field(default_factory=list)
     """Group of each selector, as far as they are at hand."""
     devices: tuple[str, ...] = ()
@@ -81,7 +83,8 @@ class SetQueue:
 
     def add(self, request: RequestEntry) -> WaitingSet:
         """Add a set."""
-        entry = WaitingSet(request, self._accounts.account(request.account))
+        keys = frozenset((request.client_id, member_id) for member_id in request.member_ids)
+        entry = WaitingSet(request, self._accounts.account(request.account), keys)
         self.entries[request.key] = entry
         return entry
 

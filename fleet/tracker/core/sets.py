@@ -31,13 +31,17 @@ _LOOK_SEC = 1.0
 """Interval of the rounds that plan all sets anew."""
 _STEP_SEC = 1e-3
 """Interval of the steps of a round, so that other events get their turn."""
-_VISITED = 2
+_VISITED = 1
 _OFFERED = 4
 """Numbers of sets and devices in one step."""
 _MAX_MATCHED = 10_000
 """Number of devices compared with new selectors in one step: this many take 2 ms."""
-_MAX_EXAMINED = 256
-"""Number of leased devices examined for one selector, and of held ones for one request."""
+_MAX_EXAMINED = 128
+"""Number of leased devices examined for one set, beside one of each selector for each member."""
+_MAX_HELD = 256
+"""Number of held devices examined for one request."""
+_LOOK_EACH_SEC = 0.01
+"""Rounds of many sets are this far apart for each of them: planning one takes 1 ms."""
 _MIN_GAIN_SEC = 1.0
 """Least gain of time for which a set changes its devices."""
 
@@ -57,7 +61,7 @@ def advance(tables: Tables) -> None:
         _serve(tables, sets.offered.popleft())
     if not sets.unvisited and sets.look_sec <= tables.now_sec:
         sets.unvisited = [entry.request.key for entry in reversed(sets.in_order(tables.now_sec))]
-        sets.claims, sets.look_sec = [], tables.now_sec + _LOOK_SEC
+        sets.claims, sets.look_sec = [], tables.now_sec + max(_LOOK_SEC, _LOOK_EACH_SEC * len(sets))
     for _ in range(min(_VISITED, len(sets.unvisited))):
         entry = sets.entries.get(sets.unvisited.pop())
         if entry is not None and entry.is_examined and tables.clients[entry.request.client_id].is_connected:
@@ -75,7 +79,7 @@ def held_for(tables: Tables, request: RequestEntry) -> str | None:
     before the set. In the latter case the set loses its devices.
     """
     group = tables.matching.group(request.terms.selector)
-    for name, entry in islice(tables.sets.held.items(), _MAX_EXAMINED):
+    for name, entry in islice(tables.sets.held.items(), _MAX_HELD):
         if not tables.devices[name].can_serve or name not in group.devices:
             continue
         if _ends_in_time(tables, request, entry):
@@ -144,8 +148,9 @@ def _plan(tables: Tables, entry: WaitingSet) -> None:
     sets, plan = tables.sets, None
     if not entry.is_blocked:
         rivals = _rivals(tables, entry)
-        plan = earliest([_choices(tables, entry, group, rivals) for group in entry.groups])
-        if plan is None and earliest([_choices(tables, entry, group, []) for group in entry.groups]):
+        choices = _choices(tables, entry)
+        plan = _plan_beside(choices, rivals)
+        if plan is None and rivals and earliest(choices):
             sets.claims.append(entry)
     if plan is None:
         _give_up(tables, entry)
@@ -174,23 +179,34 @@ def _rivals(tables: Tables, entry: WaitingSet) -> list[WaitingSet]:
     return [each for each in holders.values() if each.request.key not in unvisited] + sets.claims
 
 
-def _choices(tables: Tables, entry: WaitingSet, group: Group, rivals: Sequence[WaitingSet]) -> list[Choice]:
-    """Return devices of one selector with the time when each is free, those of the least cost first."""
+def _choices(tables: Tables, entry: WaitingSet) -> list[list[Choice]]:
+    """Return for each selector the devices with the time when each is free, those of the least cost first."""
+    by_group = dict.fromkeys(entry.groups)
+    limit = max(_MAX_EXAMINED // len(by_group), entry.size)
+    found = {group: _of_group(tables, entry, group, limit) for group in by_group}
+    return [found[group] for group in entry.groups]
+
+
+def _of_group(tables: Tables, entry: WaitingSet, group: Group, limit: int) -> list[Choice]:
     names = tables.matching.free_in_order(group, entry.size, tables.now_sec)
-    others = [name for name in islice(group.devices, _MAX_EXAMINED) if name not in group.free]
-    others.sort(key=partial(_cost, tables))
-    found = [(_free_sec(tables, entry, tables.devices[name]), name) for name in (*names, *others)]
-    usable = [(at_sec, name) for at_sec, name in found if at_sec < math.inf and not _is_taken(tables, name, rivals)]
-    return sorted(usable, key=lambda choice: choice[0])[: entry.size]
+    others = [name for name in islice(group.devices, limit) if name not in group.free]
+    others.sort(key=lambda name: (_free_sec(tables, entry, tables.devices[name]), _cost(tables, name)))
+    timed = ((_free_sec(tables, entry, tables.devices[name]), name) for name in (*names, *others))
+    return sorted((choice for choice in timed if choice[0] < math.inf), key=lambda choice: choice[0])
+
+
+def _plan_beside(choices: list[list[Choice]], rivals: Sequence[WaitingSet]) -> Plan | None:
+    """Return the best plan with the devices that rivals leave."""
+    return earliest([[each for each in of_one if not _is_taken(each[1], rivals)] for of_one in choices])
 
 
 def _cost(tables: Tables, name: str) -> tuple[bool, float, float]:
-    """Return the cost of ending the lease of a device; zero for a free one."""
+    """Return the cost of ending the batch lease of a device; zero for others."""
     lease = tables.devices[name].lease
-    return yielding.cost(tables, lease) if lease else (False, -math.inf, 0.0)
+    return yielding.cost(tables, lease) if lease and lease.name in tables.batch else (False, -math.inf, 0.0)
 
 
-def _is_taken(tables: Tables, name: str, rivals: Sequence[WaitingSet]) -> bool:
+def _is_taken(name: str, rivals: Sequence[WaitingSet]) -> bool:
     return any(name in rival.devices if rival.devices else rival.suits(name) for rival in rivals)
 
 
@@ -202,7 +218,7 @@ def _free_sec(tables: Tables, entry: WaitingSet, device: DeviceEntry | None) -> 
     if lease is None:
         return tables.now_sec
     if wanted := tables.yields.get(lease.name):
-        is_own = wanted.request_key[1] in entry.request.member_ids and wanted.request_key[0] == entry.request.client_id
+        is_own = wanted.request_key in entry.member_keys
         return wanted.until_sec if is_own else math.inf
     if lease.name in tables.batch and yielding.is_due(tables, lease, entry.request):
         return min(tables.now_sec + tables.accounts.policy.yield_grace_sec, lease.ends_at_sec)
