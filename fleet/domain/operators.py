@@ -32,7 +32,7 @@ _ANCHOR = (
 """Operators that name a fused function if it has none of the above; all others are decoration."""
 _OTHER = (
     r"abs|add|astype|broadcast_to|cast|ceil|clip|concat(?:enate)?|cos|cumsum|depth_to_space|divide|dropout|equal|erf|exp(?:and_dims)?"
-    r"|flatten|floor|full|gather(?:_elements|_nd)?|gelu|greater|layout_transform|leakyrelu|less|log|maximum|minimum"
+    r"|flatten|floor|full|gather(?:_elements|_nd)?|gelu|greater|layout_transform|leakyrelu|less|log(?:1p)?|maximum|minimum"
     r"|multiply|negative|not_equal|pad|permute_dims|power|p?relu|reciprocal|repeat|reshape|resize2d|round|r?sqrt"
     r"|scatter_(?:elements|nd)|sigmoid|silu|sin|slice|softplus|split|square|squeeze|stack|strided_slice|subtract|take"
     r"|tanh|tile|topk|transpose|tri[lu]|where"

@@ -27,6 +27,7 @@ from fleet.graph.columns import COLUMNS
 from fleet.graph.folding import FOLDING
 from fleet.graph.groups import GROUPS
 from fleet.graph.integer_products import integer_product_rules
+from fleet.graph.logarithms import LOGARITHMS
 from fleet.graph.marking import mark_constants
 from fleet.graph.norms import NORMS
 from fleet.graph.outputs import own_outputs
@@ -86,7 +87,7 @@ def _channels_last(mod: IRModule) -> IRModule:
 
 
 def _layers(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, ATTENTION, NORMS, CLEANING)
+    return rewrite(mod, FOLDING, ATTENTION, NORMS, LOGARITHMS, CLEANING)
 
 
 def _finish(mod: IRModule) -> IRModule:
