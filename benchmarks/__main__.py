@@ -27,6 +27,7 @@ LONG = (
     "search_cost",
     "library_rate",
     "lab_week",
+    "forecast",
 )
 """Run only when named: they take longer than all the others together."""
 

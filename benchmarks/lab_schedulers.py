@@ -18,7 +18,7 @@ from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.share_policy import EVERY_ACCOUNT, Quota, SharePolicy
 from fleet.tracker.core.state import TrackerState
 
-_EPOCH_SEC = 1_800_000_000.0
+EPOCH_SEC = 1_800_000_000.0
 """The simulation's zero on the tracker's clock."""
 _LONG_SEC = 1e8
 _FAMILY = "family."
@@ -58,16 +58,16 @@ class Turns:
     def _show_demand(self) -> None:
         """Request a board with each selector once, and give it back: the tracker has run before this week."""
         client = "before"
-        self._state.apply(ev.ClientConnected(client, client), _EPOCH_SEC)
+        self._state.apply(ev.ClientConnected(client, client), EPOCH_SEC)
         for name in MODELS:
             terms = LeaseTerms(selector=_selector(name), ttl_sec=_LONG_SEC)
-            for effect in self._state.apply(ev.Acquire(client, name, terms), _EPOCH_SEC):
+            for effect in self._state.apply(ev.Acquire(client, name, terms), EPOCH_SEC):
                 if isinstance(effect, ev.Granted):
-                    self._state.apply(ev.Release(client, effect.lease.name), _EPOCH_SEC)
+                    self._state.apply(ev.Release(client, effect.lease.name), EPOCH_SEC)
         self._state.take_changes()
 
     def _apply(self, event: ev.Event, now: float) -> None:
-        effects = self._state.apply(event, _EPOCH_SEC + now)
+        effects = self._state.apply(event, EPOCH_SEC + now)
         self._state.take_changes()
         for effect in effects:
             if isinstance(effect, ev.Granted):

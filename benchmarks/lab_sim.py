@@ -100,7 +100,7 @@ class Simulation:
         self._numbers = itertools.count()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._boards = {f"{model}-{i}": model for model, count in BOARDS.items() for i in range(count)}
-        self._scheduler = make(self)
+        self.scheduler = make(self)
         for arrival in arrivals:
             self._at(arrival.at_sec, partial(self._arrive, arrival))
         self._at(0.0, self._look)
@@ -150,7 +150,7 @@ class Simulation:
             device_sec = max(_SHORTEST_SEC, min(_MEAN_LEASE_SEC * math.exp(self._rng.gauss(0, 0.9)), job.left_sec))
         ask = Ask(next(self._numbers), arrival, asked_sec if continues else now, device_sec, job, continues)
         self.waiting[ask.number] = ask
-        self._scheduler.ask(ask, now)
+        self.scheduler.ask(ask, now)
 
     def _end(self, ask: Ask, granted: float, now: float, *, yields: bool = False) -> None:
         if ask.granted_sec != granted or self.held.get(ask.board) is not ask:
@@ -159,7 +159,7 @@ class Simulation:
         self.outcome.used_sec += ran_sec
         self.outcome.served_sec[int(now // _WINDOW_SEC)][ask.arrival.account] += ran_sec
         del self.held[ask.board]
-        self._scheduler.end(ask, now)
+        self.scheduler.end(ask, now)
         if ask.job is not None:
             ask.job.left_sec -= ran_sec
             if ask.job.left_sec > _SHORTEST_SEC:
@@ -167,7 +167,7 @@ class Simulation:
 
     def _renew(self, ask: Ask, granted: float, now: float) -> None:
         if ask.granted_sec == granted and self.held.get(ask.board) is ask:
-            self._scheduler.renew(ask, now)
+            self.scheduler.renew(ask, now)
             self._at(now + _RENEWAL_SEC, partial(self._renew, ask, granted))
 
     def _look(self, now: float) -> None:

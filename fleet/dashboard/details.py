@@ -18,6 +18,7 @@ from fleet.domain.jobs import JobStatus, trials_text
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.selectors import labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
+from fleet.domain.waits import forecast_text
 from fleet.errors import InvalidRequest
 
 _MOST_LISTED = 50
@@ -63,6 +64,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
             "class": request.terms.lease_class.value,
             "priority": str(request.terms.priority),
             "waits": age_text(request.asked_at_sec, now_sec),
+            "starts": forecast_text(request.forecast, now_sec),
             "why": request.reason or "-",
             "purpose": request.terms.purpose or "-",
         }

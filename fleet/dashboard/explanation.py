@@ -11,7 +11,7 @@ from fleet.dashboard import formatting
 from fleet.dashboard.columns import STATES
 from fleet.domain.accounts import account_text
 from fleet.domain.explanation import Candidate, Explanation, Omission
-from fleet.domain.waits import QuotaUse
+from fleet.domain.waits import QuotaUse, forecast_text
 
 
 def render_explanation(found: Explanation, *, has_request: bool) -> RenderableType:
@@ -26,6 +26,7 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
         "wants": request.terms.selector,
         "class": request.terms.lease_class.value,
         "place": "next" if request.position == 0 else f"{request.position} are served before it",
+        "starts": forecast_text(request.forecast, found.at_sec),
         "why": request.reason or "-",
     }
     rows = facts if has_request else {}

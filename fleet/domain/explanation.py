@@ -34,6 +34,8 @@ class Explanation:
     """A waiting request, the share of its account, and the devices that could serve it."""
 
     request: PendingRequest
+    at_sec: float = 0.0
+    """Moment of the answer, on the tracker's clock [s since 1970]."""
     account: str
     weight: float = 1.0
     used_sec: float = 0.0

@@ -13,7 +13,7 @@ from fleet.domain.accounts import account_text, checked_account
 from fleet.domain.devices import holder_text
 from fleet.domain.lease_class import LeaseClass as LeaseClass
 from fleet.domain.selectors import Selector, parse_selector
-from fleet.domain.waits import Wait
+from fleet.domain.waits import Forecast, Wait
 from fleet.errors import InvalidRequest
 
 LONGEST_SEC = 10 * 365 * 86400
@@ -223,6 +223,9 @@ class PendingRequest:
 
     wait: Wait | None = None
     """Why it waits, as data; None from an older tracker."""
+
+    forecast: Forecast | None = None
+    """Moments at which it is likely to be served; None: not known."""
 
     holder_note: str = ""
     """Name chosen by the client; empty if it equals the certificate's name."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleet.base.quantities import elapsed_text
 from fleet.domain.accounts import account_text
 from fleet.domain.devices import holder_text
 from fleet.domain.lease_class import LeaseClass
@@ -140,3 +141,23 @@ def quota_text(use: QuotaUse) -> str:
     else:
         used = f"{use.leases} of {use.most_leases:g} leases at once"
     return f"its account has used up the quota of the class {use.lease_class}: {used}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Moments at which a request is likely to be served [s since 1970, the tracker's clock]."""
+
+    from_sec: float
+    """One request in ten is served earlier."""
+    expected_sec: float
+    by_sec: float
+    """One request in ten is served later."""
+
+
+def forecast_text(forecast: Forecast | None, now_sec: float) -> str:
+    """Return the times of a forecast: "in 5 min, likely 3 min to 9 min"."""
+    if forecast is None:
+        return "not known: too few leases have ended"
+    rests = [max(sec - now_sec, 0.0) for sec in (forecast.expected_sec, forecast.from_sec, forecast.by_sec)]
+    expected, likely_from, likely_by = map(elapsed_text, rests)
+    return f"in {expected}, likely {likely_from} to {likely_by}"

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ SELECT CASE ? WHEN 'account' THEN account WHEN 'device' THEN device ELSE lease_c
     max(ended_sec), sum(leases), sum(length_sec), sum(wait_sec), sum(CASE WHEN wait_sec IS NULL THEN 0 ELSE leases END)
 FROM leases WHERE ended_sec >= ? GROUP BY subject ORDER BY sum(length_sec) DESC, subject LIMIT ?
 """
+_LATEST = "SELECT * FROM leases WHERE leases = 1 ORDER BY ended_sec DESC LIMIT ?"
+_COLUMNS = [field.name for field in fields(LeaseRow)]
 
 
 class HistoryFile:
@@ -154,6 +156,15 @@ def read_usage(path: Path, by: UsageKey, since_sec: float) -> list[UsageRow]:
         )
         for subject, holder, _, count, device_sec, wait_sec, waits in rows
     ]
+
+
+def read_latest(path: Path, limit: int) -> list[LeaseRow]:
+    """Return the latest leases of at least ten seconds, oldest first.
+
+    Raises:
+        FleetError: the file cannot be read.
+    """
+    return [LeaseRow(**dict(zip(_COLUMNS, row, strict=True))) for row in reversed(_select(path, _LATEST, limit))]
 
 
 def _select(path: Path, query: str, *values: str | float) -> list[Any]:

@@ -12,7 +12,9 @@ import queue
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from fleet.base.clock import Clock
 from fleet.tracker.core import events as ev
@@ -31,14 +33,20 @@ _MAX_UNWRITTEN = 50_000
 """Leases that wait for a file that cannot be written; later ones are not recorded."""
 _WRITE_SEC = 1.0
 _CLOSE_SEC = 5.0
+
+_ForecastOf: TypeAlias = Callable[[str], float | None]
 _PRUNE_SEC = 3600.0
 
 
 class LeaseHistory(Observer):
     """Ended leases on their way to the file."""
 
-    def __init__(self, path: Path, queries: Queries, clock: Clock) -> None:
+    def __init__(self, path: Path, queries: Queries, clock: Clock, forecast_of: _ForecastOf = lambda _: None) -> None:
+        """Args:
+        forecast_of: returns the wait that was forecast for the request of a lease [s].
+        """
         self.path = path
+        self._forecast_of = forecast_of
         self._queries = queries
         self._clock = clock
         self._ended: queue.SimpleQueue[LeaseRow] = queue.SimpleQueue()
@@ -59,7 +67,9 @@ class LeaseHistory(Observer):
     def on_effect(self, effect: ev.Effect) -> None:
         """Note the end of a lease."""
         if isinstance(effect, ev.LeaseEnded) and effect.lease is not None and self._ended.qsize() < _MAX_UNWRITTEN:
-            self._ended.put(_row(effect, effect.lease, self._queries, self._clock.now_sec()))
+            row = _row(effect, effect.lease, self._queries, self._clock.now_sec())
+            row.forecast_sec = self._forecast_of(effect.lease.name)
+            self._ended.put(row)
 
     def _run(self) -> None:
         is_closing = False

@@ -12,6 +12,7 @@ from fleet.domain.devices import holder_text
 from fleet.domain.explanation import Explanation
 from fleet.domain.leases import MOST_SET_DEVICES
 from fleet.domain.tokens import TokenSigner, new_nonce
+from fleet.domain.waits import Forecast
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
 from fleet.identity.roles import Identity
@@ -19,6 +20,7 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.core.records import RequestEntry
 from fleet.tracker.engine import Engine
+from fleet.tracker.forecaster import Forecaster
 from fleet.tracker.members import Members
 from fleet.tracker.messages import (
     candidate_of,
@@ -34,6 +36,7 @@ from fleet.tracker.messages import (
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
+from fleet.tracker.portions import paced
 from fleet.tracker.reloading import Reloader
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
@@ -60,6 +63,8 @@ _MAX_JOB_BYTES = 16 * 1024
 """Jobs are shown to everyone; a larger message is ignored."""
 _REFRESH_SEC = 1.0
 """Interval of messages about changed positions in the queue, and changed reasons."""
+_FORECAST_SEC = 30.0
+"""A forecast is sent again when it has changed by about this much."""
 _REFRESHED_REQUESTS = 64
 """Maximum requests of each client with such updates."""
 
@@ -77,6 +82,7 @@ class LeaseServicer(Observer):
         signer: TokenSigner,
         pace: Pace,
         reloader: Reloader,
+        forecaster: Forecaster,
         *,
         max_unsent: int = MAX_UNSENT,
     ) -> None:
@@ -86,6 +92,7 @@ class LeaseServicer(Observer):
         self._pace = pace
         self._view = view
         self._reloader = reloader
+        self._forecasts = forecaster
         self._signer = signer
         self._max_unsent = max_unsent
         self.outboxes: dict[str, ClientOutbox] = {}
@@ -121,7 +128,7 @@ class LeaseServicer(Observer):
         if isinstance(effect, ev.Queued):
             told = self._told.setdefault(effect.client_id, {})
             if len(told) < _REFRESHED_REQUESTS:
-                told[effect.request.request_id] = self._queries.standing(effect.request).gist
+                told[effect.request.request_id] = *self._queries.standing(effect.request).gist, None
         outbox.put(message)
 
     async def open_leases(
@@ -237,17 +244,12 @@ class LeaseServicer(Observer):
 
     async def _explain(self, request: RequestEntry) -> Explanation:
         """Explain why a request waits, in portions."""
-        queries, steps = self._queries, self._queries.explained(request)
-        while True:
-            await self._pace.turn()
-            try:
-                next(steps)
-            except StopIteration as done:
-                (used_sec, share_had, share_due), omissions = done.value
-                break
+        queries = self._queries
+        (used_sec, share_had, share_due), omissions = await paced(queries.explained(request), self._pace)
         await self._pace.turn()
         return Explanation(
-            request=pending_of(request, queries.standing(request)),
+            request=pending_of(request, queries.standing(request), self._forecasts.of(request)),
+            at_sec=self._engine.clock.now_sec(),
             account=request.account,
             weight=queries.weight_of(request.account),
             used_sec=used_sec,
@@ -294,15 +296,18 @@ class LeaseServicer(Observer):
         told = self._told.get(client_id, {})
         waiting = self._queries.requests_of(client_id, _REFRESHED_REQUESTS)
         standings = [self._queries.standing(request) for request in waiting]
-        gists = {request.request_id: each.gist for request, each in zip(waiting, standings, strict=True)}
+        shown = {
+            request.request_id: (request, standing, self._forecasts.of(request))
+            for request, standing in zip(waiting, standings, strict=True)
+        }
+        gists = {name: (*standing.gist, _coarse(forecast)) for name, (_, standing, forecast) in shown.items()}
         if gists:
             self._told[client_id] = gists
         else:
             self._told.pop(client_id, None)
-        for request, standing in zip(waiting, standings, strict=True):
-            if told.get(request.request_id) != standing.gist:
-                queued = request_to_proto(request, standing)
-                outbox.put(lease_service_pb2.TrackerEvent(queued=queued))
+        for name, (request, standing, forecast) in shown.items():
+            if told.get(name) != gists[name]:
+                outbox.put(lease_service_pb2.TrackerEvent(queued=request_to_proto(request, standing, forecast)))
 
     async def _read(
         self,
@@ -361,3 +366,8 @@ class LeaseServicer(Observer):
         self._told.pop(client_id, None)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))
+
+
+def _coarse(forecast: Forecast | None) -> int | None:
+    """Return a forecast in half minutes, so that small changes are not sent."""
+    return None if forecast is None else round(forecast.expected_sec / _FORECAST_SEC)

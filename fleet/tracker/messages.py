@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from fleet.domain.explanation import Candidate
 from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
-from fleet.domain.waits import LeaseBefore, Wait, wait_text
+from fleet.domain.waits import Forecast, LeaseBefore, Wait, wait_text
 from fleet.errors import FleetError, InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
@@ -112,11 +112,13 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
     return message
 
 
-def request_to_proto(request: RequestEntry, standing: Standing) -> lease_pb2.PendingRequest:
-    return leases.request_to_proto(pending_of(request, standing))
+def request_to_proto(
+    request: RequestEntry, standing: Standing, forecast: Forecast | None = None
+) -> lease_pb2.PendingRequest:
+    return leases.request_to_proto(pending_of(request, standing, forecast))
 
 
-def pending_of(request: RequestEntry, standing: Standing) -> PendingRequest:
+def pending_of(request: RequestEntry, standing: Standing, forecast: Forecast | None = None) -> PendingRequest:
     """Return a waiting request as clients see it."""
     wait = wait_of(standing)
     return PendingRequest(
@@ -127,6 +129,7 @@ def pending_of(request: RequestEntry, standing: Standing) -> PendingRequest:
         position=standing.position,
         reason=wait_text(wait),
         wait=wait,
+        forecast=forecast,
         holder_note=request.note,
         account=_shown_account(request),
     )

@@ -18,7 +18,7 @@ import grpc.aio
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.network import address_of, refuse_network, refuse_plain_network
 from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, FleetError
 from fleet.identity.credentials import PlainSecret
 from fleet.identity.store import CredentialStore
 from fleet.tracker.agent_service import AgentServicer
@@ -32,7 +32,9 @@ from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.fleet_service import FleetServicer
+from fleet.tracker.forecaster import Forecaster
 from fleet.tracker.history import History
+from fleet.tracker.history_file import read_latest
 from fleet.tracker.identity_service import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.lease_audit import LeaseAudit
@@ -41,7 +43,7 @@ from fleet.tracker.lease_service import MAX_UNSENT, LeaseServicer
 from fleet.tracker.members import Members
 from fleet.tracker.observers import Observer, Observers
 from fleet.tracker.options import TrackerOptions
-from fleet.tracker.pace import Pace
+from fleet.tracker.pace import Pace, portions
 from fleet.tracker.policy_file import read_policy
 from fleet.tracker.reloading import Reloader
 from fleet.tracker.view import FleetView
@@ -53,6 +55,9 @@ logger = logging.getLogger(__name__)
 _STOP_GRACE_SEC = 0.5
 _COPY_SEC = 300.0
 """Interval of the journal's copies: the loss by a damaged one."""
+_LEARNED_LEASES = 20_000
+"""Latest leases of the history, from which forecasts draw after a start."""
+_LEARNED_AT_ONCE = 64
 _MEMBERS_SEC = 60.0
 """Interval of writing new members down, and of checks for streams that outlive their callers' certificates."""
 
@@ -154,21 +159,32 @@ class Tracker:
         )
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
-        self.view = FleetView(self.engine.queries, self._clock, self.pace)
+        self.forecaster = Forecaster(self.engine.queries, self._clock, self.pace)
+        self.view = FleetView(self.engine.queries, self._clock, self.pace, self.forecaster.of)
         reloader = Reloader(self.engine, options.config_file, is_required=options.config is not None)
         self.lease_servicer = LeaseServicer(
-            self.engine, self.view, self.members, signer, self.pace, reloader, max_unsent=self._max_unsent
+            self.engine,
+            self.view,
+            self.members,
+            signer,
+            self.pace,
+            reloader,
+            self.forecaster,
+            max_unsent=self._max_unsent,
         )
         self.agent_servicer = AgentServicer(self.engine, self.members, signer.public_key, self.pace)
         history = History()
-        self.lease_history = LeaseHistory(directory / "history.sqlite", self.engine.queries, self._clock)
+        self.lease_history = LeaseHistory(
+            directory / "history.sqlite", self.engine.queries, self._clock, self.forecaster.said_sec
+        )
         self.lease_history.open()
         self.fleet_servicer = FleetServicer(self.engine, self.view, history, self.lease_history.path)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
-        own = (lease_audit, self.view, history, self.lease_history, self.agent_servicer, self.lease_servicer)
+        kept = (self.view, history, self.lease_history, self.forecaster)
+        own = (lease_audit, *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))
 
     async def _listen(self) -> None:
@@ -188,12 +204,25 @@ class Tracker:
         self._server = server
         self.engine.submit(ev.Tick())
         self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_waits(), name="refresh waits"))
+        self._tasks.append(asyncio.create_task(self._forecast(), name="forecast"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
         self._tasks.append(asyncio.create_task(self._mind_members(), name="mind members"))
         if self.options.is_discoverable:
             self._advertisement = Advertisement(host, port)
             self._advertisement.start()
         logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
+
+    async def _forecast(self) -> None:
+        """Learn from the history, then make forecasts until cancelled."""
+        try:
+            rows = await asyncio.to_thread(read_latest, self.lease_history.path, _LEARNED_LEASES)
+        except FleetError as error:
+            rows = []
+            logger.warning("no forecasts from earlier leases", extra={"reason": str(error)})
+        for portion in portions(rows, _LEARNED_AT_ONCE):
+            await self.pace.turn()
+            self.forecaster.learn(portion)
+        await self.forecaster.run()
 
     async def _keep_copies(self) -> None:
         """Keep a valid backup of the journal beside it until cancelled; an ongoing copy is completed first."""

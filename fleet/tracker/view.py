@@ -8,15 +8,18 @@ parts; joining them may take its time.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import TypeAlias
 
 from sortedcontainers import SortedSet
 
 from fleet.base.clock import Clock
 from fleet.base.version import package_version
+from fleet.domain.waits import Forecast
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.core.records import Changes
+from fleet.tracker.core.records import Changes, RequestEntry
 from fleet.tracker.job_table import JobTable
 from fleet.tracker.messages import device_to_proto, lease_of, request_to_proto
 from fleet.tracker.observers import Observer
@@ -35,6 +38,8 @@ _MOST_PORTIONS = 10
 the snapshot is made nevertheless.
 """
 
+_ForecastOf: TypeAlias = Callable[[RequestEntry], Forecast | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedSnapshot:
@@ -51,7 +56,8 @@ class EncodedSnapshot:
 class FleetView(Observer):
     """Makes snapshots. Each part is cached until its content changes, the snapshot until anything does."""
 
-    def __init__(self, queries: Queries, clock: Clock, pace: Pace) -> None:
+    def __init__(self, queries: Queries, clock: Clock, pace: Pace, forecast_of: _ForecastOf = lambda _: None) -> None:
+        self._forecast_of = forecast_of
         self._queries = queries
         self._clock = clock
         self._pace = pace
@@ -155,7 +161,7 @@ class FleetView(Observer):
         parts += [part for _, part in await self._sorted(leases)]
         for waiting in portions(requests, _PORTION):
             await self._pace.turn()
-            found = [request_to_proto(each, queries.standing(each)) for each in waiting]
+            found = [request_to_proto(each, queries.standing(each), self._forecast_of(each)) for each in waiting]
             parts.append(_encoded(fleet_service_pb2.Snapshot(requests=found)))
         for shown in portions(jobs, _PORTION):
             await self._pace.turn()

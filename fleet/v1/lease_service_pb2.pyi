@@ -194,7 +194,7 @@ class ExplainRequestRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class ExplainRequestResponse(_message.Message):
-    __slots__ = ("request", "account", "weight", "used", "share_had", "share_due", "quota", "device_count", "candidates", "omissions")
+    __slots__ = ("request", "account", "weight", "used", "share_had", "share_due", "quota", "device_count", "candidates", "omissions", "at")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +205,7 @@ class ExplainRequestResponse(_message.Message):
     DEVICE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     OMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     request: _lease_pb2.PendingRequest
     account: str
     weight: float
@@ -215,7 +216,8 @@ class ExplainRequestResponse(_message.Message):
     device_count: int
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     omissions: _containers.RepeatedCompositeFieldContainer[ClauseOmission]
-    def __init__(self, request: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., account: _Optional[str] = ..., weight: _Optional[float] = ..., used: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., share_had: _Optional[float] = ..., share_due: _Optional[float] = ..., quota: _Optional[_Union[_lease_pb2.QuotaUse, _Mapping]] = ..., device_count: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., omissions: _Optional[_Iterable[_Union[ClauseOmission, _Mapping]]] = ...) -> None: ...
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, request: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., account: _Optional[str] = ..., weight: _Optional[float] = ..., used: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., share_had: _Optional[float] = ..., share_due: _Optional[float] = ..., quota: _Optional[_Union[_lease_pb2.QuotaUse, _Mapping]] = ..., device_count: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., omissions: _Optional[_Iterable[_Union[ClauseOmission, _Mapping]]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("device_name", "state", "reason", "lease")

@@ -7,13 +7,14 @@ from fleet.domain.explanation import Candidate, Explanation, Omission
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import state_from_proto, state_to_proto
 from fleet.wire.leases import request_from_proto, request_to_proto
-from fleet.wire.times import duration, duration_sec
+from fleet.wire.times import duration, duration_sec, timestamp, timestamp_sec
 from fleet.wire.waits import lease_before_from_proto, lease_before_to_proto, quota_from_proto, quota_to_proto
 
 
 def explanation_to_proto(found: Explanation) -> lease_service_pb2.ExplainRequestResponse:
     return lease_service_pb2.ExplainRequestResponse(
         request=request_to_proto(found.request),
+        at=timestamp(found.at_sec),
         account=found.account,
         weight=found.weight,
         used=duration(found.used_sec),
@@ -34,6 +35,7 @@ def explanation_to_proto(found: Explanation) -> lease_service_pb2.ExplainRequest
 def explanation_from_proto(message: lease_service_pb2.ExplainRequestResponse) -> Explanation:
     return Explanation(
         request=request_from_proto(message.request),
+        at_sec=timestamp_sec(message.at),
         account=message.account,
         weight=message.weight,
         used_sec=duration_sec(message.used),

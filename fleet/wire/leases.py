@@ -11,7 +11,7 @@ from fleet.domain.waits import wait_text
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto
 from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
-from fleet.wire.waits import wait_from_proto, wait_to_proto
+from fleet.wire.waits import forecast_from_proto, forecast_to_proto, wait_from_proto, wait_to_proto
 
 LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.RELEASED: lease_service_pb2.LEASE_END_RELEASED,
@@ -108,6 +108,7 @@ def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
         account=request.account,
         terms=terms,
         wait=wait_to_proto(request.wait) if request.wait else None,
+        forecast=forecast_to_proto(request.forecast) if request.forecast else None,
     )
 
 
@@ -123,6 +124,7 @@ def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
         position=message.position,
         reason=wait_text(wait) if wait else message.reason,
         wait=wait,
+        forecast=forecast_from_proto(message.forecast) if message.HasField("forecast") else None,
         holder_note=message.holder_note,
         account=message.account,
     )

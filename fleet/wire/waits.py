@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from fleet.base.text import sendable
 from fleet.domain.narrowing import ClauseCount
-from fleet.domain.waits import LeaseBefore, QuotaLimit, QuotaUse, Wait, WaitReason
+from fleet.domain.waits import Forecast, LeaseBefore, QuotaLimit, QuotaUse, Wait, WaitReason
 from fleet.v1 import lease_pb2
 from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto
-from fleet.wire.times import duration, duration_sec, optional_duration
+from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
 
 WAIT_REASONS: Mapping[WaitReason, lease_pb2.WaitReason] = {
     WaitReason.JOURNAL_FAILED: lease_pb2.WAIT_REASON_JOURNAL_FAILED,
@@ -57,6 +57,22 @@ def wait_from_proto(message: lease_pb2.Wait) -> Wait | None:
         quota=quota_from_proto(message.quota) if message.HasField("quota") else None,
         leases=tuple(map(lease_before_from_proto, message.leases)),
         clauses=tuple(ClauseCount(each.clause, each.device_count) for each in message.clauses),
+    )
+
+
+def forecast_to_proto(forecast: Forecast) -> lease_pb2.Forecast:
+    return lease_pb2.Forecast(
+        likely_from=timestamp(forecast.from_sec),
+        expected=timestamp(forecast.expected_sec),
+        likely_by=timestamp(forecast.by_sec),
+    )
+
+
+def forecast_from_proto(message: lease_pb2.Forecast) -> Forecast:
+    return Forecast(
+        from_sec=timestamp_sec(message.likely_from),
+        expected_sec=timestamp_sec(message.expected),
+        by_sec=timestamp_sec(message.likely_by),
     )
 
 

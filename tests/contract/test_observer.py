@@ -25,7 +25,10 @@ from fleet.v1 import device_pb2
 from tests.contract.installed import install
 from tests.system.fleet_processes import Server
 
-MEMBERS = ["LeaseAudit", "FleetView", "History", "LeaseHistory", "AgentServicer", "LeaseServicer", "GrantCounter"]
+MEMBERS = [
+    *("LeaseAudit", "FleetView", "History", "LeaseHistory", "Forecaster"),
+    *("AgentServicer", "LeaseServicer", "GrantCounter"),
+]
 EXAMPLE = Path(__file__).parents[2] / "examples/observer"
 DEVICE = "devices/a"
 

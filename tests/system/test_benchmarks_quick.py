@@ -140,6 +140,16 @@ def test_lab_week_plays_each_scheduler() -> None:
         assert set(figures["all"][load]) == {"first come first served", "sum of factors", "turns of accounts"}
 
 
+@pytest.mark.slow
+def test_forecast_judges_each_class() -> None:
+    """Intervals hold most waits after half a day, and the peer is far behind."""
+    figures = _figures("benchmarks.forecast")
+
+    assert set(figures["coverage"]) == {"interactive", "normal", "batch"}
+    assert figures["forecasts"]["batch"] > 50
+    assert figures["median_error"] < figures["peer"] / 2
+
+
 def test_recovery_measures_both_sides_of_both_kills() -> None:
     """A tracker and an agent are killed on both sides, and all of them serve again."""
     figures = _figures("benchmarks.recovery")

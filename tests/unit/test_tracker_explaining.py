@@ -98,7 +98,7 @@ def test_the_text_says_the_gain_from_each_clause() -> None:
     assert "without board=pi: now, 3 of 12 devices are free" in shown
     assert "without os=linux: no other device" in shown
 
-    assert "now" not in _text(explanation(replace(quota, leases=2)))
+    assert ": now" not in _text(explanation(replace(quota, leases=2)))
 
 
 def explanation(quota: QuotaUse | None) -> Explanation:

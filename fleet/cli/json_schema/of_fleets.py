@@ -73,6 +73,7 @@ class RequestInFull(TypedDict):
     device_count: int
     candidates: list[Candidate]
     omissions: list[ClauseOmission]
+    at: Moment
 
 
 class UsageRow(TypedDict):

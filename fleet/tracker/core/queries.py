@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import chain, islice
 
 from fleet.domain.explanation import Omission
@@ -10,6 +10,7 @@ from fleet.domain.waits import QuotaUse
 from fleet.tracker.core import explaining
 from fleet.tracker.core.admission import checked_selector, no_match_error
 from fleet.tracker.core.epochs import nonce_of
+from fleet.tracker.core.outlook import Outlook, make_outlook
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
 from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.standing import Standing, standing_of
@@ -141,6 +142,10 @@ class Queries:
     def count(self, selector: str) -> int:
         """Return the number of devices that match the selector of a request."""
         return self._tables.matching.count(selector)
+
+    def outlook(self, model_of: Callable[[DeviceEntry], str]) -> Generator[None, None, Outlook]:
+        """Return everything that decides when waiting requests are served, in portions."""
+        return make_outlook(self._tables, model_of)
 
     def candidates(self, request: RequestEntry) -> list[DeviceEntry]:
         """Return the first devices that match the selector of a request."""

@@ -254,6 +254,10 @@ class Waiting:
         for name in self._backlogs:
             self.note_use(name)
 
+    def groups(self) -> list[Group]:
+        """Return the groups of all selectors that requests wait with."""
+        return list(self._lines)
+
     def groups_of(self, account: str) -> list[Group]:
         """Return the groups of the selectors with which an account waits."""
         backlog = self._backlogs.get(account)

@@ -1,0 +1,212 @@
+"""Forecast of the moments at which waiting requests are served. Pure; the randomness is a seeded generator.
+
+The queue is scheduled 24 times as it is now, without later arrivals. Each time, live and coming leases last as long as
+ended leases of the same account, class and board model did. The median is then scaled by the ratios of actual to
+forecast waits of the latest 150 requests of the class (split conformal prediction: Lei et al., JASA 2018).
+
+A forecast binds nobody: no lease ends because it was forecast to.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from fleet.domain.lease_class import LeaseClass
+from fleet.domain.waits import Forecast
+from fleet.tracker.core.outlook import Board, Key, Outlook
+
+SCHEDULINGS = 24
+_REMEMBERED_WAITS = 150
+_LEAST_WAITS = 8
+"""Fewer waits of a class calibrate nothing."""
+_REMEMBERED_LENGTHS = 256
+_LEAST_LENGTHS = 5
+"""A group of ended leases with fewer is too small to draw from."""
+_ADDED_SEC = 1.0
+"""Added to waits before they are compared, so that an error of a second does not count as a large ratio."""
+_STEPS = 128
+"""Boards or grants between two yields: under 1 ms."""
+
+_End: TypeAlias = tuple[float, int, Board]
+"""End of a lease, number for equal ends, and its board."""
+
+
+class Lengths:
+    """Lengths of ended leases, by account, class and board model."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, ...], deque[float]] = {}
+        self._sorted: dict[tuple[str, ...], list[float]] = {}
+
+    def add(self, account: str, lease_class: LeaseClass, model: str, sec: float) -> None:
+        """Add an ended lease."""
+        for key in _groups(account, lease_class, model):
+            latest, ordered = self._latest.setdefault(key, deque()), self._sorted.setdefault(key, [])
+            latest.append(sec)
+            insort(ordered, sec)
+            if len(latest) > _REMEMBERED_LENGTHS:
+                del ordered[bisect_left(ordered, latest.popleft())]
+
+    def like(self, account: str, lease_class: LeaseClass, model: str) -> Sequence[float]:
+        """Return sorted lengths of the most similar leases that are known well enough; empty if none are known."""
+        found: Sequence[float] = ()
+        for key in _groups(account, lease_class, model):
+            found = self._sorted.get(key) or found
+            if len(found) >= _LEAST_LENGTHS:
+                break
+        return found
+
+
+def _groups(account: str, lease_class: LeaseClass, model: str) -> Iterator[tuple[str, ...]]:
+    """Yield the groups of a lease, the most similar leases first."""
+    yield account, lease_class, model
+    yield account, lease_class
+    yield "", lease_class, model
+    yield "", lease_class
+
+
+class Schedulings:
+    """Schedulings of one outlook."""
+
+    def __init__(self, outlook: Outlook, lengths: Lengths, seed: int, *, most_grants: int = 2_000) -> None:
+        """Args:
+        most_grants: grants of one scheduling; later requests get no forecast.
+        """
+        self._outlook = outlook
+        self._lengths = lengths
+        self._rng = random.Random(seed)
+        self._most_grants = most_grants
+        self._samples: dict[tuple[str, LeaseClass, str], Sequence[float]] = {}
+        self._lanes_of: dict[int, list[list[int]]] = defaultdict(lambda: [[] for _ in LeaseClass])
+        """Numbers of the lanes that a pool serves, by class."""
+        for number, lane in enumerate(outlook.lanes):
+            for pool in lane.pools:
+                self._lanes_of[pool][lane.lease_class.rank].append(number)
+        self.starts_sec: dict[Key, list[float]] = defaultdict(list)
+        """Rests of the wait of each request [s], one for each scheduling that served it."""
+        self.is_known = True
+        """False if a lease was drawn for which no ended one is known."""
+
+    def run(self, target: Key | None = None) -> Iterator[None]:
+        """Schedule once, and yield after each portion; stop early once the target is served."""
+        lanes, uses, heads = self._outlook.lanes, dict(self._outlook.uses), [0] * len(self._outlook.lanes)
+        ends: list[_End] = []
+        for count, board in enumerate(self._outlook.boards):
+            ends.append((self._rest_sec(board), count, board))
+            if count % _STEPS == _STEPS - 1:
+                yield
+        self._give_way(ends)
+        heapq.heapify(ends)
+        count = len(ends)
+        for grant in range(self._most_grants):
+            number = -1
+            while ends and number < 0:  # a board that nobody waits for is dropped
+                now, _, board = heapq.heappop(ends)
+                number = self._next(board.pool, heads, uses)
+            if number < 0:
+                return
+            lane, head = lanes[number], heads[number]
+            heads[number] += 1
+            self.starts_sec[lane.keys[head]].append(now)
+            if lane.keys[head] == target:
+                return
+            length_sec = self._draw(lane.account, lane.lease_class, board.model)
+            uses[lane.account] = uses.get(lane.account, 0.0) + length_sec / lane.weight
+            count += 1
+            heapq.heappush(ends, (now + length_sec, count, board))
+            if grant % _STEPS == _STEPS - 1:
+                yield
+
+    def _next(self, pool: int, heads: Sequence[int], uses: dict[str, float]) -> int:
+        """Return the number of the lane that a board serves next: by class, use, and place; -1: none."""
+        lanes = self._outlook.lanes
+        for numbers in self._lanes_of.get(pool, ()):
+            best, best_rank = -1, None
+            for number in numbers:
+                lane, head = lanes[number], heads[number]
+                if head < len(lane.keys):
+                    rank = uses.get(lane.account, 0.0), lane.account, lane.places[head]
+                    if best_rank is None or rank < best_rank:
+                        best, best_rank = number, rank
+            if best >= 0:
+                return best
+        return -1
+
+    def _give_way(self, ends: list[_End]) -> None:
+        """Let batch leases end soon, one for each request of a higher class."""
+        left = [len(lane.keys) for lane in self._outlook.lanes if lane.lease_class is not LeaseClass.BATCH]
+        pools = [lane.pools for lane in self._outlook.lanes if lane.lease_class is not LeaseClass.BATCH]
+        if not any(left):
+            return
+        for index, (end_sec, count, board) in enumerate(ends):
+            if board.held is None or board.held.lease_class is not LeaseClass.BATCH:
+                continue
+            wanted = next((at for at, each in enumerate(pools) if left[at] and board.pool in each), None)
+            if wanted is not None:
+                left[wanted] -= 1
+                ends[index] = min(end_sec, self._rng.random() * self._outlook.yield_sec), count, board
+
+    def _rest_sec(self, board: Board) -> float:
+        """Draw the rest of a live lease from those that lasted at least as long."""
+        held = board.held
+        if held is None:
+            return 0.0
+        sample = self._sample(held.account, held.lease_class, board.model)
+        first = bisect_left(sample, held.age_sec)
+        if first < len(sample):
+            return sample[first + int(self._rng.random() * (len(sample) - first))] - held.age_sec
+        return held.age_sec * self._rng.random() + 1.0  # none lasted as long: up to twice its age
+
+    def _draw(self, account: str, lease_class: LeaseClass, model: str) -> float:
+        sample = self._sample(account, lease_class, model)
+        return sample[int(self._rng.random() * len(sample))] if sample else 0.0
+
+    def _sample(self, account: str, lease_class: LeaseClass, model: str) -> Sequence[float]:
+        key = account, lease_class, model
+        found = self._samples.get(key)
+        if found is None:
+            found = self._samples[key] = tuple(self._lengths.like(*key))
+            self.is_known = self.is_known and bool(found)
+        return found
+
+
+class Calibration:
+    """Ratios of actual to forecast waits, the latest ones of each class."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[LeaseClass, deque[float]] = {each: deque(maxlen=_REMEMBERED_WAITS) for each in LeaseClass}
+
+    def add(self, lease_class: LeaseClass, said_sec: float, actual_sec: float) -> None:
+        """Add a served request.
+
+        Args:
+            said_sec: median of its schedulings, uncalibrated.
+        """
+        self._ratios[lease_class].append((actual_sec + _ADDED_SEC) / (said_sec + _ADDED_SEC))
+
+    def forecast(self, lease_class: LeaseClass, starts_sec: Iterable[float], now: float = 0.0) -> Forecast | None:
+        """Return the times at which a request is served: 10 %, 50 % and 90 %; None without schedulings."""
+        starts = sorted(starts_sec)
+        if not starts:
+            return None
+        ratios, said_sec = sorted(self._ratios[lease_class]), quantile(starts, 0.5)
+        if len(ratios) < _LEAST_WAITS:
+            low, middle, high = (quantile(starts, share) for share in (0.1, 0.5, 0.9))
+        else:
+            low, middle, high = (
+                max((said_sec + _ADDED_SEC) * quantile(ratios, share) - _ADDED_SEC, 0.0) for share in (0.1, 0.5, 0.9)
+            )
+        return Forecast(from_sec=now + low, expected_sec=now + middle, by_sec=now + high)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted numbers, at least one, by linear interpolation."""
+    place = share * (len(ordered) - 1)
+    index = int(place)
+    following = ordered[min(index + 1, len(ordered) - 1)]
+    return ordered[index] + (place - index) * (following - ordered[index])

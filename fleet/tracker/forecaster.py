@@ -1,0 +1,126 @@
+"""Forecasts of a running tracker: made anew every few seconds, in portions of under a millisecond."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleet.base.clock import Clock
+from fleet.domain.lease_class import LeaseClass
+from fleet.domain.waits import Forecast
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.queries import Queries
+from fleet.tracker.core.records import LeaseEntry, RequestEntry
+from fleet.tracker.forecast import SCHEDULINGS, Calibration, Lengths, Schedulings, quantile
+from fleet.tracker.history_file import LeaseRow
+from fleet.tracker.messages import board_model
+from fleet.tracker.observers import Observer
+from fleet.tracker.pace import Pace
+from fleet.tracker.portions import paced
+
+_LEAST_PAUSE_SEC = 2.0
+_PAUSE_RATIO = 20.0
+"""The pause after a round, in times of its length: forecasts take 5 % of a processor at most."""
+_CLASSES = {each.value: each for each in LeaseClass}
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """First forecast of a request, which its wait is compared with."""
+
+    lease_class: LeaseClass
+    at_sec: float
+    said_sec: float
+    """Uncalibrated rest of the wait [s]."""
+    expected_sec: float
+    """Forecast rest of the wait [s]."""
+
+
+class Forecaster(Observer):
+    """Lengths of ended leases, and the latest forecasts."""
+
+    def __init__(self, queries: Queries, clock: Clock, pace: Pace) -> None:
+        self._queries = queries
+        self._clock = clock
+        self._pace = pace
+        self._lengths, self._calibration = Lengths(), Calibration()
+        self._forecasts: dict[tuple[str, str], Forecast] = {}
+        self._first: dict[tuple[str, str], _First] = {}
+        self._said: dict[str, float] = {}
+        """Forecast wait of live leases, by name [s]."""
+        self._rounds = 0
+
+    def learn(self, rows: Iterable[LeaseRow]) -> None:
+        """Take the lengths of leases that ended before this start."""
+        for row in rows:
+            if row.lease_class in _CLASSES:
+                self._lengths.add(row.account, _CLASSES[row.lease_class], row.model, row.length_sec)
+
+    def on_effect(self, effect: ev.Effect) -> None:
+        """Compare a wait with its forecast at the grant, and take the length of an ended lease."""
+        match effect:
+            case ev.Granted(lease=lease, is_repeat=False):
+                self._note_grant(lease)
+            case ev.LeaseEnded(lease=LeaseEntry() as lease):
+                device = self._queries.device(lease.device_name)
+                model = board_model(device.description) if device else ""
+                length_sec = max(self._clock.now_sec() - lease.granted_at_sec, 0.0)
+                self._lengths.add(lease.account, lease.terms.lease_class, model, length_sec)
+                self._said.pop(lease.name, None)
+
+    def of(self, request: RequestEntry) -> Forecast | None:
+        """Return the latest forecast of a request; None: none was made yet, or no similar lease has ended."""
+        return self._forecasts.get(request.key)
+
+    def said_sec(self, lease_name: str) -> float | None:
+        """Return the wait that was forecast for a live lease's request; None: no forecast was made."""
+        return self._said.get(lease_name)
+
+    async def run(self) -> None:
+        """Make forecasts until cancelled."""
+        while True:
+            started_sec = time.process_time()
+            await self.refresh()
+            await asyncio.sleep(max(_LEAST_PAUSE_SEC, _PAUSE_RATIO * (time.process_time() - started_sec)))
+
+    async def refresh(self) -> None:
+        """Forecast all waiting requests, but those very far back."""
+        if not self._queries.request_count:
+            self._forecasts, self._first = {}, {}
+            return
+        now = self._clock.now_sec()
+        outlook = await paced(self._queries.outlook(lambda device: board_model(device.description)), self._pace)
+        self._rounds += 1
+        schedulings = Schedulings(outlook, self._lengths, seed=self._rounds)
+        for _ in range(SCHEDULINGS):
+            for _ in schedulings.run():
+                await self._pace.turn()
+            if not schedulings.is_known:  # no similar lease has ended
+                self._forecasts = {}
+                return
+            await self._pace.turn()
+        await self._pace.turn()
+        found: dict[tuple[str, str], Forecast] = {}
+        first: dict[tuple[str, str], _First] = {}
+        for count, (key, lease_class) in enumerate(
+            ((key, lane.lease_class) for lane in outlook.lanes for key in lane.keys), 1
+        ):
+            starts_sec = schedulings.starts_sec.get(key, ())
+            forecast = self._calibration.forecast(lease_class, starts_sec, now)
+            if forecast is not None:
+                found[key] = forecast
+                said_sec = quantile(sorted(starts_sec), 0.5)
+                first[key] = self._first.get(key) or _First(lease_class, now, said_sec, forecast.expected_sec - now)
+            if count % 16 == 0:
+                await self._pace.turn()
+        self._forecasts, self._first = found, first
+
+    def _note_grant(self, lease: LeaseEntry) -> None:
+        key = lease.client_id, lease.request_id
+        self._forecasts.pop(key, None)
+        if (first := self._first.pop(key, None)) is not None:
+            self._calibration.add(first.lease_class, first.said_sec, max(self._clock.now_sec() - first.at_sec, 0.0))
+            asked_before_sec = max(first.at_sec - lease.asked_at_sec, 0.0) if lease.asked_at_sec else 0.0
+            self._said[lease.name] = asked_before_sec + first.expected_sec
