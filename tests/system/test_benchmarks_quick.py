@@ -146,7 +146,7 @@ def test_forecast_judges_each_class() -> None:
     figures = _figures("benchmarks.forecast")
 
     assert set(figures["coverage"]) == {"interactive", "normal", "batch"}
-    assert figures["forecasts"]["batch"] > 50
+    assert figures["forecasts"]["batch"] > 10
     assert figures["median_error"] < figures["peer"] / 2
 
 
