@@ -14,6 +14,7 @@ import random
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count as count_up
 from typing import TypeAlias
 
 from fleet.domain.lease_class import LeaseClass
@@ -102,14 +103,18 @@ class Schedulings:
                 yield
         self._give_way(ends)
         heapq.heapify(ends)
-        count = len(ends)
-        for grant in range(self._most_grants):
-            number = -1
-            while ends and number < 0:  # a board that nobody waits for is dropped
-                now, _, board = heapq.heappop(ends)
-                number = self._next(board.pool, heads, uses)
-            if number < 0:
+        yield
+        count, grants = len(ends), 0
+        for step in count_up(1):
+            if step % _STEPS == 0:
+                yield
+            if not ends or grants >= self._most_grants:
                 return
+            now, _, board = heapq.heappop(ends)
+            number = self._next(board.pool, heads, uses)
+            if number < 0:
+                continue  # nobody waits for the board any more
+            grants += 1
             lane, head = lanes[number], heads[number]
             heads[number] += 1
             self.starts_sec[lane.keys[head]].append(now)
@@ -119,8 +124,6 @@ class Schedulings:
             uses[lane.account] = uses.get(lane.account, 0.0) + length_sec / lane.weight
             count += 1
             heapq.heappush(ends, (now + length_sec, count, board))
-            if grant % _STEPS == _STEPS - 1:
-                yield
 
     def _next(self, pool: int, heads: Sequence[int], uses: dict[str, float]) -> int:
         """Return the number of the lane that a board serves next: by class, use, and place; -1: none."""
