@@ -9,7 +9,6 @@ from rich.text import Text
 from fleet.base.quantities import count_text, elapsed_text
 from fleet.dashboard import formatting
 from fleet.dashboard.columns import STATES
-from fleet.domain.accounts import account_text
 from fleet.domain.explanation import Candidate, Explanation, Omission
 from fleet.domain.waits import QuotaUse, forecast_text
 
@@ -31,8 +30,7 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
     }
     rows = facts if has_request else {}
     rows |= {
-        "share": f"{account_text(found.account)} had {found.share_had:.0%} of the recent use, and is due "
-        f"{found.share_due:.0%} (weight {found.weight:g})",
+        "share": f"had {found.share_had:.0%} of the recent use, due {found.share_due:.0%} (weight {found.weight:g})",
         "quota": _quota_line(found.quota) if found.quota else "none",
     }
     parts: list[RenderableType] = [_facts(rows)]

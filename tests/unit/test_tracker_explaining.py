@@ -92,7 +92,7 @@ def test_the_text_says_the_gain_from_each_clause() -> None:
     quota = QuotaUse(account="bob", lease_class=LeaseClass.INTERACTIVE, leases=1, most_leases=2)
     found = explanation(quota)
     shown = _text(found)
-    assert "bob had 25% of the recent use, and is due 50% (weight 2)" in shown
+    assert "had 25% of the recent use, due 50% (weight 2)" in shown
     assert "1 of 2 leases at once" in shown
     assert "ann for 1 min, batch" in shown
     assert "without board=pi: now, 3 of 12 devices are free" in shown
