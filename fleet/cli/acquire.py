@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from fleet.cli import completion_values, options
 from fleet.cli.holding import check_command, run_holding
+from fleet.client.device import Device
+from fleet.domain.health import HealthState
 from fleet.domain.leases import LeaseClass, LeaseKeywords, PendingRequest, set_terms
 
 app = typer.Typer(add_completion=False)
@@ -75,6 +78,15 @@ def acquire(
             help="Give up when no device comes free. Default: wait for ever.",
         ),
     ] = None,
+    even_if: Annotated[
+        HealthState | None,
+        typer.Option(
+            metavar="STATE",
+            help="Take the device that the selector names although it is draining, quarantined, in maintenance or "
+            "retired. For admins.",
+            show_default=False,
+        ),
+    ] = None,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
     json_output: Annotated[
@@ -112,6 +124,7 @@ def acquire(
         max_sec=max_sec,
         wait_timeout_sec=wait_timeout,
         purpose=shlex.join(command)[:200],
+        even_if=even_if,
     )
     set_terms(selectors, **keywords)  # refuses bad values before it connects
 
@@ -130,6 +143,8 @@ def acquire(
             if has_waited:
                 console.print(f"got {', '.join(device.name for device in devices)}")
             granted_sec = time.monotonic()
+            for device in devices:
+                device.watch_yield(lambda device=device: console.print(_end_text(device)))  # type: ignore[misc]
             code = await run_holding(devices, client.address, command, has_stdout=not json_output)
         if json_output:
             options.print_json(
@@ -146,3 +161,11 @@ def acquire(
         return code
 
     raise typer.Exit(options.run_until_signal(work()))
+
+
+def _end_text(device: Device) -> str:
+    wanted = device.yield_wanted
+    if wanted is None:
+        return ""
+    until = datetime.fromtimestamp(wanted.until_sec).strftime("%H:%M:%S")
+    return f"{device.name} is taken back at {until}: {wanted.reason or 'a request of a higher class waits'}"

@@ -28,6 +28,7 @@ _WORDS = {
     "LeaseService.CancelRequest": "cancelled a request",
     "LeaseService.ResetEpochs": "reset the epochs",
     "LeaseService.ReloadTracker": "reloaded shares and quotas",
+    "LeaseService.SetHealth": "judged devices",
 }
 """Readable names of rpcs; --json prints the original names."""
 

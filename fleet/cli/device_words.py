@@ -45,6 +45,15 @@ def matching(
     )
 
 
+def named_selector(text: str, devices: Sequence[DeviceStatus]) -> str:
+    """Return a selector; for a bare word that is a device's name and no kind, the selector of that device."""
+    selector, name = parse_selector(text), text.strip().removeprefix("devices/")
+    is_name = any(formatting.short_name(device.name) == name for device in devices)
+    is_kind = any(device.inventory.kind == name for device in devices)
+    is_full = text.strip().startswith("devices/")
+    return f"name={name}" if is_full or (is_name and not is_kind and _is_bare(text, selector)) else text
+
+
 def own_labels(device: DeviceStatus) -> str:
     """Return the labels that have no column in the table, in selector syntax.
 

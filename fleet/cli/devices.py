@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.base.quantities import size_text
-from fleet.cli import completion_values, options
+from fleet.cli import completion_values, health, options
 from fleet.cli.device_words import matching, own_labels
 from fleet.cli.groups import ListingGroup
 from fleet.cli.tables import make_console
 from fleet.dashboard import formatting
 from fleet.dashboard.chart import render_history
-from fleet.dashboard.columns import STATES
+from fleet.dashboard.columns import state_text
 from fleet.dashboard.details import device_details
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.selectors import parse_selector
@@ -152,6 +152,10 @@ def reset_epochs(
     options.stderr().print(f"the epochs of {name} count from {epoch}")
 
 
+for _command in health.COMMANDS:
+    app.command()(_command)
+
+
 async def _with_history(client: Fleet, device_name: str) -> tuple[Snapshot, list[Telemetry]]:
     snapshot = await client.snapshot()
     is_known = any(device.name == device_name for device in snapshot.devices)
@@ -172,7 +176,7 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
         table.add_row(
             Text(formatting.short_name(device.name)),
             Text(inventory.kind),
-            STATES[device.state],
+            state_text(device),
             Text(inventory.labels.get("arch", "-")),
             Text(inventory.device_model or "-"),
             str(inventory.core_count or "-"),

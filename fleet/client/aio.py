@@ -31,6 +31,7 @@ from fleet.client.stream import TrackerStream
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.explanation import Explanation
+from fleet.domain.health import HealthState, checked_reason, checked_until
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
@@ -182,8 +183,8 @@ class Fleet:
                 by the client's event loop, so it has to return soon.
             continues: name of a batch lease that this client gave back because it had to give way
                 (`Device.yield_wanted`); the request then counts as old as that lease's.
-            keywords: lease_class, priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid, account; see
-                `fleet.domain.leases.LeaseTerms`.
+            keywords: lease_class, priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid, account,
+                even_if; see `fleet.domain.leases.LeaseTerms`.
 
         Raises:
             InvalidRequest: no selector.
@@ -340,6 +341,31 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._open_calls().reload_tracker()
+
+    async def set_health(
+        self, selector: str, state: HealthState, reason: str, *, until_sec: float | None = None
+    ) -> list[str]:
+        """Judge the devices that a selector matches, and return their names. For admins.
+
+        Devices that are draining, quarantined, in maintenance or retired are granted to nobody, except an admin who
+        asks for one by name with `even_if`. Their batch leases give way.
+
+        Args:
+            selector: as in `acquire`; a name also stands for a device that is away.
+            state: the judgement; `HealthState.GOOD` lifts an earlier one.
+            reason: why, in one line.
+            until_sec: revoke leases that outlast this moment [s since 1970]; None: they may go on.
+
+        Raises:
+            InvalidRequest: the selector or the reason is malformed, or the moment is not in the next 30 days.
+            NoMatchingDevice: no device matches.
+            NotAllowed: this account is no admin there.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        checked = str(parse_selector(selector))
+        return await self._open_calls().set_health(
+            checked, state, checked_reason(reason), checked_until(until_sec, state, self._clock.now_sec())
+        )
 
     async def _opened(self) -> Fleet:
         if self._calls is not None:

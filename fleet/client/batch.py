@@ -152,6 +152,8 @@ class Batch:
 
 def gives_way(device: Device) -> str:
     wanted = device.yield_wanted
+    if wanted and wanted.reason:
+        return f"{device.name} has to be given back, {wanted.reason}; waiting for a device to go on"
     lease_class = f" of the class {wanted.lease_class}" if wanted else ""
     return f"{device.name} is needed for a request{lease_class}; waiting for a device to go on"
 

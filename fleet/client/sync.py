@@ -178,6 +178,7 @@ class Fleet(Blocking[aio.Fleet]):
     explain_request = blocking(aio.Fleet.explain_request)
     reset_epochs = blocking(aio.Fleet.reset_epochs)
     reload_tracker = blocking(aio.Fleet.reload_tracker)
+    set_health = blocking(aio.Fleet.set_health)
 
     @contextlib.contextmanager
     def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str) -> Iterator[Device]:

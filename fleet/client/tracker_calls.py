@@ -12,6 +12,7 @@ import grpc.aio
 from fleet.client.connection import TrackerConnection
 from fleet.domain.devices import Telemetry
 from fleet.domain.explanation import Explanation
+from fleet.domain.health import HealthState
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
@@ -20,16 +21,19 @@ from fleet.errors import FleetError, TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
 from fleet.wire.explanations import explanation_from_proto
+from fleet.wire.health import HEALTH_STATES
 from fleet.wire.leases import lease_from_proto, reload_from_proto, request_from_proto
 from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
 from fleet.wire.stubs import FleetServiceStub, LeaseServiceStub, fleet_service_stub, lease_service_stub
-from fleet.wire.times import duration
+from fleet.wire.times import duration, optional_timestamp
 from fleet.wire.usage import USAGE_KEYS, usage_from_proto
 
 T = TypeVar("T")
 
 _TIMEOUT_SEC = 10.0
+_MARKING_TIMEOUT_SEC = 60.0
+"""For 10,000 devices, which the tracker marks a few at a time."""
 _PAUSE_SEC = 0.5
 """Pause between two tries to watch a tracker that is away."""
 
@@ -100,6 +104,16 @@ class TrackerCalls:
         request = lease_service_pb2.ReloadTrackerRequest()
         answer = await self._answer((await self.leases()).reload_tracker(request, timeout=_TIMEOUT_SEC))
         return reload_from_proto(answer)
+
+    async def set_health(self, selector: str, state: HealthState, reason: str, until_sec: float | None) -> list[str]:
+        request = lease_service_pb2.SetHealthRequest(
+            selector=selector,
+            state=HEALTH_STATES[state],
+            reason=reason,
+            until=optional_timestamp(until_sec),
+        )
+        call = (await self.leases()).set_health(request, timeout=_MARKING_TIMEOUT_SEC)
+        return list((await self._answer(call)).device_names)
 
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))

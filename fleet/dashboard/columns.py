@@ -12,6 +12,7 @@ from rich.text import Text
 from fleet.base.quantities import age_text, time_text
 from fleet.dashboard import formatting
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.health import HealthState
 from fleet.domain.jobs import JobState, JobStatus, share_done, trials_text
 from fleet.domain.leases import PendingRequest
 
@@ -37,6 +38,16 @@ JOB_STATES = {
     JobState.FAILED: Text("failed", "bold red"),
     JobState.CANCELLED: Text("cancelled", "yellow"),
 }
+
+
+def state_text(device: DeviceStatus) -> Text:
+    """Return the state of a device with the mark of its health."""
+    state, mark = STATES[device.state], device.mark.state
+    if mark is HealthState.GOOD:
+        return state
+    if device.state is DeviceState.AVAILABLE and not mark.is_open:
+        return Text(mark, "yellow")
+    return Text.assemble(state, (f", {mark}", "yellow"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,8 @@ def _since(at_sec: float | None) -> Key | None:
 
 
 def _note(device: DeviceStatus) -> str:
-    return device.reason or _trouble(device.telemetry) or device.telemetry.last_error
+    mark = str(device.mark) if device.mark.state is not HealthState.GOOD else ""
+    return mark or device.reason or _trouble(device.telemetry) or device.telemetry.last_error
 
 
 def _trouble(telemetry: Telemetry) -> str:
@@ -108,8 +120,8 @@ DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
     ),
     Column(
         title="state",
-        cell=lambda device, _: STATES[device.state],
-        key=lambda device: _text(STATES[device.state].plain),
+        cell=lambda device, _: state_text(device),
+        key=lambda device: _text(state_text(device).plain),
     ),
     Column(title="holder", cell=lambda device, _: device.held_by or "-", key=lambda device: _text(device.held_by)),
     Column(

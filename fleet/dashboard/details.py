@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fleet.base.quantities import age_text, elapsed_text, size_text, time_text
 from fleet.dashboard import formatting
-from fleet.dashboard.columns import JOB_STATES, STATES
+from fleet.dashboard.columns import JOB_STATES, STATES, state_text
 from fleet.dashboard.panes import by_name
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.inventory_labels import automatic_labels
@@ -33,6 +33,7 @@ def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = N
         {
             "name": device.name,
             "state": STATES[device.state].plain + (f": {device.reason}" if device.reason else ""),
+            **_health_facts(device, now_sec),
             "holder": holder if device.lease_name else "-",
             **(_lease_facts(lease, now_sec) if lease else {}),
             "address": device.address,
@@ -91,6 +92,14 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
     )
 
 
+def _health_facts(device: DeviceStatus, now_sec: float) -> dict[str, str]:
+    mark = device.mark
+    if not mark.at_sec:
+        return {}
+    until = "" if mark.until_sec is None else f"; leases end in {elapsed_text(mark.until_sec - now_sec)} at the latest"
+    return {"health": f"{mark} ({age_text(mark.at_sec, now_sec)} ago){until}"}
+
+
 def _lease_facts(lease: Lease, now_sec: float) -> dict[str, str]:
     return {
         "lease": f"renews within {elapsed_text(lease.expires_at_sec - now_sec)}, "
@@ -109,7 +118,7 @@ def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> 
     for device in would_do[:_MOST_LISTED]:
         is_held = device.state is DeviceState.LEASED
         held = f"{device.held_by} for {age_text(device.granted_at_sec, now_sec)}" if is_held else device.reason
-        table.add_row(Text(formatting.short_name(device.name)), STATES[device.state], Text(held))
+        table.add_row(Text(formatting.short_name(device.name)), state_text(device), Text(held))
     head = Text(f"{len(would_do)} of {len(snapshot.devices)} devices would do", "bold")
     hidden = len(would_do) - _MOST_LISTED
     more = [Text(f"and {hidden} more", "dim")] if hidden > 0 else []

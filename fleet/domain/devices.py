@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from fleet.base.text import sanitize
+from fleet.domain.health import GOOD, HealthMark
 
 
 class DeviceState(enum.StrEnum):
@@ -151,6 +152,9 @@ class DeviceStatus:
     holder_note: str = ""
     """Name chosen by the holder's client; empty if it equals the certificate's name."""
 
+    mark: HealthMark = GOOD
+    """Judgement of its health by people or the tracker."""
+
     @property
     def held_by(self) -> str:
         """The holder, with its note."""
@@ -160,4 +164,5 @@ class DeviceStatus:
         model = f", {self.inventory.device_model}" if self.inventory.device_model else ""
         holder = f", held by {self.held_by}" if self.holder else ""
         reason = f": {self.reason}" if self.reason else ""
-        return sanitize(f"<DeviceStatus {self.name} {self.state}{model}{holder}{reason}>")
+        mark = f", {self.mark.state}" if self.mark != GOOD else ""
+        return sanitize(f"<DeviceStatus {self.name} {self.state}{mark}{model}{holder}{reason}>")

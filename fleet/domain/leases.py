@@ -11,6 +11,7 @@ from typing import TypedDict, Unpack
 from fleet.base.text import sanitize
 from fleet.domain.accounts import account_text, checked_account
 from fleet.domain.devices import holder_text
+from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass as LeaseClass
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.domain.waits import Forecast, Wait
@@ -112,6 +113,9 @@ class LeaseTerms:
     """Account that the request counts for, such as the submitter of a job; "": the client's own. Others are for keys
     that may ask for others."""
 
+    even_if: HealthState | None = None
+    """Take the device that the selector names although it has this mark. For admins; None: no."""
+
     also: tuple[str, ...] = ()
     """Selectors of further devices, of a set: all devices are granted together, each with its own lease."""
 
@@ -142,6 +146,7 @@ class LeaseKeywords(TypedDict, total=False):
     prefer: str
     bid: float
     account: str
+    even_if: HealthState | None
 
 
 def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) -> LeaseTerms:
@@ -197,7 +202,7 @@ def check_set(terms: LeaseTerms) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YieldWanted:
-    """A batch lease has to give way to a waiting request."""
+    """A lease has to end: it gives way to a waiting request, or its device is drained."""
 
     lease_name: str
     until_sec: float = 0.0
@@ -205,6 +210,9 @@ class YieldWanted:
 
     lease_class: LeaseClass = LeaseClass.NORMAL
     """Class of the request."""
+
+    reason: str = ""
+    """Why, in words; empty for a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

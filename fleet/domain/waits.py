@@ -29,6 +29,8 @@ class WaitReason(StrEnum):
     """A quota of its account is used up."""
     SET = "SET"
     """Not all devices of a set are free; `device_name` is one that is awaited, "" until it is the set's turn."""
+    MARKED = "MARKED"
+    """All matching devices are marked so that they do not serve it; `detail` has the marks."""
     QUEUED = "QUEUED"
     """The device is free, and other requests come first."""
 
@@ -124,6 +126,9 @@ def wait_text(wait: Wait) -> str:
             return (
                 f"{wait.ready_count} of {wait.match_count} devices of the set are ready: {wait.device_name} is {held}"
             )
+        case WaitReason.MARKED:
+            boards = "board suits" if wait.match_count == 1 else "boards suit"
+            return f"{wait.match_count} {boards}{':' if wait.detail[:1].isdigit() else ','} {wait.detail}"
         case WaitReason.QUEUED:
             return f"{others}{wait.device_name} is about to serve others"
 

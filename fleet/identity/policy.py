@@ -55,6 +55,7 @@ RULES: Mapping[str, Rule] = {
     "LeaseService.ExplainRequest": Rule(roles=_USERS),
     "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
     "LeaseService.ReloadTracker": Rule(roles=_ADMINS, is_audited=True),
+    "LeaseService.SetHealth": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which contains the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),
     "SessionService.FindMissing": Rule(roles=_USERS),
@@ -88,6 +89,7 @@ _DEEDS: Mapping[str, str] = {
     "LeaseService.ExplainRequest": "reading why a request waits",
     "LeaseService.ResetEpochs": "resetting a device's epochs",
     "LeaseService.ReloadTracker": "reloading the tracker's shares and quotas",
+    "LeaseService.SetHealth": "judging devices",
 }
 """Readable names of rpcs for error messages, in the words of the commands that call them."""
 

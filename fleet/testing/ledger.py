@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
+from fleet.domain.health import HealthMark
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, RequestEntry, UseEntry
 
 K = TypeVar("K")
@@ -22,6 +23,7 @@ class Ledger:
         self._leases: dict[str, DeviceEntry] = {}
         self._requests: dict[tuple[str, str], RequestEntry] = {}
         self._uses: dict[str, UseEntry] = {}
+        self._marks: dict[str, HealthMark] = {}
 
     def open(self, _: float) -> Durable:
         """Count a start and return copies of all records."""
@@ -31,7 +33,8 @@ class Ledger:
             last = copy.deepcopy(self._leases[device.name])
             device.epoch, device.lease = last.epoch, last.lease
         requests = copy.deepcopy(list(self._requests.values()))
-        return Durable(boot=self._boot, devices=devices, requests=requests, uses=list(self._uses.values()))
+        uses, marks = list(self._uses.values()), list(self._marks.items())
+        return Durable(boot=self._boot, devices=devices, requests=requests, uses=uses, marks=marks)
 
     def write(self, changes: Changes) -> None:
         """Store copies of changed records."""
@@ -39,6 +42,7 @@ class Ledger:
         _merge(self._leases, changes.leases)
         _merge(self._requests, changes.requests)
         _merge(self._uses, changes.uses)
+        _merge(self._marks, changes.marks)
 
     def wait_until_free(self) -> None:
         """Become writable at once."""

@@ -15,12 +15,13 @@ from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.domain.waits import Forecast
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
-from fleet.identity.roles import Identity
+from fleet.identity.roles import Identity, Role
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.core.records import RequestEntry
 from fleet.tracker.engine import Engine
 from fleet.tracker.forecaster import Forecaster
+from fleet.tracker.judging import set_health
 from fleet.tracker.members import Members
 from fleet.tracker.messages import (
     candidate_of,
@@ -42,6 +43,7 @@ from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import job_pb2, lease_service_pb2
 from fleet.wire.explanations import explanation_to_proto
+from fleet.wire.health import asked_mark
 from fleet.wire.leases import lease_to_proto, reload_to_proto
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
@@ -231,6 +233,13 @@ class LeaseServicer(Observer):
     ) -> lease_service_pb2.ReloadTrackerResponse:
         return reload_to_proto(await self._reloader.reload())
 
+    async def set_health(
+        self, request: lease_service_pb2.SetHealthRequest, context: CallContext
+    ) -> lease_service_pb2.SetHealthResponse:
+        mark = asked_mark(request, self._shown_name(caller_of(context)), self._engine.clock.now_sec())
+        names = await set_health(self._engine, self._pace, request.selector, mark)
+        return lease_service_pb2.SetHealthResponse(device_names=names)
+
     async def refresh_waits(self) -> None:
         """Report changed queue positions and reasons to clients; runs until cancelled."""
         while True:
@@ -269,11 +278,16 @@ class LeaseServicer(Observer):
     def _connected(self, client_id: str, caller: Identity, said: str) -> ev.ClientConnected:
         """Return the event of a client's stream. The holder is the certificate's name; the client's own is a note."""
         if not caller.key_id:  # without TLS all clients belong to one account, so their names are trusted
-            return ev.ClientConnected(client_id, said or "unknown", may_ask_for_others=True)
-        holder = sanitize(self._members.display_name(caller), MAX_SHOWN_CHARS)
+            return ev.ClientConnected(client_id, said or "unknown", may_ask_for_others=True, is_admin=True)
+        holder = self._shown_name(caller)
         note = "" if said == caller.name else said
         account, may_ask_for_others = self._members.account_of(caller.key_id)
-        return ev.ClientConnected(client_id, holder, account, note, may_ask_for_others)
+        is_admin = caller.role is Role.ADMIN
+        return ev.ClientConnected(client_id, holder, account, note, may_ask_for_others, is_admin)
+
+    def _shown_name(self, caller: Identity) -> str:
+        """Return the name of a member for others."""
+        return sanitize(self._members.display_name(caller) if caller.key_id else caller.name, MAX_SHOWN_CHARS)
 
     def _check_limits(self, connected: ev.ClientConnected) -> None:
         """Refuse a stream beyond the limits.

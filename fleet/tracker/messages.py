@@ -18,6 +18,7 @@ from fleet.tracker.core.standing import Standing
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
 from fleet.wire.devices import state_from_proto
+from fleet.wire.health import mark_to_proto
 from fleet.wire.lease_classes import LEASE_CLASSES, is_known_class
 from fleet.wire.leases import LEASE_ENDS, terms_from_proto
 from fleet.wire.times import timestamp
@@ -101,6 +102,7 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
         reason=device.reason if device.is_attached else "its agent is not attached",
         bitstream_digest=device.bitstream_digest,
         agent_key_id=device.agent_key_id,
+        health_mark=mark_to_proto(device.mark),
     )
     message.inventory.MergeFromString(device.description)
     if device.attached_at_sec:
@@ -194,6 +196,7 @@ def effect_to_proto(
             message.yield_wanted.lease_name = wanted.lease_name
             message.yield_wanted.until.CopyFrom(timestamp(wanted.until_sec))
             message.yield_wanted.lease_class = LEASE_CLASSES[wanted.lease_class]
+            message.yield_wanted.reason = wanted.reason
         case ev.LeaseEnded(lease_name=lease_name, end=end, message=text):
             message.lease_ended.lease_name = lease_name
             message.lease_ended.end = LEASE_ENDS[end]

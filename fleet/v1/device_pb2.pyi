@@ -10,6 +10,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class HealthState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HEALTH_STATE_UNSPECIFIED: _ClassVar[HealthState]
+    HEALTH_STATE_GOOD: _ClassVar[HealthState]
+    HEALTH_STATE_SUSPECT: _ClassVar[HealthState]
+    HEALTH_STATE_DRAINING: _ClassVar[HealthState]
+    HEALTH_STATE_QUARANTINED: _ClassVar[HealthState]
+    HEALTH_STATE_MAINTENANCE: _ClassVar[HealthState]
+    HEALTH_STATE_RETIRED: _ClassVar[HealthState]
+
 class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DEVICE_STATE_UNSPECIFIED: _ClassVar[DeviceState]
@@ -24,6 +34,13 @@ class RuntimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUNTIME_KIND_TVM: _ClassVar[RuntimeKind]
     RUNTIME_KIND_PLAIN: _ClassVar[RuntimeKind]
     RUNTIME_KIND_TVM_RPC: _ClassVar[RuntimeKind]
+HEALTH_STATE_UNSPECIFIED: HealthState
+HEALTH_STATE_GOOD: HealthState
+HEALTH_STATE_SUSPECT: HealthState
+HEALTH_STATE_DRAINING: HealthState
+HEALTH_STATE_QUARANTINED: HealthState
+HEALTH_STATE_MAINTENANCE: HealthState
+HEALTH_STATE_RETIRED: HealthState
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_LEASED: DeviceState
@@ -35,7 +52,7 @@ RUNTIME_KIND_PLAIN: RuntimeKind
 RUNTIME_KIND_TVM_RPC: RuntimeKind
 
 class Device(_message.Message):
-    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest", "agent_key_id", "holder_note")
+    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest", "agent_key_id", "holder_note", "health_mark")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +67,7 @@ class Device(_message.Message):
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     AGENT_KEY_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_MARK_FIELD_NUMBER: _ClassVar[int]
     name: str
     inventory: Inventory
     state: DeviceState
@@ -64,7 +82,22 @@ class Device(_message.Message):
     bitstream_digest: str
     agent_key_id: str
     holder_note: str
-    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ..., agent_key_id: _Optional[str] = ..., holder_note: _Optional[str] = ...) -> None: ...
+    health_mark: HealthMark
+    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ..., agent_key_id: _Optional[str] = ..., holder_note: _Optional[str] = ..., health_mark: _Optional[_Union[HealthMark, _Mapping]] = ...) -> None: ...
+
+class HealthMark(_message.Message):
+    __slots__ = ("state", "by", "at", "reason", "until")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    state: HealthState
+    by: str
+    at: _timestamp_pb2.Timestamp
+    reason: str
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, state: _Optional[_Union[HealthState, str]] = ..., by: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Inventory(_message.Message):
     __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated", "runtime")

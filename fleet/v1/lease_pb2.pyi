@@ -23,6 +23,7 @@ class WaitReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_REASON_QUOTA: _ClassVar[WaitReason]
     WAIT_REASON_QUEUED: _ClassVar[WaitReason]
     WAIT_REASON_SET: _ClassVar[WaitReason]
+    WAIT_REASON_MARKED: _ClassVar[WaitReason]
 
 class QuotaLimit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -45,6 +46,7 @@ WAIT_REASON_FAULTED: WaitReason
 WAIT_REASON_QUOTA: WaitReason
 WAIT_REASON_QUEUED: WaitReason
 WAIT_REASON_SET: WaitReason
+WAIT_REASON_MARKED: WaitReason
 QUOTA_LIMIT_UNSPECIFIED: QuotaLimit
 QUOTA_LIMIT_LEASES: QuotaLimit
 QUOTA_LIMIT_DEVICE_TIME: QuotaLimit
@@ -208,7 +210,7 @@ class ClauseCount(_message.Message):
     def __init__(self, clause: _Optional[str] = ..., device_count: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account", "also")
+    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account", "also", "even_if")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +224,7 @@ class Acquire(_message.Message):
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     ALSO_FIELD_NUMBER: _ClassVar[int]
+    EVEN_IF_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     selector: str
     priority: int
@@ -235,7 +238,8 @@ class Acquire(_message.Message):
     continues: str
     account: str
     also: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
+    even_if: _device_pb2.HealthState
+    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ..., even_if: _Optional[_Union[_device_pb2.HealthState, str]] = ...) -> None: ...
 
 class Granted(_message.Message):
     __slots__ = ("request_id", "lease", "token", "device", "member")

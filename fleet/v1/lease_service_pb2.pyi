@@ -140,14 +140,16 @@ class Renewed(_message.Message):
     def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., token: _Optional[_Union[_lease_pb2.Token, _Mapping]] = ...) -> None: ...
 
 class YieldWanted(_message.Message):
-    __slots__ = ("lease_name", "until", "lease_class")
+    __slots__ = ("lease_name", "until", "lease_class", "reason")
     LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     lease_name: str
     until: _timestamp_pb2.Timestamp
     lease_class: _lease_pb2.LeaseClass
-    def __init__(self, lease_name: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_class: _Optional[_Union[_lease_pb2.LeaseClass, str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, lease_name: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_class: _Optional[_Union[_lease_pb2.LeaseClass, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaseEnded(_message.Message):
     __slots__ = ("lease_name", "end", "message")
@@ -274,3 +276,21 @@ class ReloadTrackerResponse(_message.Message):
     starvation: _duration_pb2.Duration
     is_changed: bool
     def __init__(self, path: _Optional[str] = ..., account_count: _Optional[int] = ..., changed_account_count: _Optional[int] = ..., class_count: _Optional[int] = ..., half_life: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., starvation: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., is_changed: _Optional[bool] = ...) -> None: ...
+
+class SetHealthRequest(_message.Message):
+    __slots__ = ("selector", "state", "reason", "until")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    selector: str
+    state: _device_pb2.HealthState
+    reason: str
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, selector: _Optional[str] = ..., state: _Optional[_Union[_device_pb2.HealthState, str]] = ..., reason: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class SetHealthResponse(_message.Message):
+    __slots__ = ("device_names",)
+    DEVICE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    device_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, device_names: _Optional[_Iterable[str]] = ...) -> None: ...

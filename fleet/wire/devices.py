@@ -7,6 +7,7 @@ from typing import Any
 
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
 from fleet.v1 import device_pb2
+from fleet.wire.health import mark_from_proto, mark_to_proto
 from fleet.wire.times import optional_timestamp, timestamp_sec
 
 _STATES: Mapping[DeviceState, device_pb2.DeviceState] = {
@@ -107,6 +108,7 @@ def device_to_proto(device: DeviceStatus) -> device_pb2.Device:
         holder_note=device.holder_note,
         bitstream_digest=device.bitstream_digest,
         agent_key_id=device.agent_key_id,
+        health_mark=mark_to_proto(device.mark),
         attached_at=optional_timestamp(device.attached_at_sec),
         granted_at=optional_timestamp(device.granted_at_sec),
     )
@@ -129,4 +131,5 @@ def device_from_proto(message: device_pb2.Device) -> DeviceStatus:
         granted_at_sec=timestamp_sec(message.granted_at) if message.HasField("granted_at") else None,
         bitstream_digest=message.bitstream_digest,
         agent_key_id=message.agent_key_id,
+        mark=mark_from_proto(message.health_mark),
     )

@@ -9,6 +9,7 @@ from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest, Yie
 from fleet.domain.shares import Reload
 from fleet.domain.waits import wait_text
 from fleet.v1 import lease_pb2, lease_service_pb2
+from fleet.wire.health import HEALTH_STATES, state_from_proto
 from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto
 from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
 from fleet.wire.waits import forecast_from_proto, forecast_to_proto, wait_from_proto, wait_to_proto
@@ -64,6 +65,7 @@ def yield_from_proto(message: lease_service_pb2.YieldWanted) -> YieldWanted:
         lease_name=message.lease_name,
         until_sec=timestamp_sec(message.until),
         lease_class=class_from_proto(message.lease_class),
+        reason=message.reason,
     )
 
 
@@ -90,6 +92,7 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
         bid=message.bid,
         account=message.account,
         also=tuple(message.also),
+        even_if=state_from_proto(message.even_if),
     )
 
 
@@ -143,6 +146,7 @@ def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
         bid=terms.bid,
         account=terms.account,
         also=terms.also,
+        even_if=HEALTH_STATES[terms.even_if] if terms.even_if is not None else None,
     )
 
 

@@ -262,6 +262,9 @@ class LeaseServiceStub(Protocol):
     reload_tracker: grpc.aio.UnaryUnaryMultiCallable[
         lease_service_pb2.ReloadTrackerRequest, lease_service_pb2.ReloadTrackerResponse
     ]
+    set_health: grpc.aio.UnaryUnaryMultiCallable[
+        lease_service_pb2.SetHealthRequest, lease_service_pb2.SetHealthResponse
+    ]
 
 
 class LeaseServiceServicer(Protocol):
@@ -285,6 +288,9 @@ class LeaseServiceServicer(Protocol):
     async def reload_tracker(
         self, request: lease_service_pb2.ReloadTrackerRequest, context: rpc.CallContext, /
     ) -> lease_service_pb2.ReloadTrackerResponse: ...
+    async def set_health(
+        self, request: lease_service_pb2.SetHealthRequest, context: rpc.CallContext, /
+    ) -> lease_service_pb2.SetHealthResponse: ...
 
 
 def lease_service_stub(channel: rpc.Channel) -> LeaseServiceStub:

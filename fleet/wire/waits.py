@@ -21,6 +21,7 @@ WAIT_REASONS: Mapping[WaitReason, lease_pb2.WaitReason] = {
     WaitReason.QUOTA: lease_pb2.WAIT_REASON_QUOTA,
     WaitReason.QUEUED: lease_pb2.WAIT_REASON_QUEUED,
     WaitReason.SET: lease_pb2.WAIT_REASON_SET,
+    WaitReason.MARKED: lease_pb2.WAIT_REASON_MARKED,
 }
 _BY_NUMBER: Mapping[int, WaitReason] = {number: reason for reason, number in WAIT_REASONS.items()}
 _LIMITS: Mapping[QuotaLimit | None, lease_pb2.QuotaLimit] = {

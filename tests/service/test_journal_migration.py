@@ -32,13 +32,15 @@ VERSION_2 = Path(__file__).parents[1] / "golden" / "journals" / "version_2.sqlit
 """Written by the last tracker with that version: five devices, two leases and three waiting requests."""
 VERSION_3 = VERSION_2.with_name("version_3.sqlite")
 """The same entries, written by the last tracker that kept the places of requests."""
+VERSION_4 = VERSION_2.with_name("version_4.sqlite")
+"""The same entries and the use of one account, written by the last tracker without marks of health."""
 NOW = 1_800_000_000.0
 EPOCH = int(NOW * 1e3) << 20
 MANY = 12_000
 """Requests that fill more than SQLite's cache, so that rows reach the disk before their transaction is committed."""
 
 
-@pytest.fixture(params=[VERSION_2, VERSION_3], ids=["2", "3"])
+@pytest.fixture(params=[VERSION_2, VERSION_3, VERSION_4], ids=["2", "3", "4"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A journal of an older version in a state directory."""
     return Path(shutil.copyfile(request.param, tmp_path / "journal.sqlite"))

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,3 +112,38 @@ def is_back(client: SyncFleet) -> bool:
         return False
     is_attached = all(device.state is not DeviceState.OFFLINE for device in snapshot.devices)
     return is_attached and len(snapshot.devices) == 2 and len(snapshot.requests) == 1 and client.is_connected
+
+
+def test_a_drained_board_is_given_back_by_a_tune_that_goes_on_after_it_resumes(
+    fleet: Fleet, two_products: Path, tmp_path: Path
+) -> None:
+    """The tracker is killed right after the drain: the mark and the demand to give way survive."""
+    library = tmp_path / "library.sqlite"
+    words = ("tune", str(two_products), "--trials", str(_TRIALS), "--batch", "8", "--library", str(library), "--json")
+    tuning = start_fleet(*words, "--tracker", fleet.address)
+    eventually_sync(lambda: tuning.poll() is not None or stored_trials(library) >= 4, _WITHIN_SEC)
+    assert tuning.poll() is None, tuning.communicate()[1]
+
+    drained = run_fleet("devices", "drain", "cpu", "--reason", "new fan", "--tracker", fleet.address, "--json")
+    fleet.tracker.kill()
+    fleet.tracker.start()
+
+    assert drained.returncode == 0, drained.stderr
+    eventually_sync(lambda: [each["state"] for each in devices(fleet)] == ["available"], _WITHIN_SEC)
+    (device,) = devices(fleet)
+    assert (device["health_mark"]["state"], device["health_mark"]["reason"]) == ("draining", "new fan")
+    refused = run_fleet("acquire", "cpu", "--tracker", fleet.address, "--wait-timeout", "1", "--", "true")
+    assert "1 board suits, draining" in refused.stderr
+    assert refused.returncode != 0
+    assert tuning.poll() is None
+
+    resumed = run_fleet("devices", "resume", "cpu", "--reason", "new fan works", "--tracker", fleet.address)
+    assert resumed.returncode == 0, resumed.stderr
+    out, err = tuning.communicate(timeout=_WITHIN_SEC)
+    assert tuning.returncode == 0, err
+    assert json.loads(out)["trials"] == _TRIALS
+
+
+def devices(fleet: Fleet) -> list[dict[str, Any]]:
+    found: Any = fleet.snapshot()["devices"]
+    return list(found)

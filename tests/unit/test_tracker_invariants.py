@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import Cancelled, WaitTimeout
@@ -65,7 +66,7 @@ def comparable(durable: Durable, day: int) -> object:
         request.key: dataclasses.astuple(dataclasses.replace(request, account="")) for request in durable.requests
     }
     uses = {use.account: use.day_sec for use in durable.uses if use.day == day and use.day_sec}
-    return devices, requests, uses
+    return devices, requests, uses, dict(durable.marks)
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -232,7 +233,11 @@ class TrackerMachine(RuleBasedStateMachine):
     ) -> None:
         self.request_count += not repeats
         request_id = f"r{self.request_count}"
-        labels_by_name = {name: self.state.devices[name].labels for name in self.state.matching.free_devices()}
+        labels_by_name = {
+            name: self.state.devices[name].labels
+            for name in self.state.matching.free_devices()
+            if lease_class is not LeaseClass.BATCH or selector == "name=d0" or name not in self.state.matching.suspects
+        }
         entry = self.state.clients.get(client)
         account = self.state.accounts.account(account_name or entry.account) if entry else None
         effects = self.apply(
@@ -316,6 +321,12 @@ class TrackerMachine(RuleBasedStateMachine):
     @rule()
     def recover_journal(self) -> None:
         self.apply(ev.JournalRecovered())
+
+    @rule(names=st.sets(st.sampled_from(NAMES), min_size=1), state=st.sampled_from(HealthState), until=st.booleans())
+    def mark_health(self, names: set[str], state: HealthState, until: bool) -> None:
+        until_sec = self.now + 20.0 if until and not state.is_open else None
+        mark = HealthMark(state=state, by="root", at_sec=self.now, reason="test", until_sec=until_sec)
+        self.apply(ev.MarkHealth(tuple(sorted(names)), mark))
 
     @rule(policy=st.sampled_from(POLICIES))
     def change_policy(self, policy: SharePolicy) -> None:

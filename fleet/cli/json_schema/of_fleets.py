@@ -273,6 +273,15 @@ class Epoch(TypedDict):
     epoch: int
 
 
+class Marked(TypedDict):
+    """`fleet devices drain`, `resume`, `quarantine`, `maintain` and `retire`"""
+
+    devices: list[str]
+    state: str
+    reason: str
+    until_sec: float | None
+
+
 class Reloaded(TypedDict):
     """`fleet tracker reload`"""
 

@@ -24,7 +24,7 @@ def connect(tables: Tables, event: ev.ClientConnected) -> None:
     client.is_connected = True
     _name(tables, client, event.holder, event.note)
     _belong_to(tables, client, event.account or event.holder)
-    client.may_ask_for_others = event.may_ask_for_others
+    client.may_ask_for_others, client.is_admin = event.may_ask_for_others, event.is_admin
     held = tuple(client.leases.values())
     tables.effects.append(ev.Welcomed(client.client_id, held, client.account, client.may_ask_for_others))
     yielding.tell_again(tables, client.client_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 
-from fleet.tracker.core import epochs, leases
+from fleet.tracker.core import epochs, leases, marking
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import DeviceEntry, with_bitstream
 from fleet.tracker.core.tables import Tables
@@ -138,6 +138,7 @@ def _admit(tables: Tables, event: ev.AgentAttached, offered: ev.OfferedDevice) -
     tables.timers.cancel(("device", device.name))
     device.is_healthy, device.reason = offered.is_healthy, offered.reason
     tables.matching.add_device(device.name, labels)
+    marking.admit(tables, device)
     tables.changes.devices[device.name] = device
     epochs.count_from(tables, device, offered.highest_epoch, offered.fenced_epoch)
     return device
@@ -162,6 +163,7 @@ def _take_offline(tables: Tables, device: DeviceEntry) -> None:
 def _forget(tables: Tables, name: str) -> None:
     tables.version += 1
     tables.matching.remove_device(name)
+    tables.matching.set_suspect(name, is_suspect=False)
     tables.timers.cancel(("device", name))
     tables.inventory_bytes -= len(tables.devices.pop(name).description)
     tables.changes.devices[name] = None

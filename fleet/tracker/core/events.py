@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fleet.domain.health import HealthMark
 from fleet.domain.leases import LeaseTerms
 from fleet.errors import FleetError
 from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry, YieldEntry
@@ -77,6 +78,8 @@ class ClientConnected:
     """Name chosen by the client; empty if it equals the holder's name."""
     may_ask_for_others: bool = False
     """Its requests may name the account that they count for."""
+    is_admin: bool = False
+    """Its requests may name devices that are marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,14 @@ class ResetEpochs:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkHealth:
+    """A person or the tracker judged devices. Answered by one HealthMarked for each."""
+
+    device_names: tuple[str, ...]
+    mark: HealthMark
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """An operator changed shares, classes or quotas."""
 
@@ -181,6 +192,7 @@ Event = (
     | Release
     | Revoke
     | ResetEpochs
+    | MarkHealth
     | PolicyChanged
     | Tick
     | JournalFailed
@@ -285,7 +297,7 @@ class LeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class YieldWanted:
-    """To a client: one of its batch leases has to give way."""
+    """To a client: one of its leases has to give way."""
 
     client_id: str
     wanted: YieldEntry
@@ -298,5 +310,13 @@ class Revoked:
     lease: LeaseEntry
 
 
+@dataclass(frozen=True, slots=True)
+class HealthMarked:
+    """A device was judged."""
+
+    device_name: str
+    mark: HealthMark
+
+
 ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded | YieldWanted
-Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked
+Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked | HealthMarked

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from fleet.domain.health import HealthState
 from fleet.domain.leases import LeaseClass
+from fleet.tracker.core.health import exempt_name, is_served
 from fleet.tracker.core.state import TrackerState
 
 
@@ -57,7 +59,9 @@ def _validate_requests(state: TrackerState) -> None:
         is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
         _require(not is_late, f"request {request.request_id} is within its deadline")
     for request in singles:
-        has_none = not state.matching.has_free(request.terms.selector)
+        takes_suspects = is_served(HealthState.SUSPECT, request.terms)
+        has_none = not state.matching.has_free(request.terms.selector, takes_suspects=takes_suspects)
+        has_none = has_none and exempt_name(state, request) is None
         is_blocked = state.accounts.account(request.account).is_blocked(request.terms.lease_class)
         has_reason = has_none or is_blocked or bool(state.journal_trouble) or state.timers.is_set(("serve",))
         _require(has_reason, f"request {request.request_id} waits for a reason")
@@ -77,15 +81,22 @@ def _validate_quotas(state: TrackerState) -> None:
 def _validate_yields(state: TrackerState) -> None:
     batch = {lease.name for lease in state.leases.values() if lease.terms.lease_class is LeaseClass.BATCH}
     _require(state.batch.keys() == batch, "batch leases are listed")
-    _require(state.yields.keys() <= batch, "only live batch leases give way")
-    by_request = {wanted.request_key: name for name, wanted in state.yields.items()}
+    by_request = {wanted.request_key: name for name, wanted in state.yields.items() if wanted.request_key is not None}
+    _require(set(by_request.values()) <= batch, "only live batch leases give way to requests")
+    cleared = {name for name, wanted in state.yields.items() if wanted.request_key is None}
+    closed = {device.lease.name for device in state.devices.values() if device.lease and not device.mark.state.is_open}
+    _require(cleared <= closed, "only leases of closed devices end by a mark")
+    owing = {name for name in closed & batch if state.leases[name].terms.even_if is None}
+    _require(owing <= cleared, "batch leases of closed devices give way")
     _require(by_request == state.yields_by_request, "requests know the leases that they asked")
     waiting = {request.key for request in state.waiting.first(len(state.waiting))}
     for entry in state.sets.entries.values():
         waiting |= {(entry.request.client_id, member_id) for member_id in entry.request.member_ids}
     _require(by_request.keys() <= waiting, "only waiting requests ask leases to give way")
     for name, wanted in state.yields.items():
-        _require(state.timers.is_set(("yield", name)) and wanted.until_sec > state.now_sec, f"{name} gives way in time")
+        _require(
+            state.timers.is_set(("yield", name)) and wanted.until_sec >= state.now_sec, f"{name} gives way in time"
+        )
 
 
 def _validate_sets(state: TrackerState) -> None:
@@ -100,6 +111,10 @@ def _validate_sets(state: TrackerState) -> None:
 
 
 def _validate_devices(state: TrackerState) -> None:
+    marks = {name: device.mark for name, device in state.devices.items() if device.mark.at_sec}
+    _require(marks == {name: mark for name, mark in state.marks.items() if name in state.devices}, "devices are marked")
+    suspects = {name for name, mark in marks.items() if mark.state is HealthState.SUSPECT}
+    _require(state.matching.suspects == suspects, "suspects are known")
     can_serve = {device.name for device in state.devices.values() if device.can_serve}
     can_serve -= state.sets.held.keys()
     free = set(state.matching.free_devices())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 
 from fleet.domain.leases import LeaseClass
 from fleet.tracker.core import events as ev
+from fleet.tracker.core import health
 from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.records import DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
@@ -18,7 +18,7 @@ _UNKNOWN = (LeaseEnd.UNKNOWN, "the tracker does not know this lease (any more); 
 
 def serve(tables: Tables, device: DeviceEntry) -> None:
     """Grant a device that may have become free to the first matching request."""
-    if not device.can_serve:
+    if not device.is_ready:
         tables.matching.set_busy(device.name)
         return
     if device.name in tables.sets.held:
@@ -27,7 +27,10 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
         return
     request = None if tables.journal_trouble else next_request(tables, device)
     if request is None:
-        tables.matching.set_free(device.name)
+        if device.can_serve:
+            tables.matching.set_free(device.name)
+        else:
+            tables.matching.set_busy(device.name)
         return
     tables.remove_request(request)
     grant(tables, device, request)
@@ -38,17 +41,23 @@ def serve_account(tables: Tables, name: str) -> None:
     if tables.journal_trouble:
         return
     for group in tables.waiting.groups_of(name):
-        for device_name in list(islice(group.free, _OFFERED)):  # a grant changes the mapping
+        for device_name in tables.matching.offered(group, _OFFERED):
             serve(tables, tables.devices[device_name])
 
 
 def next_request(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     """Return the next request, dropping those of lost clients."""
-    while (request := tables.waiting.next_for(device.name, tables.now_sec)) is not None:
+    while (request := _next_for(tables, device)) is not None:
         if tables.clients[request.client_id].is_connected:
             return request
         tables.remove_request(request)
     return None
+
+
+def _next_for(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
+    if device.can_serve:
+        return tables.waiting.next_for(device.name, tables.now_sec)
+    return health.next_exempt(tables, device)
 
 
 def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id: str = "", member: int = 0) -> None:

@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import translate
 from itertools import chain, islice
 from typing import NamedTuple
@@ -131,6 +131,8 @@ class Matching:
         self._free_count = 0
         self._change_count = 0
         """Number of devices that came, went or changed their labels."""
+        self.suspects: set[str] = set()
+        """Devices that come last, and serve no batch request that does not name them."""
 
     @property
     def group_count(self) -> int:
@@ -175,6 +177,13 @@ class Matching:
             del self._classes[_class_key(labels)]
             for group in class_.groups:
                 del group.classes[class_]
+
+    def set_suspect(self, name: str, *, is_suspect: bool) -> None:
+        """Mark a device as suspect or not. Idempotent."""
+        if is_suspect:
+            self.suspects.add(name)
+        else:
+            self.suspects.discard(name)
 
     def set_free(self, name: str) -> None:
         """Mark a device as free. Idempotent."""
@@ -252,19 +261,24 @@ class Matching:
         name = group.exact_name if group else parse_selector(selector).exact_value("name")
         return selector if name is None else ""
 
-    def take_free(self, selector: str, now: float, preferred: str = "") -> str | None:
+    def take_free(self, selector: str, now: float, preferred: str = "", *, takes_suspects: bool = True) -> str | None:
         """Return the free device for a request: of the most common class, and there the least recently used one.
 
         Args:
             selector: canonical text.
             now: time of the request [s].
             preferred: stricter selector, tried first; empty: no preference.
+            takes_suspects: whether a suspect device will do if no other is free.
         """
         group = self.group(selector)
         group.asked_sec = now
-        if preferred and (name := self._most_common_free(self.group(preferred), now)) is not None:
-            return name
-        return self._most_common_free(group, now)
+        for each in (self.group(preferred), group) if preferred else (group,):
+            name = self._most_common_free(each, now, self.suspects)
+            if name is None and takes_suspects and self.suspects:
+                name = self._most_common_free(each, now, ())
+            if name is not None:
+                return name
+        return None
 
     def free_in_order(self, group: Group, limit: int, now: float) -> list[str]:
         """Return free devices of a group, those of the most common class first."""
@@ -275,16 +289,23 @@ class Matching:
         names = (name for _, class_ in sorted(classes, key=lambda each: each[0]) for name in class_.free)
         return list(islice(names, limit))
 
-    def has_free(self, selector: str) -> bool:
-        """Return True if a matching device is free."""
-        return bool(self.group(selector).free)
+    def offered(self, group: Group, most: int) -> list[str]:
+        """Return free devices of a group, suspects last."""
+        good = islice((name for name in group.free if name not in self.suspects), most)
+        return [*good, *islice((name for name in group.free if name in self.suspects), most if self.suspects else 0)]
 
-    def _most_common_free(self, group: Group, now: float) -> str | None:
+    def has_free(self, selector: str, *, takes_suspects: bool = True) -> bool:
+        """Return True if a matching device is free."""
+        free = self.group(selector).free
+        return bool(free if takes_suspects else free.keys() - self.suspects)
+
+    def _most_common_free(self, group: Group, now: float, skipped: Collection[str]) -> str | None:
         if len(group.free) <= 1 or not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
-            return next(iter(group.free), None)
-        firsts = [(class_, next(iter(class_.free))) for class_ in group.classes if class_.free]
-        if len(firsts) == 1:
-            return firsts[0][1]
+            return _first(group.free, skipped)
+        found = ((class_, _first(class_.free, skipped)) for class_ in group.classes)
+        firsts = [(class_, name) for class_, name in found if name is not None]
+        if len(firsts) <= 1:
+            return firsts[0][1] if firsts else None
         ranks = ((-class_.commonness(group, now - _DEMAND_SEC), self._free[name], name) for class_, name in firsts)
         return min(ranks)[2]
 
@@ -438,6 +459,10 @@ class Matching:
     def _sharing(self, group: Group) -> Iterator[Group]:
         others = (other for other in self._groups.values() if other is not group)
         return (other for other in others if other.devices.keys() & group.devices.keys())
+
+
+def _first(names: Iterable[str], skipped: Collection[str]) -> str | None:
+    return next((name for name in names if name not in skipped), None) if skipped else next(iter(names), None)
 
 
 def _class_key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from itertools import chain, islice
 
 from fleet.domain.explanation import Omission
+from fleet.domain.selectors import parse_selector
 from fleet.domain.waits import QuotaUse
 from fleet.tracker.core import explaining
 from fleet.tracker.core.admission import checked_selector, no_match_error
@@ -96,6 +97,21 @@ class Queries:
         if not count:
             raise no_match_error(selector, self._tables.devices, self._tables.matching)
         return count
+
+    def markable_names(self, selector: str) -> list[str]:
+        """Return the names of devices that a selector matches, or the name of a marked device that is gone.
+
+        Raises:
+            InvalidRequest: it is malformed, or compares a label with a limit of another unit.
+            NoMatchingDevice: there are none.
+        """
+        tables, checked = self._tables, checked_selector(selector)
+        if count := tables.matching.count(checked):
+            return tables.matching.names(checked, count)
+        name = f"devices/{parse_selector(checked).exact_value('name')}"
+        if name in tables.marks:
+            return [name]
+        raise no_match_error(selector, tables.devices, tables.matching)
 
     # leases
 

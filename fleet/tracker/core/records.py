@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fleet.domain.health import GOOD, HealthMark
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.leases import LeaseEnd as LeaseEnd
 
@@ -126,11 +127,18 @@ class DeviceEntry:
     lease: LeaseEntry | None = None
     agent_key_id: str = ""
     """Key of the agent that attached it last; the journal does not keep it. Empty without TLS."""
+    mark: HealthMark = GOOD
+    """Judgement of its health. The journal keeps it apart from the device."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if its agent could serve a lease now."""
+        return self.is_attached and self.is_healthy and self.lease is None
 
     @property
     def can_serve(self) -> bool:
         """True if it can be granted now."""
-        return self.is_attached and self.is_healthy and self.lease is None
+        return self.is_ready and self.mark.state.is_open
 
     @property
     def bitstream_digest(self) -> str:
@@ -188,6 +196,8 @@ class ClientEntry:
     """Account that its requests count for, unless they name another."""
     may_ask_for_others: bool = False
     """Its requests may name another account."""
+    is_admin: bool = False
+    """Its requests may name devices that are marked."""
     note: str = ""
     """See LeaseEntry."""
     is_connected: bool = False
@@ -203,15 +213,17 @@ class ClientEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YieldEntry:
-    """A batch lease that was asked to give way. Not in the journal: requests ask again after a restart."""
+    """A lease that was asked to give way. Not in the journal: requests and marks ask again after a restart."""
 
     lease_name: str
-    request_key: tuple[str, str]
-    """Request that asks."""
+    request_key: tuple[str, str] | None
+    """Request that asks; None: a mark of the device's health does."""
     lease_class: LeaseClass
-    """Its class."""
+    """Class of the request; the lease's own without one."""
     until_sec: float
     """The lease ends then."""
+    reason: str = ""
+    """The mark, in words; empty for a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +251,8 @@ class Durable:
     requests: list[RequestEntry]
     """Requests in any order."""
     uses: list[UseEntry] = field(default_factory=list)
+    marks: list[tuple[str, HealthMark]] = field(default_factory=list)
+    """Health by device name, oldest first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -251,6 +265,8 @@ class Changes:
     requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
     uses: dict[str, UseEntry | None] = field(default_factory=dict)
     """Use by account."""
+    marks: dict[str, HealthMark | None] = field(default_factory=dict)
+    """Health by device name."""
 
     def merge(self, newer: Changes) -> None:
         """Add newer changes, which replace older ones of the same entry."""
@@ -258,6 +274,7 @@ class Changes:
         self.leases |= newer.leases
         self.requests |= newer.requests
         self.uses |= newer.uses
+        self.marks |= newer.marks
 
     def __len__(self) -> int:
-        return len(self.devices) + len(self.leases) + len(self.requests) + len(self.uses)
+        return len(self.devices) + len(self.leases) + len(self.requests) + len(self.uses) + len(self.marks)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from fleet.domain.accounts import account_text
+from fleet.domain.health import HealthState
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases, sets, yielding
+from fleet.tracker.core import health, leases, sets, yielding
 from fleet.tracker.core.admission import (
     check_account,
     checked_bid,
@@ -67,6 +68,7 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
         selector, *also = map(checked_selector, parked.terms.selectors)
         parked.terms = replace(parked.terms, selector=selector, also=tuple(also))
         check_account(parked.terms.account, client)
+        health.check_even_if(parked.terms, client)
     except InvalidRequest as error:
         tables.refuse(client.client_id, parked.request_id, type(error), str(error))
         return
@@ -82,6 +84,7 @@ def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     quota = tables.accounts.quota(event.terms.account or client.account, event.terms.lease_class)
     try:
         request = make_request(event, client, tables.now_sec, tables.arrivals, tables.limits, quota)
+        health.check_even_if(request.terms, client)
     except InvalidRequest as error:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
@@ -128,10 +131,15 @@ def _device_for(tables: Tables, request: RequestEntry) -> str | None:
     """Return a free device for a single request, if a quota of its account leaves room for it."""
     if request.terms.also:
         return None
-    name = tables.matching.take_free(request.terms.selector, tables.now_sec, preferred_selector(request.terms))
+    name = tables.matching.take_free(
+        request.terms.selector,
+        tables.now_sec,
+        preferred_selector(request.terms),
+        takes_suspects=health.is_served(HealthState.SUSPECT, request.terms),
+    )
     if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
         return None
-    return name or sets.held_for(tables, request)
+    return name or sets.held_for(tables, request) or health.exempt_name(tables, request)
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:

@@ -21,6 +21,7 @@ from fleet.errors import FleetError, NoMatchingDevice
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.admission import no_match_error
+from fleet.tracker.core.health import is_served
 from fleet.tracker.core.matching import Group
 from fleet.tracker.core.records import ClientEntry, DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
 from fleet.tracker.core.set_plan import Choice, Plan, earliest, shortage
@@ -213,6 +214,8 @@ def _is_taken(name: str, rivals: Sequence[WaitingSet]) -> bool:
 def _free_sec(tables: Tables, entry: WaitingSet, device: DeviceEntry | None) -> float:
     """Return the moment when a device is free for a set, at the latest; infinite if that is not known."""
     if device is None or not (device.is_attached and device.is_healthy):
+        return math.inf
+    if not is_served(device.mark.state, entry.request.terms):
         return math.inf
     lease = device.lease
     if lease is None:

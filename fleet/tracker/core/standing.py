@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass
 from fleet.domain.narrowing import ClauseCount
 from fleet.domain.waits import QuotaUse, WaitReason
 from fleet.tracker.core.accounts import Account
+from fleet.tracker.core.health import closed_states
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
 
@@ -56,6 +59,14 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
         return Standing(position=position, reason=WaitReason.QUOTA, at_sec=now, quota=quota)
     if request.terms.also:
         return _of_set(tables, request)
+    if states := closed_states(tables, request):
+        return Standing(
+            position=position,
+            reason=WaitReason.MARKED,
+            at_sec=now,
+            match_count=states.total(),
+            detail=_states_text(states),
+        )
     devices = [tables.devices[name] for name in tables.matching.names(selector, _EXAMINED_DEVICES)]
     if not devices:
         clauses = tables.matching.kept_narrowing(selector)
@@ -71,6 +82,12 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
         detail=device.reason if reason is WaitReason.FAULTED else "",
         leases=tuple(device.lease for device in devices if device.lease)[:_SHOWN_LEASES],
     )
+
+
+def _states_text(states: Counter[HealthState]) -> str:
+    if len(states) == 1:
+        return f"{'all ' if states.total() > 1 else ''}{next(iter(states))}"
+    return ", ".join(f"{number} {state}" for state, number in states.items())
 
 
 def quota_use(account: Account, lease_class: LeaseClass) -> QuotaUse:

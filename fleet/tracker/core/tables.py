@@ -9,6 +9,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
+from fleet.domain.health import HealthMark
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import Account, Accounts
@@ -49,6 +50,9 @@ class Tables:
         yet.
         """
 
+        self.marks: dict[str, HealthMark] = {}
+        """Health of devices that were ever marked, gone ones too, oldest mark first."""
+
         self.streams: dict[str, int] = {}
         """Number of the stream of each attached agent."""
 
@@ -65,7 +69,7 @@ class Tables:
         """Live leases of the class batch by name, oldest first."""
 
         self.yields: dict[str, YieldEntry] = {}
-        """Batch leases that were asked to give way, by name."""
+        """Leases that were asked to give way, by name."""
 
         self.unswept: list[str] = []
         """Batch leases still to be compared with the queue in the current sweep."""
@@ -130,6 +134,7 @@ class Tables:
             devices=list(self.devices.values()),
             requests=waiting + parked,
             uses=[use for use in uses if use is not None],
+            marks=list(self.marks.items()),
         )
 
     def use_of(self, account: Account) -> UseEntry | None:
@@ -161,7 +166,8 @@ class Tables:
         """Forget that a lease shall give way; return the former demand. Idempotent."""
         wanted = self.yields.pop(lease_name, None)
         if wanted is not None:
-            del self.yields_by_request[wanted.request_key]
+            if wanted.request_key is not None:
+                del self.yields_by_request[wanted.request_key]
             self.timers.cancel(("yield", lease_name))
         return wanted
 

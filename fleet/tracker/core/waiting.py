@@ -133,6 +133,8 @@ class Waiting:
         """Lanes by account; no backlog is empty."""
         self._turns: dict[LeaseClass, SortedList] = {lease_class: SortedList() for lease_class in LeaseClass}
         """Turns of the accounts that wait in each class."""
+        self.exempt: dict[Key, RequestEntry] = {}
+        """Requests for a device in spite of its mark, oldest first."""
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -149,6 +151,8 @@ class Waiting:
     def push(self, request: RequestEntry) -> None:
         """Add a request."""
         self._requests[request.key] = request
+        if request.terms.even_if is not None:
+            self.exempt[request.key] = request
         group = self._matching.group(request.terms.selector)
         backlog = self._backlog(request)
         lane = self._lane(backlog, request.terms.lease_class, group)
@@ -169,6 +173,7 @@ class Waiting:
         """Remove a request. Idempotent."""
         if self._requests.pop(request.key, None) is None:
             return
+        self.exempt.pop(request.key, None)
         group = self._matching.group(request.terms.selector)
         lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
         place, own = place_of(request), lane.backlog.places[lane.lease_class]
@@ -191,17 +196,28 @@ class Waiting:
 
     def next_for(self, device_name: str, now: float) -> RequestEntry | None:
         """Return the request that a free device serves next; None: none that its account's quotas allow."""
-        return self.next_among(self._matching.groups_of(device_name), now)
+        is_suspect = device_name in self._matching.suspects
+        return self.next_among(self._matching.groups_of(device_name), now, is_suspect=is_suspect)
 
-    def next_among(self, groups: Iterable[Group], now: float) -> RequestEntry | None:
-        """Return the request that a free device in these groups, and in no others, serves next."""
-        lines = [line for group in groups if (line := self._lines.get(group))]
+    def next_among(self, groups: Iterable[Group], now: float, *, is_suspect: bool = False) -> RequestEntry | None:
+        """Return the request that a free device in these groups, and in no others, serves next.
+
+        Args:
+            groups: all groups of the device.
+            now: the current time [s].
+            is_suspect: whether the device serves no batch request that does not name it.
+        """
+        found = [(group, line) for group in groups if (line := self._lines.get(group))]
         before_sec = now - self._accounts.policy.starvation_sec
-        starving = min((each for line in lines for each in line.starving(before_sec)), default=None, key=_wait)
-        if starving:
+        late = [each for _, line in found for each in line.starving(before_sec)]
+        if is_suspect:
+            late = [each for each in late if each[2].lease_class is not LeaseClass.BATCH]
+        if starving := min(late, default=None, key=_wait):
             return self._requests[starving[2].by_age[0][2]]
         for lease_class in LeaseClass:
-            if lanes := self._next_lanes(lease_class, [line.lanes[lease_class] for line in lines]):
+            if is_suspect and lease_class is LeaseClass.BATCH:
+                found = [(group, line) for group, line in found if group.exact_name is not None]
+            if lanes := self._next_lanes(lease_class, [line.lanes[lease_class] for _, line in found]):
                 return self._requests[min(lane.places[0] for lane in lanes)[-1]]
         return None
 

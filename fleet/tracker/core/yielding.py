@@ -3,6 +3,8 @@
 A request of a higher class asks one batch lease on a suitable device for its device. So does a batch request of an
 account with less use, once the lease has lasted its slice. The holder is told, and gives the device back at its next
 batch border. One that has not at the end of the grace loses the lease.
+
+So does a mark that closes a device. At the moment that the mark states, a lease of any class ends.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from itertools import islice
 from fleet.domain.leases import LeaseClass, LeaseEnd
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
+from fleet.tracker.core.health import is_served
 from fleet.tracker.core.matching import Group
-from fleet.tracker.core.records import LeaseEntry, RequestEntry, YieldEntry
+from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.tables import Tables
 
 _MAX_EXAMINED = 256
@@ -49,17 +52,22 @@ def sweep(tables: Tables) -> None:
         if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
             return
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
-    following: dict[tuple[Group, ...], RequestEntry | None] = {}  # devices that are alike serve the same request
+    following: dict[
+        tuple[tuple[Group, ...], bool], RequestEntry | None
+    ] = {}  # devices that are alike serve the same request
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
         if lease is None or lease.device_name in tables.sets.held:
             continue
         if not tables.waiting.waits_with_less(tables.accounts.account(lease.account).level):
             continue
+        if not tables.devices[lease.device_name].mark.state.is_open:
+            continue
+        is_suspect = lease.device_name in tables.matching.suspects
         groups = tuple(tables.matching.groups_of(lease.device_name))
-        if groups not in following:
-            following[groups] = tables.waiting.next_among(groups, tables.now_sec)
-        request = following[groups]
+        if (groups, is_suspect) not in following:
+            following[groups, is_suspect] = tables.waiting.next_among(groups, tables.now_sec, is_suspect=is_suspect)
+        request = following[groups, is_suspect]
         if request and request.key not in tables.yields_by_request and is_due(tables, lease, request):
             want(tables, lease, request)
 
@@ -71,13 +79,51 @@ def tell_again(tables: Tables, client_id: str) -> None:
             tables.effects.append(ev.YieldWanted(client_id, wanted))
 
 
+def clear(tables: Tables, device: DeviceEntry, extra_sec: float = 0.0) -> None:
+    """Ask the lease of a device that its mark closes to give way: a batch lease now, another one if the mark has an
+    end.
+
+    Args:
+        device: it has the mark.
+        extra_sec: longer grace, for holders that are not connected yet.
+    """
+    lease, mark = device.lease, device.mark
+    stop_clearing(tables, device)
+    if lease is None or lease.terms.even_if is mark.state:
+        return
+    ends_sec = [] if mark.until_sec is None else [mark.until_sec]
+    if lease.terms.lease_class is LeaseClass.BATCH:
+        ends_sec.append(tables.now_sec + tables.accounts.policy.yield_grace_sec + extra_sec)
+    if not ends_sec:
+        return
+    tables.forget_yield(lease.name)
+    wanted = YieldEntry(
+        lease_name=lease.name,
+        request_key=None,
+        lease_class=lease.terms.lease_class,
+        until_sec=max(min(ends_sec), tables.now_sec),
+        reason=f"its device is {mark.state}: {mark.reason}",
+    )
+    _demand(tables, lease, wanted)
+
+
+def stop_clearing(tables: Tables, device: DeviceEntry) -> None:
+    """Withdraw the demand of a device's former mark. Idempotent."""
+    lease = device.lease
+    wanted = tables.yields.get(lease.name) if lease is not None else None
+    if wanted is not None and wanted.request_key is None:
+        tables.forget_yield(wanted.lease_name)
+
+
 def _suitable(tables: Tables, request: RequestEntry) -> Iterable[LeaseEntry]:
     """Return batch leases on devices that suit a request, oldest first; not all if there are very many."""
     devices, held_for_sets = tables.matching.group(request.terms.selector).devices, tables.sets.held
     if len(devices) > _MAX_EXAMINED:
-        return [lease for lease in _oldest(tables) if lease.device_name in devices]
-    held = (tables.devices[name].lease for name in devices if name not in held_for_sets)
-    return [lease for lease in held if lease is not None and lease.name in tables.batch]
+        held = [tables.devices[lease.device_name] for lease in _oldest(tables) if lease.device_name in devices]
+    else:
+        held = [tables.devices[name] for name in devices if name not in held_for_sets]
+    served = (device.lease for device in held if is_served(device.mark.state, request.terms))
+    return [lease for lease in served if lease is not None and lease.name in tables.batch]
 
 
 def _oldest(tables: Tables) -> Iterable[LeaseEntry]:
@@ -113,9 +159,13 @@ def want(tables: Tables, lease: LeaseEntry, request: RequestEntry, member_id: st
     wanted = YieldEntry(
         lease_name=lease.name, request_key=key, lease_class=request.terms.lease_class, until_sec=until_sec
     )
-    tables.yields[lease.name] = wanted
     tables.yields_by_request[key] = lease.name
-    tables.timers.set(("yield", lease.name), until_sec, partial(_end, tables, lease.name))
+    _demand(tables, lease, wanted)
+
+
+def _demand(tables: Tables, lease: LeaseEntry, wanted: YieldEntry) -> None:
+    tables.yields[lease.name] = wanted
+    tables.timers.set(("yield", lease.name), wanted.until_sec, partial(_end, tables, lease.name))
     tables.effects.append(ev.YieldWanted(lease.client_id, wanted))
 
 
@@ -123,5 +173,6 @@ def _end(tables: Tables, lease_name: str) -> None:
     """End a lease that was asked to give way and did not."""
     lease, wanted = tables.leases.get(lease_name), tables.yields.get(lease_name)
     if lease is not None and wanted is not None:
-        message = f"its device was needed for a request of the class {wanted.lease_class}"
-        leases.end_and_serve(tables, lease, LeaseEnd.YIELDED, message)
+        message = wanted.reason or f"its device was needed for a request of the class {wanted.lease_class}"
+        is_batch = lease.terms.lease_class is LeaseClass.BATCH
+        leases.end_and_serve(tables, lease, LeaseEnd.YIELDED if is_batch else LeaseEnd.REVOKED, message)

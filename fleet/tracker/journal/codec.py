@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias
 
+from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
 
@@ -27,6 +28,7 @@ UNREADABLE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """Errors raised for rows that no tracker has written."""
 
 _TERMS = tuple(field.name for field in fields(LeaseTerms))
+_MARK = tuple(field.name for field in fields(HealthMark))
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _quote = json.encoder.encode_basestring_ascii
@@ -47,6 +49,8 @@ def changed_rows(changes: Changes) -> Iterator[tuple[str, str | None]]:
         yield f"request {_encode(key)}", _request_content(request) if request else None
     for name, use in changes.uses.items():
         yield f"use {name}", _use_content(use) if use else None
+    for name, mark in changes.marks.items():
+        yield f"health {name}", _mark_content(mark) if mark else None
 
 
 def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
@@ -59,6 +63,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
     leases: dict[str, str] = {}
     requests: list[RequestEntry] = []
     uses: list[UseEntry] = []
+    marks: list[tuple[str, HealthMark]] = []
     for full_key, content in rows:
         kind, _, key = full_key.partition(" ")
         match kind:
@@ -70,12 +75,21 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
                 requests.append(_request(key, content))
             case "use":
                 uses.append(_use(key, content))
+            case "health":
+                marks.append((key, _mark(content)))
             case _:
                 raise ValueError(f"an entry of the unknown kind {kind!r}")
     for name, content in leases.items():
         if device := devices.get(name):
             device.epoch, device.lease = _lease(name, content)
-    return Durable(boot=boot, devices=[devices[name] for name in sorted(devices)], requests=requests, uses=uses)
+    marks.sort(key=lambda named: named[1].at_sec)
+    return Durable(
+        boot=boot,
+        devices=[devices[name] for name in sorted(devices)],
+        requests=requests,
+        uses=uses,
+        marks=marks,
+    )
 
 
 def _device_content(device: DeviceEntry) -> str:
@@ -185,6 +199,22 @@ def _use(account: str, content: str) -> UseEntry:
     )
 
 
+def _mark_content(mark: HealthMark) -> str:
+    return _encode({name: getattr(mark, name) for name in _MARK})
+
+
+def _mark(content: str) -> HealthMark:
+    found = _named(json.loads(content))
+    until_sec = found["until_sec"]
+    return HealthMark(
+        state=HealthState(found["state"]),
+        by=found["by"],
+        at_sec=float(found["at_sec"]),
+        reason=found["reason"],
+        until_sec=None if until_sec is None else float(until_sec),
+    )
+
+
 @functools.lru_cache(maxsize=1024)
 def _terms_content(terms: LeaseTerms) -> str:
     """Return terms with all their fields: a default may change, an admitted request keeps its terms."""
@@ -195,7 +225,8 @@ def _terms(content: object) -> LeaseTerms:
     found = _named(content)
     values = {name: found[name] for name in _TERMS if name in found}
     lease_class, also = LeaseClass(values.get("lease_class", LeaseClass.NORMAL)), tuple(values.get("also", ()))
-    return LeaseTerms(**values | {"lease_class": lease_class, "also": also})
+    even_if = None if (named := values.get("even_if")) is None else HealthState(named)
+    return LeaseTerms(**values | {"lease_class": lease_class, "also": also, "even_if": even_if})
 
 
 def _named(content: object) -> Mapping[str, Any]:

@@ -1,0 +1,64 @@
+"""Changes of devices' health marks, and the leases that they end. Pure.
+
+The batch lease of a device that closes gives way. Other leases end by themselves, or at the moment that the mark
+states; their holders are told at once.
+
+Marks outlive their devices, so that a device that comes back is still marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fleet.domain.health import GOOD, HealthMark, HealthState
+from fleet.tracker.core import events as ev
+from fleet.tracker.core import leases, yielding
+from fleet.tracker.core.records import DeviceEntry
+from fleet.tracker.core.tables import Tables
+
+
+def mark(tables: Tables, event: ev.MarkHealth) -> None:
+    """Set the mark of devices, known or not."""
+    for name in event.device_names:
+        _store(tables, name, event.mark)
+        tables.effects.append(ev.HealthMarked(name, event.mark))
+        if (device := tables.devices.get(name)) is not None:
+            _apply(tables, device, event.mark)
+            tables.changes.devices[name] = device
+            leases.serve(tables, device)
+
+
+def restore(tables: Tables, marks: Iterable[tuple[str, HealthMark]]) -> None:
+    """Set the marks of the journal. Batch leases on marked devices get a new grace period: the demand is not kept."""
+    for name, found in marks:
+        tables.marks[name] = found
+        if (device := tables.devices.get(name)) is not None:
+            _apply(tables, device, found, extra_sec=tables.limits.grace_sec)
+    tables.effects.clear()  # no client is connected; each is told when it is
+
+
+def admit(tables: Tables, device: DeviceEntry) -> None:
+    """Give a device that was attached the mark of its name."""
+    _apply(tables, device, tables.marks.get(device.name, GOOD))
+
+
+def _store(tables: Tables, name: str, new: HealthMark) -> None:
+    """Keep a mark, and forget the oldest of a device that is gone if there are too many."""
+    tables.version += 1
+    tables.marks.pop(name, None)
+    tables.marks[name] = tables.changes.marks[name] = new
+    if len(tables.marks) > tables.limits.max_devices:
+        oldest = next((each for each in tables.marks if each not in tables.devices), None)
+        if oldest is not None:
+            del tables.marks[oldest]
+            tables.changes.marks[oldest] = None
+
+
+def _apply(tables: Tables, device: DeviceEntry, new: HealthMark, *, extra_sec: float = 0.0) -> None:
+    """Follow a mark with the indexes and the lease of its device."""
+    device.mark = new
+    tables.matching.set_suspect(device.name, is_suspect=new.state is HealthState.SUSPECT)
+    if new.state.is_open:
+        yielding.stop_clearing(tables, device)
+    else:
+        yielding.clear(tables, device, extra_sec)

@@ -1,0 +1,183 @@
+"""Marks of devices' health at a running tracker: the RPC, its roles, the audit log, and the commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from typer.testing import CliRunner
+
+import fleet.aio
+from fleet.cli.main import app
+from fleet.cli.moments import parse_moment
+from fleet.client.identity_calls import IdentityCalls
+from fleet.client.tracker_calls import TrackerCalls
+from fleet.domain.health import HealthState
+from fleet.domain.leases import LeaseClass
+from fleet.errors import InvalidRequest, LeaseRevoked, NoMatchingDevice, NotAllowed, TrackerUnavailable, WaitTimeout
+from fleet.identity.store import CredentialStore
+from fleet.testing import SimulatedAgent, eventually, serve_tracker
+from fleet.testing.identity import account_proof
+from fleet.tracker.journal.file import Journal
+from fleet.v1 import device_pb2, lease_service_pb2
+from fleet.wire.health import mark_from_proto
+from fleet.wire.rpc import from_rpc_error
+from tests.service.identity_parts import user
+
+DEVICES = ["devices/a", "devices/b"]
+
+
+async def test_a_drained_board_is_shown_and_serves_nobody_until_it_resumes() -> None:
+    """The holder of a batch lease is told why; a request that waits is told, too."""
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, DEVICES),
+        fleet.aio.connect(served.address) as client,
+    ):
+        held = await client.acquire_device("name=a", lease_class=LeaseClass.BATCH)
+
+        assert await client.set_health("simulated", HealthState.DRAINING, "new switch") == DEVICES
+        await eventually(lambda: held.yield_wanted is not None)
+        assert held.yield_wanted is not None
+        assert held.yield_wanted.reason == "its device is draining: new switch"
+        await held.release()
+        with pytest.raises(WaitTimeout):
+            await client.acquire_device("simulated", wait_timeout_sec=0.2)
+        reasons: list[str] = []
+        waiting = asyncio.create_task(
+            client.acquire_device("simulated", on_queued=lambda request: reasons.append(request.reason))
+        )
+        await eventually(lambda: reasons)
+        assert reasons[0] == "2 boards suit, all draining"
+        (shown, _) = (await client.snapshot()).devices
+        assert (shown.mark.state, shown.mark.reason) == (HealthState.DRAINING, "new switch")
+        assert shown.mark.by
+
+        await client.set_health("name=b", HealthState.GOOD, "done")
+        device = await waiting
+        assert device.name == "devices/b"
+
+
+async def test_a_lease_that_outlasts_its_notice_is_revoked() -> None:
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, DEVICES),
+        fleet.aio.connect(served.address) as client,
+    ):
+        held = await client.acquire_device("name=a")
+        clock = served.tracker.engine.clock
+        await client.set_health("name=a", HealthState.MAINTENANCE, "SD card", until_sec=clock.now_sec() + 0.5)
+
+        await eventually(lambda: held.ended is not None)
+
+        assert isinstance(held.ended, LeaseRevoked)
+        assert "its device is maintenance: SD card" in str(held.ended)
+
+
+async def test_bad_judgements_are_refused_by_client_and_tracker() -> None:
+    """A client that checks nothing gets the same errors."""
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, DEVICES),
+        fleet.aio.connect(served.address) as client,
+    ):
+        with pytest.raises(InvalidRequest, match="control characters"):
+            await client.set_health("name=a", HealthState.RETIRED, "\x1b[31mred")
+        with pytest.raises(NoMatchingDevice):
+            await client.set_health("gpu", HealthState.RETIRED, "old")
+        calls = TrackerCalls(served.address)
+        stub = await calls.leases()
+        for state, reason in ((device_pb2.HEALTH_STATE_RETIRED, "\x1b[31mred"), (99, "old"), (0, "old")):
+            request = lease_service_pb2.SetHealthRequest(selector="name=a", state=state, reason=reason)  # type: ignore[arg-type]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.set_health(request)
+            assert isinstance(from_rpc_error(caught.value, TrackerUnavailable), InvalidRequest)
+        await calls.close()
+        assert not served.tracker.state.marks
+
+
+async def test_only_admins_judge_devices_and_each_call_is_audited() -> None:
+    async with serve_tracker() as served, SimulatedAgent(served.address, DEVICES):
+        store, proof = CredentialStore(), account_proof(served.address)
+        store.save(served.address, user())
+        try:
+            async with fleet.aio.connect(served.address) as client:
+                with pytest.raises(NotAllowed, match="judging devices takes the role admin"):
+                    await client.set_health("name=a", HealthState.QUARANTINED, "odd")
+                with pytest.raises(NotAllowed, match="takes the role admin"):
+                    await client.acquire_device("name=a", even_if=HealthState.QUARANTINED)
+        finally:
+            store.save(served.address, proof)
+        async with fleet.aio.connect(served.address) as client:
+            await client.set_health("name=a", HealthState.QUARANTINED, "odd")
+            device = await client.acquire_device("name=a", even_if=HealthState.QUARANTINED)
+            assert device.name == "devices/a"
+        async with IdentityCalls(served.address) as admin:
+            deeds = [deed for deed in await admin.deeds(100) if deed.action == "LeaseService.SetHealth"]
+
+    assert [(deed.role, deed.outcome) for deed in deeds] == [("user", "NotAllowed"), ("admin", "ok")]
+    assert "odd" in deeds[1].subject
+
+
+async def test_the_commands_mark_devices_by_name_or_selector() -> None:
+    async with serve_tracker() as served, SimulatedAgent(served.address, DEVICES):
+
+        async def run(*words: str) -> tuple[int, str, str]:
+            done = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--tracker", served.address])
+            return done.exit_code, done.stdout, done.stderr
+
+        drained = await run("devices", "drain", "a", "--reason", "fan", "--by", "2h")
+        shown = await run("devices")
+        details = await run("devices", "show", "a")
+        resumed = await run("devices", "resume", "simulated", "--reason", "done", "--json")
+        refused = await run("devices", "retire", "a", "--reason", "two\nlines")
+
+    assert drained == (0, "", "1 device draining: a\n")
+    assert "draining" in shown[1]
+    assert "fan" in details[1]
+    expected = {"schema": 1, "devices": DEVICES, "state": "good", "reason": "done", "until_sec": None}
+    assert json.loads(resumed[1]) == expected
+    assert refused[0] == 2
+    assert "the reason has control characters" in refused[2]
+
+
+def test_a_moment_is_a_time_of_day_a_date_or_a_duration() -> None:
+    """A time of day that has passed is tomorrow's."""
+    noon = datetime(2026, 11, 25, 12, 0, tzinfo=UTC).timestamp()
+
+    assert parse_moment("14:00", noon, UTC) == noon + 2 * 3600
+    assert parse_moment("11:00", noon, UTC) == noon + 23 * 3600
+    assert parse_moment("2026-11-27 12:00", noon, UTC) == noon + 2 * 86400
+    assert parse_moment("90m", noon, UTC) == noon + 5400
+    for text in ("", "25:00", "tomorrow", "2026-13-01 10:00", "-2h"):
+        with pytest.raises(InvalidRequest, match="is no moment"):
+            parse_moment(text, noon, UTC)
+
+
+def test_a_state_of_a_newer_tracker_is_read_as_quarantined() -> None:
+    message = device_pb2.HealthMark(state=77)  # type: ignore[arg-type]
+    message.at.seconds = 5
+
+    assert mark_from_proto(message).state is HealthState.QUARANTINED
+
+
+async def test_marks_and_use_are_in_the_journal_of_a_running_tracker(tmp_path: Path) -> None:
+    async with (
+        serve_tracker(state_dir=tmp_path) as served,
+        SimulatedAgent(served.address, DEVICES),
+        fleet.aio.connect(served.address) as client,
+        client.acquire("name=a"),
+    ):
+        await client.set_health("name=b", HealthState.RETIRED, "broken")
+
+    journal = Journal(tmp_path / "journal.sqlite")
+    durable = journal.open(0.0)
+    journal.close()
+    assert [(name, mark.state, mark.reason) for name, mark in durable.marks] == [
+        ("devices/b", HealthState.RETIRED, "broken")
+    ]
+    assert durable.uses
