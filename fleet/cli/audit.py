@@ -13,7 +13,7 @@ from rich.text import Text
 from fleet.base.quantities import elapsed_text
 from fleet.cli import options
 from fleet.cli.tables import make_console, text_table, utc_text
-from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
+from fleet.identity.audit_entry import DEVICE_MARKED, LEASE_ENDED, AuditEntry
 
 _WORDS = {
     "AgentService.Attach": "attached",
@@ -29,6 +29,7 @@ _WORDS = {
     "LeaseService.ResetEpochs": "reset the epochs",
     "LeaseService.ReloadTracker": "reloaded shares and quotas",
     "LeaseService.SetHealth": "judged devices",
+    DEVICE_MARKED: "marked a device",
 }
 """Readable names of rpcs; --json prints the original names."""
 

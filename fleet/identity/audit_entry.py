@@ -7,6 +7,9 @@ from dataclasses import dataclass
 LEASE_ENDED = "Lease.End"
 """Action of the entry written at the end of a lease."""
 
+DEVICE_MARKED = "Device.Mark"
+"""Action of the entry of a mark that the tracker set by itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
@@ -20,7 +23,7 @@ class AuditEntry:
     key_id: str
     peer: str
     action: str
-    """The rpc, such as "LeaseService.RevokeLease", or `LEASE_ENDED`."""
+    """The rpc, such as "LeaseService.RevokeLease", `LEASE_ENDED` or `DEVICE_MARKED`."""
 
     subject: str
     """Arguments, as JSON; empty for a stream."""

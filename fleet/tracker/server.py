@@ -33,6 +33,7 @@ from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.fleet_service import FleetServicer
 from fleet.tracker.forecaster import Forecaster
+from fleet.tracker.health_audit import HealthAudit
 from fleet.tracker.history import History
 from fleet.tracker.history_file import read_latest
 from fleet.tracker.identity_service import IdentityServicer, auditor
@@ -183,8 +184,9 @@ class Tracker:
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
+        watches = (lease_audit, HealthAudit(self.audit, self._clock))
         kept = (self.view, history, self.lease_history, self.forecaster)
-        own = (lease_audit, *kept, self.agent_servicer, self.lease_servicer)
+        own = (*watches, *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))
 
     async def _listen(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass
 from fleet.errors import ConfigError, QueueFull
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
@@ -26,7 +27,7 @@ from tests.contract.installed import install
 from tests.system.fleet_processes import Server
 
 MEMBERS = [
-    *("LeaseAudit", "FleetView", "History", "LeaseHistory", "Forecaster"),
+    *("LeaseAudit", "HealthAudit", "FleetView", "History", "LeaseHistory", "Forecaster"),
     *("AgentServicer", "LeaseServicer", "GrantCounter"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples/observer"
@@ -135,6 +136,7 @@ def calls() -> list[tuple[str, tuple[object, ...]]]:
         ev.Fence("none", "devices/none", 7),
         ev.Welcomed("none", (), "none", may_ask_for_others=False),
         ev.YieldWanted("none", wanted),
+        ev.HealthMarked("devices/none", HealthMark(state=HealthState.RETIRED, by="root", at_sec=7.0)),
         ev.Refused("none", "r", QueueFull, "full"),
         ev.LeaseEnded("none", "leases/none", LeaseEnd.EXPIRED, "late"),
     ]

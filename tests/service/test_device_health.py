@@ -181,3 +181,23 @@ async def test_marks_and_use_are_in_the_journal_of_a_running_tracker(tmp_path: P
         ("devices/b", HealthState.RETIRED, "broken")
     ]
     assert durable.uses
+
+
+async def test_a_quarantine_by_the_tracker_is_in_the_audit_log() -> None:
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, DEVICES) as agent,
+        fleet.aio.connect(served.address) as client,
+    ):
+        device = served.tracker.state.devices["devices/a"]
+        for _ in range(3):
+            async with client.acquire("name=a"):
+                agent.report("devices/a", is_healthy=False, reason="GPU hangs")
+                await eventually(lambda: not device.is_healthy)
+            agent.report("devices/a", is_healthy=True)
+            await eventually(lambda: device.is_healthy)
+        async with IdentityCalls(served.address) as admin:
+            deeds = [deed for deed in await admin.deeds(100) if deed.action == "Device.Mark"]
+
+    assert [(deed.name, deed.role) for deed in deeds] == [("tracker", "tracker")]
+    assert "GPU hangs" in deeds[0].subject

@@ -282,3 +282,44 @@ def test_a_closed_device_serves_nobody_but_admins_in_any_order_of_events(steps: 
                 state = TrackerState.restore(ledger.open(now), now, limits)
                 begin()
         assert {name: found.state for name, found in state.marks.items()} == states
+
+
+def fault(bench: Bench, request_id: str) -> list[ev.Effect]:
+    """Lease board a, let it fault under the lease, and let it recover."""
+    ask(bench, "alice", request_id, "name=a")
+    effects = bench.apply(ev.DeviceReported("agent", "devices/a", False, "GPU hangs"))
+    bench.apply(ev.Release("alice", bench.state.clients["alice"].leases[request_id].name))
+    return effects + bench.apply(ev.DeviceReported("agent", "devices/a", True, ""))
+
+
+def marks(effects: list[ev.Effect]) -> list[tuple[str, str]]:
+    return [(each.mark.state, each.mark.set_by) for each in effects if isinstance(each, ev.HealthMarked)]
+
+
+def test_three_leases_in_a_row_with_a_fault_quarantine_a_board(bench: Bench) -> None:
+    assert marks(fault(bench, "r1") + fault(bench, "r2")) == []
+    assert marks(fault(bench, "r3")) == [("quarantined", "the tracker")]
+
+    assert granted(ask(bench, "bob", "r4", "name=a")) == []
+    assert bench.state.marks["devices/a"].reason == "3 leases in a row ended in a fault: GPU hangs"
+    mark(bench, HealthState.GOOD, "a")
+    bench.apply(ev.Release("bob", bench.state.clients["bob"].leases["r4"].name))
+    assert marks(fault(bench, "r5") + fault(bench, "r6")) == []
+
+
+def test_a_lease_without_a_fault_ends_the_row(bench: Bench) -> None:
+    fault(bench, "r1")
+    fault(bench, "r2")
+    ask(bench, "bob", "good", "name=a")
+    bench.apply(ev.Release("bob", bench.state.clients["bob"].leases["good"].name))
+
+    assert marks(fault(bench, "r3")) == []
+
+
+def test_faults_of_an_idle_board_do_not_count(bench: Bench) -> None:
+    """A phone that is plugged in and out is not quarantined."""
+    fault(bench, "r1")
+    for _ in range(5):
+        effects = bench.apply(ev.DeviceReported("agent", "devices/a", False, "no phone"))
+        effects += bench.apply(ev.DeviceReported("agent", "devices/a", True, ""))
+        assert marks(effects) == []

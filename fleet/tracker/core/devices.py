@@ -96,7 +96,7 @@ def report(tables: Tables, event: ev.DeviceReported) -> None:
         # Selectors match other labels now; the device is not free until it is served.
         device.labels = with_bitstream(device.labels, event.bitstream_digest)
         tables.matching.add_device(device.name, device.labels)
-    device.is_healthy, device.reason = event.is_healthy, event.reason
+    marking.note_condition(tables, device, event.is_healthy, event.reason)
     tables.changes.devices[device.name] = device
     leases.serve(tables, device)
 
@@ -136,9 +136,9 @@ def _admit(tables: Tables, event: ev.AgentAttached, offered: ev.OfferedDevice) -
     device.address, device.agent_id, device.agent_key_id = event.address, event.agent_id, event.key_id
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, tables.now_sec, None
     tables.timers.cancel(("device", device.name))
-    device.is_healthy, device.reason = offered.is_healthy, offered.reason
     tables.matching.add_device(device.name, labels)
     marking.admit(tables, device)
+    marking.note_condition(tables, device, offered.is_healthy, offered.reason)
     tables.changes.devices[device.name] = device
     epochs.count_from(tables, device, offered.highest_epoch, offered.fenced_epoch)
     return device

@@ -89,6 +89,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id:
     _charge(tables, lease, min(account.expected_sec(terms.lease_class), ends_at_sec - now_sec))
     tables.waiting.note_grant(lease.account, device.name, now_sec)
     device.epoch, device.lease = lease.epoch, lease
+    device.fault_count, device.is_used = 0 if device.is_used else device.fault_count, True
     tables.leases[lease.name] = lease
     if terms.lease_class is LeaseClass.BATCH:
         tables.batch[lease.name] = lease

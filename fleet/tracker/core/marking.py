@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleet.domain.health import GOOD, HealthMark, HealthState
+from fleet.domain.health import GOOD, MAX_REASON_CHARS, HealthMark, HealthState
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.records import DeviceEntry
@@ -37,6 +37,22 @@ def restore(tables: Tables, marks: Iterable[tuple[str, HealthMark]]) -> None:
     tables.effects.clear()  # no client is connected; each is told when it is
 
 
+def note_condition(tables: Tables, device: DeviceEntry, is_healthy: bool, reason: str) -> None:
+    """Store the state that an agent reported, and quarantine a device that faults in several leases in a row.
+
+    A fault without a lease, such as an unplugged cable, does not count.
+    """
+    is_fault = device.is_healthy and not is_healthy and device.is_used
+    device.is_healthy, device.reason = is_healthy, reason
+    if not is_fault:
+        return
+    device.is_used, device.fault_count = False, device.fault_count + 1
+    if device.fault_count >= tables.limits.faults_in_a_row and device.mark.state.is_open:
+        why = f"{device.fault_count} leases in a row ended in a fault: {reason}"[:MAX_REASON_CHARS]
+        quarantine = HealthMark(state=HealthState.QUARANTINED, at_sec=tables.now_sec, reason=why)
+        mark(tables, ev.MarkHealth((device.name,), quarantine))
+
+
 def admit(tables: Tables, device: DeviceEntry) -> None:
     """Give a device that was attached the mark of its name."""
     _apply(tables, device, tables.marks.get(device.name, GOOD))
@@ -59,6 +75,7 @@ def _apply(tables: Tables, device: DeviceEntry, new: HealthMark, *, extra_sec: f
     device.mark = new
     tables.matching.set_suspect(device.name, is_suspect=new.state is HealthState.SUSPECT)
     if new.state.is_open:
+        device.fault_count = 0
         yielding.stop_clearing(tables, device)
     else:
         yielding.clear(tables, device, extra_sec)

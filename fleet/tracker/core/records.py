@@ -71,6 +71,8 @@ class TrackerLimits:
     """A stream that says nothing for this long ends."""
     forget_device_sec: float = 24 * 3600.0
     """A device is forgotten when its agent has been away this long."""
+    faults_in_a_row: int = 3
+    """A device is quarantined after this many leases in a row with a fault."""
     remembered_ends: int = 10_000
     """Number of ended leases with a stored reason."""
 
@@ -129,6 +131,10 @@ class DeviceEntry:
     """Key of the agent that attached it last; the journal does not keep it. Empty without TLS."""
     mark: HealthMark = GOOD
     """Judgement of its health. The journal keeps it apart from the device."""
+    fault_count: int = 0
+    """Leases in a row with a fault, until the next grant without one. Not in the journal."""
+    is_used: bool = False
+    """True from a grant to the next fault. Not in the journal."""
 
     @property
     def is_ready(self) -> bool:

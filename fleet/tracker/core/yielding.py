@@ -52,9 +52,8 @@ def sweep(tables: Tables) -> None:
         if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
             return
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
-    following: dict[
-        tuple[tuple[Group, ...], bool], RequestEntry | None
-    ] = {}  # devices that are alike serve the same request
+    # devices that are alike serve the same request
+    following: dict[tuple[tuple[Group, ...], bool], RequestEntry | None] = {}
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
         if lease is None or lease.device_name in tables.sets.held:
