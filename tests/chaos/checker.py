@@ -8,6 +8,7 @@ Proven from the log that each device wrote itself:
 
 and of the rest:
 
+- DRAINED: no grant of a device that an admin has drained, until it resumes or the journal was set back;
 - LOST: every record that the library acknowledged is in it at the end;
 - STARVED: when faults have stopped, every client that waits has a measurement within a bound;
 - LEAKED: no process grows from calm to calm, and nothing is left when all were stopped;
@@ -32,6 +33,7 @@ class Wrong(StrEnum):
     OVERLAP = "overlap"
     EPOCH = "epoch"
     STRANGER = "stranger"
+    DRAINED = "drained"
     LOST = "lost"
     STARVED = "starved"
     LEAKED = "leaked"
@@ -67,6 +69,7 @@ def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Findin
         *_epochs_of_runs(history),
         *_epochs_of_grants(history),
         *_strangers(history),
+        *_grants_of_drained_devices(history),
         *_lost_records(history),
         *_starved(history, bounds.served_sec),
         *_growth(history, bounds.growth),
@@ -135,6 +138,18 @@ def _strangers(history: Iterable[Event]) -> Iterator[Finding]:
         if event.what is What.BEGIN and _is_named(event) and (event.device, event.lease, event.epoch) not in granted:
             text = f"{event.device} ran for {event.lease}, which no client was granted"
             yield Finding(wrong=Wrong.STRANGER, text=text, events=(event,))
+
+
+def _grants_of_drained_devices(history: Sequence[Event]) -> Iterator[Finding]:
+    """A client may read a grant late, so its epoch counts: it exceeds that of the drain."""
+    for device, events in _by_device(history, What.DRAINED, What.RESUMING, What.GRANT).items():
+        drain: Event | None = None
+        for event in sorted(events, key=lambda event: event.at_sec):
+            if event.what is not What.GRANT:
+                drain = event if event.what is What.DRAINED else None
+            elif drain is not None and event.epoch > drain.epoch:
+                text = f"{device} was granted to {event.who} while it was drained"
+                yield Finding(wrong=Wrong.DRAINED, text=text, events=(drain, event))
 
 
 def _lost_records(history: Iterable[Event]) -> Iterator[Finding]:

@@ -37,6 +37,10 @@ class What(StrEnum):
 
     FAULT = "fault"
     """Site: fault number `number` happens."""
+    DRAINED = "drained"
+    """Site: the tracker has stored that `device` is drained; `epoch` is its newest until then."""
+    RESUMING = "resuming"
+    """Site: `device` may be granted again from here on."""
     CALM = "calm"
     """Site: no fault from here on; `names` are the clients that wait."""
     STORM = "storm"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 TRACKER = "tracker"
@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """kill -9, the last page of its journal is torn, and it is started again."""
     WORKERS = "workers"
     """SIGSTOP for `for_sec` of all that it has started."""
+    DRAIN = "drain"
+    """An admin drains the device, and resumes it after `for_sec`."""
 
 
 _WEIGHTS = {
@@ -51,6 +53,8 @@ _STEPS_SEC = (1.0, 30.0, 3600.0, DAY_SEC, 20 * DAY_SEC)
 _MOST_DELAY_SEC = 0.4
 _PAUSE_SEC = 1.2
 """Mean time from one fault to the next."""
+_DRAIN_PAUSE_SEC = 7.0
+"""Mean time from one drain to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,14 @@ class Fault:
 
 
 def make_storm(
-    seed: int, storm: int, *, first: int, length_sec: float, agents: Sequence[str], clients: Sequence[str]
+    seed: int,
+    storm: int,
+    *,
+    first: int,
+    length_sec: float,
+    agents: Sequence[str],
+    clients: Sequence[str],
+    devices: Sequence[str],
 ) -> list[Fault]:
     """Return the faults of storm number `storm`, in time.
 
@@ -93,7 +104,16 @@ def make_storm(
         )
         faults.append(fault)
         at_sec += rng.expovariate(1 / _PAUSE_SEC)
-    return faults
+    faults += _drains(random.Random(f"{seed}:{storm}:drains"), length_sec, devices)
+    in_time = sorted(faults, key=lambda fault: fault.at_sec)
+    return [replace(fault, number=number) for number, fault in enumerate(in_time, first)]
+
+
+def _drains(rng: random.Random, length_sec: float, devices: Sequence[str]) -> Iterator[Fault]:
+    at_sec = rng.expovariate(1 / _DRAIN_PAUSE_SEC)
+    while at_sec < length_sec:
+        yield Fault(number=0, at_sec=at_sec, kind=Kind.DRAIN, target=rng.choice(devices), for_sec=rng.uniform(1.0, 6.0))
+        at_sec += rng.expovariate(1 / _DRAIN_PAUSE_SEC)
 
 
 def _targets(kind: Kind, agents: Sequence[str], clients: Sequence[str]) -> Sequence[str]:

@@ -50,6 +50,8 @@ _TUNED_TRIALS = 6
 _CLIENTS = 3
 _HOLDERS = 3
 _DEVICES = ("a-0", "a-1", "b-0", "b-1", "c")
+_MOST_TRIES = 20
+"""Tries to resume a device in a calm."""
 _WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
 
 
@@ -74,6 +76,8 @@ class Site:
         self._links: dict[str, Link] = {}
         self._programs: dict[str, Program] = {}
         self._faults = 0
+        self._repairs = 0
+        """Number of journals set back."""
         self.agents = [f"agent-{number}" for number in range(len(_AGENTS))]
         self.clients = [f"client-{number}" for number in range(_CLIENTS)]
         self.tuners = [_TUNER] if tunes else []
@@ -102,7 +106,13 @@ class Site:
         self.log.write(What.STORM, number=number)
         programs = [*self.clients, *self.tuners]
         faults = make_storm(
-            self.seed, number, first=self._faults, length_sec=length_sec, agents=self.agents, clients=programs
+            self.seed,
+            number,
+            first=self._faults,
+            length_sec=length_sec,
+            agents=self.agents,
+            clients=programs,
+            devices=_DEVICES,
         )
         self._faults += len(faults)
         began = time.monotonic()
@@ -117,6 +127,7 @@ class Site:
             async with program.busy:
                 if not program.is_running:
                     await self._start(program)
+        await self._resume_all()
         sizes = {path: path.stat().st_size for path in self.logs.glob("client-*.jsonl")}
         calm_sec = time.monotonic()
         self.log.write(What.CALM, names=self.waiting)
@@ -146,6 +157,9 @@ class Site:
                 self.log.write(What.FAULT, number=fault.number, text=str(fault))
                 await self._fill(fault)
             return
+        if fault.kind is Kind.DRAIN:
+            await self._drain(fault)
+            return
         program = self._programs[fault.target]
         async with program.busy:
             self.log.write(What.FAULT, number=fault.number, text=str(fault))
@@ -169,6 +183,43 @@ class Site:
                     program.set_clock(fault.amount)
                 case _:
                     await self._disturb(self._links[fault.target], fault)
+
+    async def _drain(self, fault: Fault) -> None:
+        """Drain a device and resume it. Neither need succeed: the tracker may be away."""
+        self.log.write(What.FAULT, number=fault.number, text=str(fault))
+        repairs = self._repairs
+        if await self._judge("drain", fault.target) is not None:
+            shown = await self._ask("devices", "show", fault.target, "--json")
+            if shown is not None and repairs == self._repairs:
+                epoch = int(json.loads(shown).get("epoch", 0))
+                self.log.write(What.DRAINED, device=f"devices/{fault.target}", epoch=epoch)
+        await asyncio.sleep(fault.for_sec)
+        self.log.write(What.RESUMING, device=f"devices/{fault.target}")
+        await self._judge("resume", fault.target)
+
+    async def _resume_all(self) -> None:
+        """Resume all devices, quarantined ones too."""
+        for device in _DEVICES:
+            self.log.write(What.RESUMING, device=f"devices/{device}")
+            for _ in range(_MOST_TRIES):
+                if await self._judge("resume", device) is not None:
+                    break
+
+    async def _judge(self, command: str, device: str) -> str | None:
+        return await self._ask("devices", command, f"name={device}", "--reason", "chaos", "--json")
+
+    async def _ask(self, *words: str) -> str | None:
+        """Return the output of a `fleet` command as an admin; None if it failed."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "fleet", *words, "--connect-timeout", "3"),
+            *("--tracker", f"127.0.0.1:{self._links[TRACKER].port}"),
+            cwd=REPOSITORY,
+            env=own_environment(self.folder, self._shim),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        out, _ = await process.communicate()
+        return out.decode() if process.returncode == 0 else None
 
     async def _disturb(self, link: Link, fault: Fault) -> None:
         match fault.kind:
@@ -200,6 +251,9 @@ class Site:
         code = await program.start()
         for answer in ("--restore", "--empty"):
             if code is not None and program.name == TRACKER:
+                self._repairs += 1
+                for device in _DEVICES:  # the former journal may lack their marks
+                    self.log.write(What.RESUMING, device=f"devices/{device}")
                 self.log.write(What.FAULT, text=f"tracker refused its journal ({program.last_words()}): {answer}")
                 await self._fsck(answer)
                 code = await program.start()

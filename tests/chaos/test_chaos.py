@@ -16,7 +16,7 @@ from tests.chaos.summary import shown_finding, summarize
 SEED, SECONDS = 136, 20.0
 """One storm with thirty faults: every kind, and every process killed but one agent."""
 PATIENT = Bounds(served_sec=100.0)
-AGENTS, CLIENTS = ("agent-0", "agent-1"), ("client-0",)
+AGENTS, CLIENTS, DEVICES = ("agent-0", "agent-1"), ("client-0",), ("a-0", "b-0")
 
 
 def kinds(history: Sequence[Event]) -> set[str]:
@@ -35,14 +35,16 @@ def test_a_fleet_goes_through_storms(tmp_path: Path) -> None:
 
     assert not findings, "\n".join(shown_finding(SEED, history, finding) for finding in findings)
     assert set(Kind) == kinds(history)
-    assert {What.BEGIN, What.GRANT, What.RECORDED, What.CENSUS, What.LEFT} <= {event.what for event in history}
+    assert {What.BEGIN, What.GRANT, What.RECORDED, What.CENSUS, What.LEFT, What.RESUMING} <= {
+        event.what for event in history
+    }
 
 
 def test_a_seed_gives_its_storm_again() -> None:
     """Another seed, or another storm of the same seed, differs."""
 
     def storm(seed: int, number: int) -> list[tuple[float, str]]:
-        faults = make_storm(seed, number, first=0, length_sec=60.0, agents=AGENTS, clients=CLIENTS)
+        faults = make_storm(seed, number, first=0, length_sec=60.0, agents=AGENTS, clients=CLIENTS, devices=DEVICES)
         return [(fault.at_sec, fault.target) for fault in faults]
 
     assert storm(1, 2) == storm(1, 2)
@@ -52,7 +54,7 @@ def test_a_seed_gives_its_storm_again() -> None:
 
 def test_every_kind_of_fault_comes() -> None:
     """An hour's schedule contains every kind of fault, each at a program that can have it."""
-    faults = make_storm(1, 0, first=5, length_sec=3600.0, agents=AGENTS, clients=CLIENTS)
+    faults = make_storm(1, 0, first=5, length_sec=3600.0, agents=AGENTS, clients=CLIENTS, devices=DEVICES)
 
     assert set(Kind) == {fault.kind for fault in faults}
     assert {"tracker"} == {fault.target for fault in faults if fault.kind is Kind.TEAR}

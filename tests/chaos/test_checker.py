@@ -69,6 +69,8 @@ def end(number: int, *, index: int = 0) -> Event:
     return replace(begin(number, index=index), what=What.END)
 
 
+DRAINED = Event(at_sec=1.5, who="site", what=What.DRAINED, device="a", epoch=1)
+RESUMING = Event(at_sec=1.7, who="site", what=What.RESUMING, device="a")
 CALM = Event(at_sec=10, who="site", what=What.CALM, names=CLIENTS)
 ONE_SERVED = Event(at_sec=12, who="client-0", what=What.SERVED)
 CENSUS = Event(at_sec=1, who="agent-0", what=What.CENSUS, number=7, counts={"files": 30, "bytes": 1e8})
@@ -92,6 +94,8 @@ PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
     "a grant of a smaller epoch": (Wrong.EPOCH, [grant(1, epoch=9), grant(2, epoch=8)]),
     "a run under no lease": (Wrong.STRANGER, [begin(1), end(1)]),
     "a run under another epoch than was granted": (Wrong.STRANGER, [grant(1, epoch=5), begin(1), end(1)]),
+    "a grant on a drained board": (Wrong.DRAINED, [grant(1), DRAINED, grant(2)]),
+    "a grant after another board resumed": (Wrong.DRAINED, [DRAINED, replace(RESUMING, device="b"), grant(2)]),
     "an acknowledged record that is gone": (
         Wrong.LOST,
         [
@@ -131,6 +135,12 @@ def test_a_planted_fault_is_found(name: str) -> None:
 
     assert {wrong} == {finding.wrong for finding in found}
     assert all(finding.events for finding in found)
+
+
+@pytest.mark.parametrize("late", [grant(2, epoch=1), grant(3)])
+def test_a_grant_from_before_a_drain_or_after_it_is_sound(late: Event) -> None:
+    """A client may read a grant after the drain that followed it."""
+    assert check([grant(0), DRAINED, replace(RESUMING, at_sec=2.5), late]) == []
 
 
 @pytest.mark.parametrize(

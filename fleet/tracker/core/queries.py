@@ -54,6 +54,11 @@ class Queries:
         """Number of grants since the start."""
         return self._tables.grant_count
 
+    @property
+    def journal_trouble(self) -> str:
+        """Error of a journal that cannot be written; empty: it can."""
+        return self._tables.journal_trouble
+
     # devices
 
     @property
