@@ -78,6 +78,9 @@ class Site:
         self._faults = 0
         self._repairs = 0
         """Number of journals set back."""
+        self._drains = {device: asyncio.Lock() for device in _DEVICES}
+        self._unsure: set[str] = set()
+        """Devices with a resume that was not answered."""
         self.agents = [f"agent-{number}" for number in range(len(_AGENTS))]
         self.clients = [f"client-{number}" for number in range(_CLIENTS)]
         self.tuners = [_TUNER] if tunes else []
@@ -185,17 +188,23 @@ class Site:
                     await self._disturb(self._links[fault.target], fault)
 
     async def _drain(self, fault: Fault) -> None:
-        """Drain a device and resume it. Neither need succeed: the tracker may be away."""
-        self.log.write(What.FAULT, number=fault.number, text=str(fault))
-        repairs = self._repairs
-        if await self._judge("drain", fault.target) is not None:
-            shown = await self._ask("devices", "show", fault.target, "--json")
-            if shown is not None and repairs == self._repairs:
-                epoch = int(json.loads(shown).get("epoch", 0))
-                self.log.write(What.DRAINED, device=f"devices/{fault.target}", epoch=epoch)
-        await asyncio.sleep(fault.for_sec)
-        self.log.write(What.RESUMING, device=f"devices/{fault.target}")
-        await self._judge("resume", fault.target)
+        """Drain a device and resume it. Neither need succeed: the tracker may be away.
+
+        A resume without an answer may take effect late, so the device's next drain proves nothing until the calm.
+        """
+        device = fault.target
+        async with self._drains[device]:
+            self.log.write(What.FAULT, number=fault.number, text=str(fault))
+            repairs = self._repairs
+            if await self._judge("drain", device) is not None and device not in self._unsure:
+                shown = await self._ask("devices", "show", device, "--json")
+                if shown is not None and repairs == self._repairs:
+                    epoch = int(json.loads(shown).get("epoch", 0))
+                    self.log.write(What.DRAINED, device=f"devices/{device}", epoch=epoch)
+            await asyncio.sleep(fault.for_sec)
+            self.log.write(What.RESUMING, device=f"devices/{device}")
+            if await self._judge("resume", device) is None:
+                self._unsure.add(device)
 
     async def _resume_all(self) -> None:
         """Resume all devices, quarantined ones too."""
@@ -203,6 +212,7 @@ class Site:
             self.log.write(What.RESUMING, device=f"devices/{device}")
             for _ in range(_MOST_TRIES):
                 if await self._judge("resume", device) is not None:
+                    self._unsure.discard(device)
                     break
 
     async def _judge(self, command: str, device: str) -> str | None:
