@@ -47,6 +47,7 @@ from fleet.tracker.options import TrackerOptions
 from fleet.tracker.pace import Pace, portions
 from fleet.tracker.policy_file import read_policy
 from fleet.tracker.reloading import Reloader
+from fleet.tracker.speed_watch import SpeedWatch
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
 from fleet.wire.peers import Guard, server_security
@@ -184,7 +185,7 @@ class Tracker:
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
-        watches = (lease_audit, HealthAudit(self.audit, self._clock))
+        watches = (lease_audit, HealthAudit(self.audit, self._clock), SpeedWatch(self.engine))
         kept = (self.view, history, self.lease_history, self.forecaster)
         own = (*watches, *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))

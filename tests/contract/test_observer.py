@@ -27,7 +27,8 @@ from tests.contract.installed import install
 from tests.system.fleet_processes import Server
 
 MEMBERS = [
-    *("LeaseAudit", "HealthAudit", "FleetView", "History", "LeaseHistory", "Forecaster"),
+    *("LeaseAudit", "HealthAudit", "SpeedWatch"),
+    *("FleetView", "History", "LeaseHistory", "Forecaster"),
     *("AgentServicer", "LeaseServicer", "GrantCounter"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples/observer"

@@ -20,7 +20,7 @@ from fleet.domain.health import HealthState
 from fleet.domain.leases import LeaseClass
 from fleet.errors import InvalidRequest, LeaseRevoked, NoMatchingDevice, NotAllowed, TrackerUnavailable, WaitTimeout
 from fleet.identity.store import CredentialStore
-from fleet.testing import SimulatedAgent, eventually, serve_tracker
+from fleet.testing import FakeClock, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_proof
 from fleet.tracker.journal.file import Journal
 from fleet.v1 import device_pb2, lease_service_pb2
@@ -201,3 +201,26 @@ async def test_a_quarantine_by_the_tracker_is_in_the_audit_log() -> None:
 
     assert [(deed.name, deed.role) for deed in deeds] == [("tracker", "tracker")]
     assert "GPU hangs" in deeds[0].subject
+
+
+async def test_a_slow_board_becomes_suspect_and_good_again() -> None:
+    """Its siblings stay good. Both marks are the tracker's own."""
+    clock = FakeClock()
+    async with serve_tracker(clock=clock) as served:
+        names = [f"devices/{name}" for name in "abcd"]
+        async with SimulatedAgent(served.address, names) as agent:
+            devices = [served.tracker.state.devices[name] for name in names]
+            for device in devices:
+                device.description = device_pb2.Inventory(device_model="Pi 4").SerializeToString()
+            readings = served.tracker.engine.observers
+            for reference_sec, expected in ((1.3e-3, HealthState.SUSPECT), (1e-3, HealthState.GOOD)):
+                for minutes in (0, 31):
+                    for name in names:
+                        slow = name == names[-1]
+                        telemetry = device_pb2.Telemetry(reference_sec=reference_sec if slow else 1e-3)
+                        readings.on_telemetry(name, telemetry, clock.now_sec() + 60 * minutes)
+                await eventually(lambda expected=expected: devices[-1].mark.state is expected)  # type: ignore[misc]
+                clock.advance(3600.0)
+            assert [device.mark.by for device in devices] == [""] * 4
+            assert {device.mark.state for device in devices} == {HealthState.GOOD}
+            agent.report_all()
