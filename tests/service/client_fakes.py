@@ -177,6 +177,9 @@ class SmallTracker:
     async def reload_tracker(self, request: Any, context: Any) -> lease_service_pb2.ReloadTrackerResponse:
         return lease_service_pb2.ReloadTrackerResponse()
 
+    async def set_health(self, request: Any, context: Any) -> lease_service_pb2.SetHealthResponse:
+        return lease_service_pb2.SetHealthResponse()
+
     async def check_selector(self, request: Any, context: Any) -> fleet_service_pb2.CheckSelectorResponse:
         return fleet_service_pb2.CheckSelectorResponse(device_count=1)
 

@@ -208,9 +208,9 @@ def _mark(content: str) -> HealthMark:
     until_sec = found["until_sec"]
     return HealthMark(
         state=HealthState(found["state"]),
-        by=found["by"],
+        by=str(found["by"]),
         at_sec=float(found["at_sec"]),
-        reason=found["reason"],
+        reason=str(found["reason"]),
         until_sec=None if until_sec is None else float(until_sec),
     )
 

@@ -7,6 +7,7 @@ import functools
 
 from device_agents.serving.epochs import EpochLedger
 from device_agents.workers import ledger
+from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.errors import ConfigError
 from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry, UseEntry
@@ -88,6 +89,7 @@ def _changes() -> Changes:
         leases={device.name: device},
         requests={request.key: request},
         uses={use.account: use},
+        marks={device.name: HealthMark(state=HealthState.DRAINING, by="ann", at_sec=7.0, reason="fan", until_sec=9.0)},
     )
 
 

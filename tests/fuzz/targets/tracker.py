@@ -24,7 +24,7 @@ from fleet.v1 import (
 from fleet.wire import stubs
 from fleet.wire.peers import Guard
 from fleet.wire.snapshots import job_to_proto
-from fleet.wire.times import duration
+from fleet.wire.times import duration, timestamp
 from tests.fuzz.calls import BETWEEN, MOST_ANSWERS, Caller, Server
 from tests.fuzz.loops import ServerLoop
 from tests.fuzz.target import Target
@@ -39,7 +39,7 @@ TRACKER_RPCS = (
     *("IdentityService/ListAuditEntries", "IdentityService/ListJoinTokens"),
     *("IdentityService/ListRevokedKeys", "IdentityService/ListMembers", "IdentityService/RevokeMember"),
     *("IdentityService/RenewCertificate", "LeaseService/CancelRequest"),
-    *("FleetService/CheckSelector", "FleetService/WatchFleet"),
+    *("FleetService/CheckSelector", "FleetService/WatchFleet", "LeaseService/SetHealth"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS = ("FleetService/WatchFleet",)
@@ -126,6 +126,9 @@ def _calls() -> list[bytes]:
     join = identity_service_pb2.JoinRequest(
         secret=bytes(16), certificate_request=make_request(key(Role.USER)), name="n"
     )
+    drain = lease_service_pb2.SetHealthRequest(
+        selector="name=a", state=device_pb2.HEALTH_STATE_DRAINING, reason="fan", until=timestamp(2e6)
+    )
     create = identity_service_pb2.CreateJoinTokenRequest(role=1, ttl=duration(60.0), note="n")
     return [
         _of("LeaseService/OpenLeases", hello.SerializeToString(), events.SerializeToString()),
@@ -133,6 +136,7 @@ def _calls() -> list[bytes]:
         _of("LeaseService/RevokeLease", lease_service_pb2.RevokeLeaseRequest(lease_name="a").SerializeToString()),
         _of("LeaseService/ResetEpochs", lease_service_pb2.ResetEpochsRequest(device_name="a").SerializeToString()),
         _of("LeaseService/ReloadTracker", b""),
+        _of("LeaseService/SetHealth", drain.SerializeToString()),
         _of("FleetService/GetHistory", fleet_service_pb2.GetHistoryRequest(device_name="a").SerializeToString()),
         _of("IdentityService/Join", join.SerializeToString()),
         _of("IdentityService/CreateJoinToken", create.SerializeToString()),
