@@ -89,6 +89,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
         run("leases revoke", device.lease.name, *at)
     acquired = CliRunner().invoke(app, ["acquire", "cpu", *at, "--json", "--", "sh", "-c", "echo said; exit 0"])
     found["acquire"] = json.loads(acquired.stdout)
+    for word in ("drain", "maintain", "quarantine", "retire", "resume"):
+        run(f"devices {word}", "bench", "--reason", "fan", *at)
     run("devices reset-epochs", "bench", *at)
     run("library export", str(folder / "records"), *library)
     run("library import", str(folder / "records"), "--device-model", "a board", *library)
