@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fleet.domain.health import HealthMark, HealthState, checked_reason, checked_until
 from fleet.domain.leases import LeaseClass, LeaseEnd, LeaseTerms
+from fleet.domain.waits import wait_text
 from fleet.errors import InvalidRequest, NotAllowed
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
@@ -18,7 +19,7 @@ from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.standing import WaitReason, standing_of
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.messages import reason_text
+from fleet.tracker.messages import wait_of
 from tests.unit.tracker_bench import T0, Bench, granted, offer, refused
 
 BATCH, NORMAL = LeaseClass.BATCH, LeaseClass.NORMAL
@@ -76,9 +77,9 @@ def test_a_waiting_request_names_the_states_of_all_its_boards(bench: Bench) -> N
     (request,) = bench.state.clients["alice"].requests.values()
 
     found = standing_of(bench.state, request)
-    assert (found.reason, reason_text(found)) == (WaitReason.MARKED, "3 boards suit, all draining")
+    assert (found.reason, wait_text(wait_of(found))) == (WaitReason.MARKED, "3 boards suit, all draining")
     mark(bench, HealthState.RETIRED, "c")
-    assert reason_text(standing_of(bench.state, request)) == "3 boards suit: 2 draining, 1 retired"
+    assert wait_text(wait_of(standing_of(bench.state, request))) == "3 boards suit: 2 draining, 1 retired"
 
 
 def test_a_drain_asks_batch_leases_and_lets_others_end(bench: Bench) -> None:
@@ -135,7 +136,7 @@ def test_a_suspect_device_serves_batch_requests_by_name_only(bench: Bench) -> No
     assert device_of(ask(bench, "alice", "r2", "name=b", lease_class=BATCH)) == "devices/b"
     assert granted(ask(bench, "bob", "r3", lease_class=NORMAL)) == ["r3"]
     (request,) = bench.state.clients["alice"].requests.values()
-    assert reason_text(standing_of(bench.state, request)) == "3 boards suit, all suspect"
+    assert wait_text(wait_of(standing_of(bench.state, request))) == "3 boards suit, all suspect"
     assert granted(mark(bench, HealthState.GOOD, "c")) == ["r1"]
 
 
