@@ -69,6 +69,16 @@ def comparable(durable: Durable, day: int) -> object:
     return devices, requests, uses, dict(durable.marks)
 
 
+def is_of_a_set(effect: ev.Effect) -> bool:
+    """Return True for a grant or a wait of a set, which any event may bring."""
+    match effect:
+        case ev.Granted():
+            return bool(effect.set_id)
+        case ev.Queued():
+            return bool(effect.request.terms.also)
+    return False
+
+
 class TrackerMachine(RuleBasedStateMachine):
     """Feeds events to a state and its journal, and keeps a model of their effects."""
 
@@ -258,7 +268,8 @@ class TrackerMachine(RuleBasedStateMachine):
             )
         )
         may_ask = entry is not None and (entry.may_ask_for_others or account_name in ("", entry.account))
-        for effect in effects:
+        own = [effect for effect in effects if not is_of_a_set(effect)]
+        for effect in own:
             match effect:
                 case ev.Granted(_, lease, False) if not repeats and entry and lease.client_id == client:
                     assert may_ask

@@ -73,8 +73,8 @@ class SetQueue:
         """Devices to be served again, since a set began or ceased to hold them."""
         self.unvisited: list[Key] = []
         """Sets still to be planned in the current round, in reverse order."""
-        self.claims: list[WaitingSet] = []
-        """Sets of the current round that wait only for devices which earlier ones hold."""
+        self.claims: set[Group] = set()
+        """Groups of those sets of the current round that wait only for devices which earlier ones hold."""
         self.look_sec = -math.inf
         """Start of the next round."""
 

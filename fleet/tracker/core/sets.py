@@ -33,11 +33,11 @@ _LOOK_SEC = 1.0
 _STEP_SEC = 1e-3
 """Interval of the steps of a round, so that other events get their turn."""
 _VISITED = 1
-_OFFERED = 4
+_OFFERED = 2
 """Numbers of sets and devices in one step."""
 _MAX_MATCHED = 10_000
 """Number of devices compared with new selectors in one step: this many take 2 ms."""
-_MAX_EXAMINED = 128
+_MAX_EXAMINED = 64
 """Number of leased devices examined for one set, beside one of each selector for each member."""
 _MAX_HELD = 256
 """Number of held devices examined for one request."""
@@ -62,7 +62,7 @@ def advance(tables: Tables) -> None:
         _serve(tables, sets.offered.popleft())
     if not sets.unvisited and sets.look_sec <= tables.now_sec:
         sets.unvisited = [entry.request.key for entry in reversed(sets.in_order(tables.now_sec))]
-        sets.claims, sets.look_sec = [], tables.now_sec + max(_LOOK_SEC, _LOOK_EACH_SEC * len(sets))
+        sets.claims, sets.look_sec = set(), tables.now_sec + max(_LOOK_SEC, _LOOK_EACH_SEC * len(sets))
     for _ in range(min(_VISITED, len(sets.unvisited))):
         entry = sets.entries.get(sets.unvisited.pop())
         if entry is not None and entry.is_examined and tables.clients[entry.request.client_id].is_connected:
@@ -148,11 +148,10 @@ def _plan(tables: Tables, entry: WaitingSet) -> None:
     """Hold the devices with which a set is granted soonest, if it is its turn."""
     sets, plan = tables.sets, None
     if not entry.is_blocked:
-        rivals = _rivals(tables, entry)
         choices = _choices(tables, entry)
-        plan = _plan_beside(choices, rivals)
-        if plan is None and rivals and earliest(choices):
-            sets.claims.append(entry)
+        plan = _plan_beside_others(tables, entry, choices)
+        if plan is None and earliest(choices):
+            sets.claims.update(entry.groups)
     if plan is None:
         _give_up(tables, entry)
         return
@@ -172,14 +171,6 @@ def _plan(tables: Tables, entry: WaitingSet) -> None:
         _want_all(tables, entry)
 
 
-def _rivals(tables: Tables, entry: WaitingSet) -> list[WaitingSet]:
-    """Return the sets with precedence: earlier ones that assemble, and claims."""
-    sets = tables.sets
-    unvisited = set(sets.unvisited)
-    holders = {id(each): each for each in sets.held.values() if each is not entry}
-    return [each for each in holders.values() if each.request.key not in unvisited] + sets.claims
-
-
 def _choices(tables: Tables, entry: WaitingSet) -> list[list[Choice]]:
     """Return for each selector the devices with the time when each is free, those of the least cost first."""
     by_group = dict.fromkeys(entry.groups)
@@ -196,19 +187,23 @@ def _of_group(tables: Tables, entry: WaitingSet, group: Group, limit: int) -> li
     return sorted((choice for choice in timed if choice[0] < math.inf), key=lambda choice: choice[0])
 
 
-def _plan_beside(choices: list[list[Choice]], rivals: Sequence[WaitingSet]) -> Plan | None:
-    """Return the best plan with the devices that rivals leave."""
-    return earliest([[each for each in of_one if not _is_taken(each[1], rivals)] for of_one in choices])
+def _plan_beside_others(tables: Tables, entry: WaitingSet, choices: Sequence[Sequence[Choice]]) -> Plan | None:
+    """Return the best plan without devices that earlier sets hold, or that suit claims."""
+    unvisited = set(tables.sets.unvisited)
+
+    def is_left(name: str) -> bool:
+        holder = tables.sets.held.get(name)
+        if holder is not None and holder is not entry and holder.request.key not in unvisited:
+            return False
+        return not any(name in group.devices for group in tables.sets.claims)
+
+    return earliest([[choice for choice in of_one if is_left(choice[1])] for of_one in choices])
 
 
 def _cost(tables: Tables, name: str) -> tuple[bool, float, float]:
     """Return the cost of ending the batch lease of a device; zero for others."""
     lease = tables.devices[name].lease
     return yielding.cost(tables, lease) if lease and lease.name in tables.batch else (False, -math.inf, 0.0)
-
-
-def _is_taken(name: str, rivals: Sequence[WaitingSet]) -> bool:
-    return any(name in rival.devices if rival.devices else rival.suits(name) for rival in rivals)
 
 
 def _free_sec(tables: Tables, entry: WaitingSet, device: DeviceEntry | None) -> float:
@@ -289,12 +284,17 @@ def _fill_in(tables: Tables, device: DeviceEntry, entry: WaitingSet) -> None:
         if _outranks(tables, first, entry):
             _give_up(tables, entry)
         else:
-            longest_sec = entry.at_sec - tables.now_sec
-            default_sec = tables.limits.max_duration_sec
-            first = tables.waiting.next_within(device.name, longest_sec, default_sec)
+            first = _next_within(tables, device, entry.at_sec - tables.now_sec)
     if first is not None:
         tables.remove_request(first)
         leases.grant(tables, device, first)
+
+
+def _next_within(tables: Tables, device: DeviceEntry, longest_sec: float) -> RequestEntry | None:
+    """Return the next single request with a lease of limited length; None if all is free within the grace anyway."""
+    if longest_sec <= tables.accounts.policy.yield_grace_sec:
+        return None
+    return tables.waiting.next_within(device.name, longest_sec, tables.limits.max_duration_sec)
 
 
 def _ends_in_time(tables: Tables, request: RequestEntry, entry: WaitingSet) -> bool:
