@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.errors import DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
@@ -317,6 +318,21 @@ def test_a_board_that_goes_offline_is_replaced(bench: Bench) -> None:
 
     assert held not in bench.state.sets.held
     assert len(devices(release(bench, "bob", "b0"))) == 2
+
+
+def test_a_set_waits_for_no_board_that_drains(bench: Bench) -> None:
+    """A held board that is marked is replaced, and never granted to the set."""
+    for number in range(2):
+        ask(bench, "bob", f"b{number}", "board=gpu")
+    ask(bench, "alice", "s", "board=pi", "board=gpu")
+    held = next(name for name in bench.state.sets.held if "pi" in name)
+
+    bench.apply(ev.MarkHealth((held,), HealthMark(state=HealthState.DRAINING, by="ann", at_sec=bench.now)))
+    bench.tick(1.0)
+    found = devices(release(bench, "bob", "b0"))
+
+    assert len(found) == 2
+    assert held.removeprefix("devices/") not in found
 
 
 def test_a_repeated_request_gets_all_leases_of_its_set_again(bench: Bench) -> None:
