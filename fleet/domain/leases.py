@@ -187,7 +187,7 @@ def set_terms(selectors: Sequence[str], **keywords: Unpack[LeaseKeywords]) -> Le
 
 
 def check_set(terms: LeaseTerms) -> None:
-    """Refuse a set that is too large, or one with a preference.
+    """Refuse a set that is too large, or one with terms for a single device.
 
     Raises:
         InvalidRequest: it is.
@@ -198,6 +198,8 @@ def check_set(terms: LeaseTerms) -> None:
         )
     if terms.also and terms.prefer:
         raise InvalidRequest("a set of devices takes no preference; leave it out, or put it into the selectors")
+    if terms.also and terms.even_if is not None:
+        raise InvalidRequest(f"a set has no devices that are {terms.even_if}; lease such a device by itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

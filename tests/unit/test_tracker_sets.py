@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.domain.health import HealthMark, HealthState
-from fleet.domain.leases import LeaseClass, LeaseTerms
+from fleet.domain.leases import LeaseClass, LeaseTerms, set_terms
 from fleet.errors import DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.share_policy import SharePolicy
@@ -253,6 +253,12 @@ def test_a_set_that_can_never_be_had_is_refused_with_the_selectors(
     assert isinstance(effect, ev.Refused)
     assert effect.error_class is NoMatchingDevice
     assert text in effect.message
+
+
+def test_a_set_with_a_marked_device_is_refused() -> None:
+    """No set is granted a device that is quarantined, so it would wait for ever."""
+    with pytest.raises(InvalidRequest, match="lease such a device by itself"):
+        set_terms(["name=pi-0", "name=pi-1"], even_if=HealthState.QUARANTINED)
 
 
 def test_a_set_beyond_the_quota_of_its_class_is_refused(bench: Bench) -> None:
