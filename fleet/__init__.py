@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # that of typing, whose import takes longer than all of this, before Ctrl-C is handled
 if TYPE_CHECKING:
     from fleet import aio, errors, runtime
     from fleet.artifacts.artifact import Artifact
