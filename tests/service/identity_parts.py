@@ -55,6 +55,9 @@ class Answering:
     async def get_history(self, request: object, context: object) -> fleet_service_pb2.GetHistoryResponse:
         return fleet_service_pb2.GetHistoryResponse()
 
+    async def get_usage(self, request: object, context: object) -> fleet_service_pb2.GetUsageResponse:
+        return fleet_service_pb2.GetUsageResponse()
+
     async def watch_fleet(
         self, request: object, context: object
     ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:

@@ -42,6 +42,9 @@ class Raising:
     async def get_history(self, request: object, context: object) -> object:
         raise self.error
 
+    async def get_usage(self, request: object, context: object) -> object:
+        raise self.error
+
     async def check_selector(self, request: object, context: object) -> object:
         raise self.error
 

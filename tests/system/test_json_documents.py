@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,6 +23,7 @@ from fleet.cli.json_schema.words import Message
 from fleet.cli.main import app, load_command
 from fleet.client.sync import connect
 from fleet.library.schema import SCHEMA_VERSION
+from fleet.testing import eventually_sync
 from fleet.tracker.journal.file import Journal
 from tests.system.fleet_processes import Fleet, running_fleet
 
@@ -84,8 +87,13 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("devices", *at)
     run("devices show", "bench", *at)
     run("leases", *at)
-    run("request list", *at)
+    run("usage", *at)
     with connect(fleet.address) as client, client.acquire("cpu") as device:
+        waiting = subprocess.Popen([sys.executable, "-m", "fleet", "acquire", "cpu", *at, "--", "true"])
+        found["request list"] = eventually_sync(lambda: (shown := run("request list", *at))["requests"] and shown)
+        run("request why", found["request list"]["requests"][0]["request_id"], *at)
+        waiting.terminate()
+        waiting.wait(30)
         run("leases revoke", device.lease.name, *at)
     acquired = CliRunner().invoke(app, ["acquire", "cpu", *at, "--json", "--", "sh", "-c", "echo said; exit 0"])
     found["acquire"] = json.loads(acquired.stdout)
@@ -172,4 +180,5 @@ def _check_messages(shape: type, document: dict[str, Any]) -> None:
     for name, hint in get_type_hints(shape, include_extras=True).items():
         (part,) = getattr(hint, "__args__", (None,))[:1]
         for message in getattr(part, "__metadata__", ()):
-            assert [sorted(item) for item in document[name] if item.keys() != _fields(message)] == []
+            found = document[name] if isinstance(document[name], list) else [document[name]]
+            assert [sorted(item) for item in found if item and item.keys() != _fields(message)] == []

@@ -99,7 +99,7 @@ async def test_a_lease_lives_by_the_tokens_span_not_by_anybodys_wall_clock() -> 
     table = Recorder()
     waiting = table.ask()
     table.grant(waiting.request_id)
-    held = waiting.answer.result()
+    (held,) = waiting.answer.result()
     table.clock.advance(20)
     assert held.remaining_sec() == pytest.approx(10)
     table.table.renewed(LEASE, token(0, 30))
@@ -120,7 +120,7 @@ async def test_an_ended_lease_stays_ended(how: LeaseEnd, cls: type[Exception]) -
     table = Recorder()
     waiting = table.ask()
     table.grant(waiting.request_id)
-    held = waiting.answer.result()
+    (held,) = waiting.answer.result()
     ends: list[str] = []
     held.watch(on_end=lambda: ends.append("ended"), on_renew=lambda: ends.append("renewed"))
     table.table.ended("leases/1", how, "because")
@@ -146,7 +146,7 @@ async def test_an_expired_lease_gives_the_reason(ends_at_sec: int, why: str) -> 
     table = Recorder()
     waiting = table.ask()
     table.grant(waiting.request_id)
-    held = await waiting.answer
+    (held,) = await waiting.answer
     held.lease = replace(held.lease, expires_at_sec=50, ends_at_sec=ends_at_sec)
 
     table.table.expire(held)

@@ -31,9 +31,9 @@ TERMS = st.builds(
 
 
 def test_each_term_is_a_keyword() -> None:
-    """Each term but the selector can be given to `acquire` as a keyword, and nothing else."""
+    """Each term but the selectors can be given to `acquire` as a keyword, and nothing else."""
     fields = {field.name for field in dataclasses.fields(LeaseTerms)}
-    assert fields - {"selector"} == LeaseKeywords.__annotations__.keys()
+    assert fields - {"selector", "also"} == LeaseKeywords.__annotations__.keys()
 
 
 def test_terms_are_read_once() -> None:

@@ -40,6 +40,7 @@ TRACKER_RPCS = (
     *("IdentityService/ListRevokedKeys", "IdentityService/ListMembers", "IdentityService/RevokeMember"),
     *("IdentityService/RenewCertificate", "LeaseService/CancelRequest"),
     *("FleetService/CheckSelector", "FleetService/WatchFleet", "LeaseService/SetHealth"),
+    *("LeaseService/ExplainRequest", "FleetService/GetUsage"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS = ("FleetService/WatchFleet",)
@@ -148,6 +149,8 @@ def _calls() -> list[bytes]:
         _of("LeaseService/CancelRequest", lease_service_pb2.CancelRequestRequest(request_id="r").SerializeToString()),
         _of("FleetService/CheckSelector", fleet_service_pb2.CheckSelectorRequest(selector="cpu").SerializeToString()),
         _of("FleetService/WatchFleet", b""),
+        _of("LeaseService/ExplainRequest", lease_service_pb2.ExplainRequestRequest(request_id="r").SerializeToString()),
+        _of("FleetService/GetUsage", fleet_service_pb2.GetUsageRequest(by=1, since=duration(60.0)).SerializeToString()),
     ]
 
 
