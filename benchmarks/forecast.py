@@ -108,7 +108,7 @@ class Forecasting(Turns):
 
 
 class _Week(Simulation):
-    """The week, whose grants the forecasts are compared with."""
+    """The week of `lab_week`, with each grant compared with its forecast."""
 
     def granted(self, ask: Ask, board: str, now: float, lease_name: str = "") -> None:
         super().granted(ask, board, now, lease_name)

@@ -40,7 +40,7 @@ class HealthMark:
 
     state: HealthState = HealthState.GOOD
     by: str = ""
-    """Person who set it; empty: the tracker."""
+    """Name of the admin; empty if the tracker set it."""
     at_sec: float = 0.0
     """Time of the mark [s since 1970, the tracker's clock]; 0 for a device that was never marked."""
     reason: str = ""

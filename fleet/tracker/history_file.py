@@ -31,7 +31,7 @@ _MAX_ROWS = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class LeaseRow:
-    """One ended lease, or short ones that ended in one minute."""
+    """An ended lease, or the sum of short leases of one minute."""
 
     ended_sec: float
     account: str

@@ -32,7 +32,7 @@ DEVICES = ["devices/a", "devices/b"]
 
 
 async def test_a_drained_board_is_shown_and_serves_nobody_until_it_resumes() -> None:
-    """The holder of a batch lease is told why; a request that waits is told, too."""
+    """The holder of a batch lease receives the reason, and so does a waiting request."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, DEVICES),

@@ -32,7 +32,7 @@ DAY_SEC = 86_400.0
 
 
 class Bench:
-    """A tracker's state whose ends of leases go to a history."""
+    """A tracker's state that records ended leases in a history."""
 
     def __init__(self, path: Path) -> None:
         self.clock = FakeClock()
@@ -99,7 +99,7 @@ def test_a_lease_is_one_row_and_short_ones_are_a_sum(bench: Bench) -> None:
 
 
 def test_a_revoked_lease_and_an_unknown_one(bench: Bench) -> None:
-    """Answers about leases that had ended before are no rows."""
+    """An answer about a lease that ended before adds no row."""
     bench.apply(ev.Acquire("alice", "r", LeaseTerms(selector="cpu", ttl_sec=300.0)))
     (name,) = bench.state.leases
     bench.clock.advance(20.0)

@@ -46,7 +46,7 @@ def result(steps: Generator[None, None, T]) -> T:
 
 
 def waiting(bench: Bench, selector: str) -> RequestEntry:
-    """Let bob wait with a selector, whose devices alice holds."""
+    """Let bob wait for devices that alice holds."""
     for number in range(len(bench.state.matching.names(selector, 9))):
         bench.grant("alice", f"a{number}", selector)
     bench.acquire("bob", "r", selector)

@@ -57,7 +57,7 @@ def test_one_board_serves_one_after_the_other() -> None:
 
 
 def test_only_lengths_beyond_the_age_are_drawn() -> None:
-    """A lease of 50 s is none of those that ended after 10 s."""
+    """Lengths below the present age of a lease, 50 s, are not drawn."""
     outlook = Outlook(boards=[held("ann", NORMAL, 50.0)], lanes=[lane("ann", "r")], uses={})
     assert set(starts(outlook, lengths(10.0, 10.0, 10.0, 60.0, 80.0))["client", "r"]) == {10.0, 30.0}
 

@@ -165,7 +165,7 @@ class Queries:
         return self._tables.matching.count(selector)
 
     def outlook(self, model_of: Callable[[DeviceEntry], str]) -> Generator[None, None, Outlook]:
-        """Return everything that decides when waiting requests are served, in portions."""
+        """Collect the input of a forecast in portions: devices, leases and waiting requests."""
         return make_outlook(self._tables, model_of)
 
     def candidates(self, request: RequestEntry) -> list[DeviceEntry]:

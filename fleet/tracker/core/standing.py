@@ -42,7 +42,7 @@ class Standing:
 
     @property
     def gist(self) -> tuple[object, ...]:
-        """Part that clients are told of when it changes."""
+        """Fields whose changes are sent to clients."""
         leases = (lease.name for lease in self.leases)
         return self.position, self.reason, self.device_name, self.ready_count, self.quota, *leases
 
