@@ -25,6 +25,7 @@ from device_agents.serving.admission import Admission
 from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.epochs import EpochLedger
+from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hotplug import Hotplug
 from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import MissingDevice, Search
@@ -111,6 +112,7 @@ class Agent:
             restarts=timing.restarts,
             is_jailed=config.jail != "none",
         )
+        self._notes = HookNotes(home.state_dir / "private" / "hooks.json")
         self._own_cpus = OwnCpus()
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
@@ -171,6 +173,7 @@ class Agent:
         await self._search.close()
         if self._sessions is not None:
             await self._sessions.close()
+        await asyncio.gather(*(device.upkeep.close() for device in self._devices))
         await self._server.stop(_STOP_GRACE_SEC)
         await self._pool.close()
         for driver in self._drivers:
@@ -232,6 +235,8 @@ class Agent:
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()
         self._search.start()
+        for device in self._devices:
+            device.watch()
 
     async def _open_drivers(self) -> None:
         """Open all devices. A device that fails is listed as missing, as long as another one works."""
@@ -311,6 +316,7 @@ class Agent:
         device = self._serve(driver)
         self._sessions.add(device)
         self._devices.append(device)
+        device.watch()
         self._attach_anew()
 
     def _leave(self, missing: MissingDevice) -> None:
@@ -318,13 +324,16 @@ class Agent:
         if not any(driver is missing for driver in self._drivers):
             return
         self._drivers[:] = [driver for driver in self._drivers if driver is not missing]
+        for device in self._devices:
+            if device.driver is missing:
+                device.upkeep.stop()
         self._devices[:] = [device for device in self._devices if device.driver is not missing]
         if self._sessions is not None:
             self._sessions.remove(missing.name)
 
     def _serve(self, driver: Driver) -> ServedDevice:
         turn = self._turns.setdefault(driver.resource, asyncio.Lock())
-        return ServedDevice(driver, turn, lambda: self._pool.fault)
+        return ServedDevice(driver, turn, lambda: self._pool.fault, self._notes, self._timing)
 
     def _attach_anew(self) -> None:
         if self._link is not None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, TypeVar
 
+from device_agents.hooks import NO_HOOKS
 from device_agents.machine.blocking_reads import BlockingReads, Source
 from device_agents.measuring.reference import DEFAULT_LIMIT
 from fleet.base.findings import Finding
@@ -195,6 +196,9 @@ class Driver(ABC):
 
         self.given_facts_json = ""
         """The owner's facts, stored with every measurement."""
+
+        self.hooks = NO_HOOKS
+        """The owner's commands; see device_agents.hooks."""
 
         self._sweeper: StraySweeper | None = None
         self._blocking = BlockingReads(source) if source is not None else None

@@ -1,11 +1,11 @@
-"""Labels (matched by selectors) and facts (stored with records) that the owner sets for a device in agent.yaml.
+"""Keys of agent.yaml that are valid for every driver: labels, facts stored with records, and hooks.
 
     devices:
       - driver: cpu
         labels: {rack: 3, cooling: fan}
         facts: {bought: 2026-03, heatsink: {make: Noctua, fins: 24}}
 
-Every driver takes both; neither changes the device's behaviour. A found label wins over the owner's.
+Selectors match labels; a found label wins over the owner's. Hooks are in `device_agents.hooks`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from datetime import date
 from typing import Annotated
 
 from device_agents.driver import DeviceFinder, Driver
-from fleet.base.config import parse
+from device_agents.hooks import HOOK_NAMES, Hooks, parse_hooks
+from fleet.base.config import did_you_mean, keys_of, nearest, parse, shown
 from fleet.domain.labels import MAX_GIVEN_LABELS, size_fault
 from fleet.domain.selectors import FOUND_LABELS, is_nameable
 from fleet.errors import ConfigError
@@ -38,6 +39,15 @@ class OwnerLabels:
     facts: Annotated[dict[str, object], "Whatever records should keep of the device, at most 4 KiB as JSON."] = field(
         default_factory=dict
     )
+    before_lease: Annotated[
+        dict[str, object] | None,
+        "Hook that is run before a lease can use the device: {command: [PROGRAM, WORD], timeout_sec: 30}.",
+    ] = None
+    after_lease: Annotated[dict[str, object] | None, "Hook that is run after each lease."] = None
+    power_cycle: Annotated[
+        dict[str, object] | None,
+        "Hook that switches the device off and on; run after a fault, at most three times a day.",
+    ] = None
 
     def label_texts(self) -> dict[str, str]:
         """Return the labels as texts, as selectors match them."""
@@ -47,20 +57,34 @@ class OwnerLabels:
         """Return the facts as JSON; empty without facts."""
         return json.dumps(self.facts, sort_keys=True, allow_nan=False, default=_iso) if self.facts else ""
 
+    def hooks(self, *, where: str) -> Hooks:
+        """Return the hooks.
+
+        Raises:
+            ConfigError: see parse_hooks.
+        """
+        given = {name: content for name in HOOK_NAMES if (content := getattr(self, name)) is not None}
+        return parse_hooks(given, where=where)
+
 
 def split_owner_labels(
     entry: Mapping[str, object], where: str, *, own_keys: Collection[str] = ()
 ) -> tuple[OwnerLabels, dict[str, object]]:
-    """Return the owner's labels and facts of an entry, and the remaining settings of its driver.
+    """Return the owner's labels, facts and hooks of an entry, and the remaining settings of its driver.
 
     Args:
         own_keys: settings of the driver: a simulated device may have any label, "arch" too.
 
     Raises:
-        ConfigError: a label that no selector could name, facts that are too large or cannot be JSON.
+        ConfigError: a label that no selector could name, facts that are too large or cannot be JSON, a bad hook, or an
+            unknown key that is like one of these.
     """
-    said = {key: value for key, value in entry.items() if key in ("labels", "facts") and key not in own_keys}
+    said = {key: value for key, value in entry.items() if key in _KEYS and key not in own_keys}
+    for key in entry:
+        if key not in said and key not in own_keys and nearest(str(key), {*own_keys, *_KEYS}) in _KEYS:
+            raise ConfigError(f"{where}: unknown key {shown(key)}{did_you_mean(str(key), _KEYS)}")
     given = parse(OwnerLabels, said, where=where)
+    given.hooks(where=where)
     for key, value in given.labels.items():
         _check_label(key, value, f"{where}: labels")
     if fault := size_fault(given.label_texts(), most=MAX_GIVEN_LABELS):
@@ -74,8 +98,11 @@ def split_owner_labels(
     return given, {key: value for key, value in entry.items() if key not in said}
 
 
+_KEYS = tuple(key.name for key in keys_of(OwnerLabels))
+
+
 class LabellingFinder:
-    """Finder that adds its entry's labels and facts to the devices of another finder."""
+    """Finder that adds its entry's labels, facts and hooks to the devices of another finder."""
 
     def __init__(self, finder: DeviceFinder, given: OwnerLabels) -> None:
         self._finder = finder
@@ -100,8 +127,9 @@ class LabellingFinder:
 
 
 def with_owner_labels(driver: Driver, given: OwnerLabels) -> Driver:
-    """Set the labels and facts of a driver that is not yet open, and return it."""
+    """Set the labels, facts and hooks of a driver that is not yet open, and return it."""
     driver.given_labels, driver.given_facts_json = given.label_texts(), given.facts_json()
+    driver.hooks = given.hooks(where=driver.name)
     return driver
 
 

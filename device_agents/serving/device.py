@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from device_agents.driver import Driver, Health
 from device_agents.measuring.reference import ReferenceTimes
+from device_agents.serving.hook_notes import HookNotes
+from device_agents.serving.timing import USUAL, Timing
+from device_agents.serving.upkeep import Upkeep
 from device_agents.workers.handle import WorkerHandle
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.measuring import ErrorKind
@@ -38,11 +41,20 @@ class DeviceReport:
 class ServedDevice:
     """A device of this agent."""
 
-    def __init__(self, driver: Driver, turn: asyncio.Lock, fault: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        turn: asyncio.Lock,
+        fault: Callable[[], str] = lambda: "",
+        notes: HookNotes | None = None,
+        timing: Timing = USUAL,
+    ) -> None:
         """Args:
         fault: returns why no worker can be started; empty if one can.
+        notes: of the agent's hooks.
         """
         self.driver = driver
+        self.upkeep = Upkeep(driver.name, driver.hooks, notes, timing=timing)
         self._fault = fault
         self.turn = turn
         """Held while a candidate runs; shared by the devices that share a resource."""
@@ -81,6 +93,14 @@ class ServedDevice:
     def note_killed(self, worker: WorkerHandle) -> None:
         """Record a killed worker, which blocks the device while it hangs in the kernel."""
         self._killed = [*(killed for killed in self._killed if killed.is_stuck), worker]
+
+    def watch(self) -> None:
+        """Start the upkeep of the device."""
+        self.upkeep.watch(self._own_health, lambda: self.turn)
+
+    def accepts(self, worker: WorkerHandle) -> bool:
+        """Tell whether the device is still as the worker found it at its start."""
+        return self.driver.is_prepared and worker.device_cycles == self.upkeep.cycles
 
     @property
     def arch(self) -> str:
@@ -144,7 +164,11 @@ class ServedDevice:
 
     async def health(self) -> Health:
         """Tell whether the device can take a lease."""
-        fault = self._fault() or self._stuck_worker()
+        fault = self._fault()
+        return Health(is_healthy=False, reason=fault) if fault else await self._own_health()
+
+    async def _own_health(self) -> Health:
+        fault = self._stuck_worker() or self.upkeep.fault
         if fault:
             return Health(is_healthy=False, reason=fault)
         try:

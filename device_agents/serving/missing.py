@@ -75,7 +75,7 @@ class MissingDevice(Driver):
     def of_driver(cls, driver: Driver, error: FleetError) -> MissingDevice:
         """Return a placeholder for a device that could not be opened."""
         missing = cls(driver.device_id, driver.kind, error, where=driver.name, look=lambda: [driver])
-        missing.driver = driver
+        missing.driver, missing.hooks = driver, driver.hooks
         return missing
 
     @classmethod

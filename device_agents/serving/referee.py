@@ -62,4 +62,4 @@ class Referee:
             await asyncio.sleep(pause_sec)
 
     def _accepts(self, worker: WorkerHandle) -> bool:
-        return not worker.has_run_candidates and self._device.driver.is_prepared
+        return not worker.has_run_candidates and self._device.accepts(worker)

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from device_agents.driver import ProgramOrder
+from device_agents.driver import ProgramOrder, WorkerSpec
 from device_agents.measuring.cooldown import cool_down
 from device_agents.serving.cleaning import cleaned_call, cleaned_measurement
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.hook_run import LeaseNames
 from device_agents.serving.intake import Intake
 from device_agents.serving.observation import Observation
 from device_agents.serving.proving import prove
@@ -114,8 +115,14 @@ class Session:
         """Start the workers in the background, so that they are ready before the first artifacts."""
         self._warming = asyncio.create_task(self._warm_up(), name=f"warm-up-{self.claims.lease_name}")
 
-    async def reset(self) -> None:
-        """Reset the device before the first worker starts."""
+    async def prepare(self) -> None:
+        """Prepare the device before the first worker starts.
+
+        Raises:
+            DeviceFaulted: a hook of its owner failed.
+        """
+        names = LeaseNames(lease_name=self.claims.lease_name, holder=self.claims.holder)
+        await self.device.upkeep.begin_lease(names)
         await self.device.driver.reset()
 
     async def end(self, error: FleetError) -> None:
@@ -348,7 +355,7 @@ class Session:
             await self._apart.empty()
 
     async def _usable_worker(self) -> WorkerHandle:
-        return await self._workers.worker(lambda _: self.device.driver.is_prepared)
+        return await self._workers.worker(self.device.accepts)
 
     def _check_live(self) -> None:
         if self._ended.done():
@@ -359,11 +366,17 @@ class Session:
         await driver.prepare()
         spec = driver.worker_spec()
         self._pinned_cpus = spec.cpus
-        return await self._pool.start_worker(spec, self.output.write)
+        return await self._start(spec)
 
     async def _start_reference_worker(self) -> WorkerHandle:
         await self.device.driver.prepare()
-        return await self._pool.start_worker(self.device.driver.reference_spec(), self.output.write)
+        return await self._start(self.device.driver.reference_spec())
+
+    async def _start(self, spec: WorkerSpec) -> WorkerHandle:
+        cycles = self.device.upkeep.cycles
+        worker = await self._pool.start_worker(spec, self.output.write)
+        worker.device_cycles = cycles
+        return worker
 
     async def _warm_up(self) -> None:
         try:
@@ -387,6 +400,7 @@ class Session:
             pass
         self._store.release(self)
         self.output.close()
+        self.device.upkeep.end_lease()
 
 
 def superseded(claims: Claims) -> LeaseRevoked:

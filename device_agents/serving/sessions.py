@@ -37,6 +37,7 @@ class SessionTable:
         self._sessions: dict[str, Session] = {}
         self._locks = {name: asyncio.Lock() for name in self._devices}
         self._endings: set[asyncio.Task[None]] = set()
+        self._entering: set[asyncio.Task[Session]] = set()
         self._is_closed = False
         self._meeting = asyncio.Event()
         """Set, and replaced, when the tracker's message with key and nonces arrives."""
@@ -65,8 +66,12 @@ class SessionTable:
         if session is not None and session.is_live and session.holds(claims):
             self._extend(session, claims)
             return session
-        async with self._locks[claims.device_name]:
-            return await self._enter_alone(token)
+        entering = asyncio.create_task(
+            self._enter_in_turn(claims.device_name, token), name=f"enter-{claims.lease_name}"
+        )
+        self._entering.add(entering)
+        entering.add_done_callback(self._entered)
+        return await asyncio.shield(entering)  # a hook in progress ends also if its holder hangs up
 
     def check_signature(self, token: bytes) -> None:
         """Refuse tokens that the tracker did not sign for a device of this agent. `enter` checks whether they are still
@@ -131,6 +136,9 @@ class SessionTable:
     async def close(self) -> None:
         """End all sessions and take no new ones."""
         self._is_closed = True
+        for entering in self._entering:
+            entering.cancel()
+        await asyncio.gather(*self._entering, return_exceptions=True)
         for session in list(self._sessions.values()):
             await session.end(DeviceClosed("the agent is shutting down; acquire another device"))
         await asyncio.gather(*self._endings, return_exceptions=True)
@@ -152,6 +160,15 @@ class SessionTable:
         self._meeting.set()
         self._meeting = asyncio.Event()
 
+    def _entered(self, entering: asyncio.Task[Session]) -> None:
+        self._entering.discard(entering)
+        if not entering.cancelled():
+            entering.exception()  # its caller may have hung up
+
+    async def _enter_in_turn(self, device_name: str, token: bytes) -> Session:
+        async with self._locks[device_name]:
+            return await self._enter_alone(token)
+
     async def _enter_alone(self, token: bytes) -> Session:
         # Check again: while an older session was ending, another lease may have started, or this one ended.
         claims = self._admission.check(token)
@@ -166,7 +183,11 @@ class SessionTable:
             await older.end(superseded(older.claims))
         intake = Intake(share_bytes(len(self._devices), self._pool.limits.memory_bytes))
         session = Session(claims, self._devices[claims.device_name], self._pool, self._store, intake)
-        await session.reset()
+        try:
+            await session.prepare()
+        except BaseException:  # also if cancelled; raised again
+            await session.end(DeviceClosed(f"{claims.device_name} could not be prepared for {claims.lease_name}"))
+            raise
         self._sessions[claims.device_name] = session
         self._arm(session)
         logger.info("session opened", extra={"lease": claims.lease_name, "device": claims.device_name})

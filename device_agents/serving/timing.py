@@ -27,5 +27,8 @@ class Timing:
     restarts: int = 5
     """Attempts in a row to start the process that workers are forked from, before the devices count as faulted."""
 
+    settle_sec: float = 60.0
+    """From a power cycle to the next one, if the device is still faulted."""
+
 
 USUAL = Timing()

@@ -82,6 +82,9 @@ class WorkerHandle:
         self.has_run_candidates = False
         """True once the worker was given an artifact; from then on, a candidate may forge its responses."""
 
+        self.device_cycles = 0
+        """Power cycles of its device before it was started."""
+
         self._family = family
         self._directory = directory
         self._limits = limits

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from words import plain
 
 from device_agents.config import AgentConfig, known_keys
+from device_agents.hooks import HookKeys
 from device_agents.owner_labels import OwnerLabels
 from fleet.base.config import Key, keys_of
 from fleet.base.settings import ClientFile
@@ -17,6 +18,7 @@ def as_markdown() -> str:
     """Return a section for the file itself and for the entries of each driver."""
     lines = ["## agent.yaml", "", *_definitions(keys_of(AgentConfig))]
     lines += ["## every driver", "", *_definitions(keys_of(OwnerLabels))]
+    lines += ["### a hook", "", *_definitions(keys_of(HookKeys))]
     for driver, keys in known_keys().items():
         lines += [f"## driver: {driver}", "", *_definitions(keys)]
     return "\n".join(lines)

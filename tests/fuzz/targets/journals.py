@@ -6,6 +6,7 @@ import contextlib
 import functools
 
 from device_agents.serving.epochs import EpochLedger
+from device_agents.serving.hook_notes import HookNotes
 from device_agents.workers import ledger
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
@@ -43,6 +44,12 @@ def _mark(content: bytes) -> None:
 def _epochs(content: bytes) -> None:
     written("epochs.json", content)
     EpochLedger(scratch()).read()
+
+
+def _hook_notes(content: bytes) -> None:
+    notes = HookNotes(written("hooks.json", content))
+    notes.of("devices/1").cycled_at_sec.append(1.0)
+    notes.write()
 
 
 def _processes(content: bytes) -> None:
@@ -122,6 +129,12 @@ JOURNALS = [
         run=no_loop(_epochs),
         seeds=lambda: [b'{"public_key": "00ff", "admitted": {"devices/a": 7}, "fenced": {"devices/a": 6}}'],
         words=(b"Infinity", b"NaN", b"null", b"[", b"{", b"true", b"4611686018427387904", b"-1"),
+    ),
+    Target(
+        name="hook_notes_file",
+        run=no_loop(_hook_notes),
+        seeds=lambda: [b'{"devices/1": {"cycled_at_sec": [1.5, 7], "lease_name": "leases/1", "holder": "me"}}'],
+        words=(b"Infinity", b"NaN", b"null", b"[", b"{", b"true", b"1e999", b"-1", b"\\ud800"),
     ),
     Target(
         name="processes_file",

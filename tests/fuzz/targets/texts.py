@@ -118,6 +118,11 @@ def _fabric(content: bytes) -> None:
         check_registers(_text(content), [range(2**30, 2**31)])
 
 
+_HOOKS = (
+    b"devices: [{driver: simulated, before_lease: {command: [/bin/true, x], timeout_sec: 3}, "
+    b"power_cycle: {command: [a]}}]"
+)
+
 TEXTS = [
     Target(
         name="selector",
@@ -161,7 +166,7 @@ TEXTS = [
     Target(
         name="agent_yaml",
         run=no_loop(_agent_yaml),
-        seeds=lambda: [_AGENT, b"{}", b"devices: [{driver: cpu, facts: {a: [1, {b: 2}]}}]"],
+        seeds=lambda: [_AGENT, b"{}", b"devices: [{driver: cpu, facts: {a: [1, {b: 2}]}}]", _HOOKS],
         words=(
             b"!!python/object:os.system ",
             b"&a ",
