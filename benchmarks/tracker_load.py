@@ -27,8 +27,9 @@ from benchmarks import common
 from benchmarks.processes import Process, python
 from fleet.base.network import is_answered
 from fleet.testing import SimulatedAgent, eventually
-from fleet.testing.identity import account_channel
+from fleet.testing.identity import account_channel, join_user
 from fleet.v1 import fleet_service_pb2, lease_pb2, lease_service_pb2
+from fleet.wire.rpc import make_channel
 from fleet.wire.stubs import LeaseServiceStub, fleet_service_stub, lease_service_stub
 
 CONCURRENCY = 12
@@ -43,6 +44,8 @@ _BUDGET = 5_000.0
 _EXPLAINED = 9
 REQUESTS_PER_CLIENT = 1_000
 """Requests that a tracker lets one client have waiting."""
+_ACCOUNTS = 300
+"""Accounts that the waiting requests belong to, in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +106,24 @@ class Borrower:
         await asyncio.sleep(duration_sec)
         await eventually(lambda: self.in_flight == 0, 30.0)
 
-    def ask_many(self, selector: str, count: int) -> None:
-        """Send requests and release nothing."""
+    def ask_many(self, selector: str, count: int, accounts: int = 0) -> None:
+        """Send requests and release nothing.
+
+        Args:
+            accounts: number of accounts that the requests name in turn; 0: they name none.
+        """
         self._ends_at = 0.0
         self._selector = selector
         for _ in range(count):
-            self._ask(keeps=True)
+            self._ask(keeps=True, accounts=accounts)
 
-    def _ask(self, *, keeps: bool = False) -> None:
+    def _ask(self, *, keeps: bool = False, accounts: int = 0) -> None:
         self._count += 1
         request_id = f"{'k' if keeps else 'r'}{self._count}"
         self.in_flight += not keeps
         self._asked_at[request_id] = time.perf_counter()
-        acquire = lease_pb2.Acquire(request_id=request_id, selector=self._selector)
+        account = f"account-{self._count % accounts}" if accounts else ""
+        acquire = lease_pb2.Acquire(request_id=request_id, selector=self._selector, account=account)
         acquire.ttl.seconds = 300
         self._say(lease_service_pb2.ClientEvent(acquire=acquire))
 
@@ -189,7 +197,7 @@ async def measure_fleet(
         if waiting:
             busy = [f"devices/busy-{i}" for i in range(10)]
             await stack.enter_async_context(SimulatedAgent(address, busy, agent_id="busy", kind="busy"))
-            await _let_wait(stub, address, busy, waiting, stack)
+            await _let_wait(address, busy, waiting, stack)
         borrowers = [Borrower(stub, f"bench-{i}") for i in range(STREAMS)]
         for borrower in borrowers:
             stack.push_async_callback(borrower.close)
@@ -218,15 +226,18 @@ async def _explain(stub: LeaseServiceStub) -> float:
     return 1e3 * statistics.median(took_sec)
 
 
-async def _let_wait(stub: LeaseServiceStub, address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
-    """Lease the busy devices, then queue requests for them: by kind, by name and by pattern."""
+async def _let_wait(address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
+    """Lease the busy devices, then queue requests of many accounts for them, by kind and by name."""
+    gateway = await join_user(address, "gateway", may_ask_for_others=True)
+    stub = lease_service_stub(await stack.enter_async_context(make_channel(address, gateway)))
     crowd = [Borrower(stub, f"crowd-{start}") for start in range(0, waiting, REQUESTS_PER_CLIENT)]
     for borrower in crowd:
         stack.push_async_callback(borrower.close)
     crowd[0].ask_many("busy", len(busy))
     await eventually(lambda: crowd[0].held == len(busy))
     for index, borrower in enumerate(crowd):
-        borrower.ask_many("busy" if index % 2 else f"name={busy[index % len(busy)]}", REQUESTS_PER_CLIENT)
+        selector = "busy" if index % 2 else f"name={busy[index % len(busy)]}"
+        borrower.ask_many(selector, REQUESTS_PER_CLIENT, _ACCOUNTS)
     await eventually(lambda: sum(borrower.queued for borrower in crowd) >= waiting, 120.0)
     async with account_channel(address) as channel:
         fleet = fleet_service_stub(channel)

@@ -92,6 +92,21 @@ def join_token(address: str, role: Role = Role.AGENT) -> str:
         return thread.submit(lambda: asyncio.run(invite())).result()
 
 
+async def join_user(address: str, name: str, account: str = "", *, may_ask_for_others: bool = False) -> Credentials:
+    """Return credentials of a new user at a tracker of this account.
+
+    Args:
+        account: account that the user's requests count in; empty: one of the user's own.
+        may_ask_for_others: whether requests may name other accounts.
+    """
+    async with IdentityCalls(address) as admin:
+        token, _ = await admin.invite(
+            Role.USER, ttl_sec=60.0, account=account, may_ask_for_others=may_ask_for_others, note=name
+        )
+    member, _ = await joining.join(address, token, name=name)
+    return member
+
+
 _admitted: dict[tuple[bytes, bytes], Credentials] = {}
 
 

@@ -12,7 +12,6 @@ from fleet.domain.devices import holder_text
 from fleet.domain.explanation import Explanation
 from fleet.domain.leases import MOST_SET_DEVICES
 from fleet.domain.tokens import TokenSigner, new_nonce
-from fleet.domain.waits import Forecast
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
 from fleet.identity.roles import Identity, Role
@@ -24,6 +23,7 @@ from fleet.tracker.forecaster import Forecaster
 from fleet.tracker.judging import set_health
 from fleet.tracker.members import Members
 from fleet.tracker.messages import (
+    ClientOutbox,
     candidate_of,
     client_event,
     effect_to_proto,
@@ -31,6 +31,7 @@ from fleet.tracker.messages import (
     lease_of,
     owned_id,
     pending_of,
+    queued_event,
     refusal,
     request_to_proto,
 )
@@ -41,6 +42,7 @@ from fleet.tracker.portions import paced
 from fleet.tracker.reloading import Reloader
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
+from fleet.tracker.wait_updates import WaitUpdates
 from fleet.v1 import job_pb2, lease_service_pb2
 from fleet.wire.explanations import explanation_to_proto
 from fleet.wire.health import asked_mark
@@ -63,14 +65,6 @@ _REVOKE = "LeaseService.RevokeLease"
 _CANCEL = "LeaseService.CancelRequest"
 _MAX_JOB_BYTES = 16 * 1024
 """Jobs are shown to everyone; a larger message is ignored."""
-_REFRESH_SEC = 1.0
-"""Interval of messages about changed positions in the queue, and changed reasons."""
-_FORECAST_SEC = 30.0
-"""A forecast is sent again when it has changed by about this much."""
-_REFRESHED_REQUESTS = 64
-"""Maximum requests of each client with such updates."""
-
-ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 
 
 class LeaseServicer(Observer):
@@ -103,8 +97,7 @@ class LeaseServicer(Observer):
         self._connected_by: dict[str, ev.ClientConnected] = {}
         """Caller of each stream."""
 
-        self._told: dict[str, dict[str, tuple[object, ...]]] = {}
-        """Position and reason last told, by client and request."""
+        self._updates = WaitUpdates(engine.queries, forecaster.of, pace)
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
     def on_effect(self, effect: ev.Effect) -> None:
@@ -126,12 +119,12 @@ class LeaseServicer(Observer):
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
             return
-        message = effect_to_proto(effect, self._queries, self._signer)
         if isinstance(effect, ev.Queued):
-            told = self._told.setdefault(effect.client_id, {})
-            if len(told) < _REFRESHED_REQUESTS:
-                told[effect.request.request_id] = *self._queries.standing(effect.request).gist, None
-        outbox.put(message)
+            standing = self._queries.standing(effect.request)
+            self._updates.note_queued(effect.client_id, effect.request, standing)
+            outbox.put(queued_event(effect.request, standing))
+            return
+        outbox.put(effect_to_proto(effect, self._queries, self._signer))
 
     async def open_leases(
         self,
@@ -242,14 +235,7 @@ class LeaseServicer(Observer):
 
     async def refresh_waits(self) -> None:
         """Report changed queue positions and reasons to clients; runs until cancelled."""
-        while True:
-            await asyncio.sleep(_REFRESH_SEC)
-            for client_id, outbox in list(self.outboxes.items()):
-                if len(outbox) or client_id not in self._told:
-                    continue
-                await self._pace.turn()
-                if self.outboxes.get(client_id) is outbox and not outbox.is_closed:
-                    self._refresh(client_id, outbox)
+        await self._updates.run(self.outboxes)
 
     async def _explain(self, request: RequestEntry) -> Explanation:
         """Explain why a request waits, in portions."""
@@ -306,23 +292,6 @@ class LeaseServicer(Observer):
                     f"{own} clients of {connected.holder} are connected, and no more may be; close some of them"
                 )
 
-    def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
-        told = self._told.get(client_id, {})
-        waiting = self._queries.requests_of(client_id, _REFRESHED_REQUESTS)
-        standings = [self._queries.standing(request) for request in waiting]
-        shown = {
-            request.request_id: (request, standing, self._forecasts.of(request))
-            for request, standing in zip(waiting, standings, strict=True)
-        }
-        gists = {name: (*standing.gist, _coarse(forecast)) for name, (_, standing, forecast) in shown.items()}
-        if gists:
-            self._told[client_id] = gists
-        else:
-            self._told.pop(client_id, None)
-        for name, (request, standing, forecast) in shown.items():
-            if told.get(name) != gists[name]:
-                outbox.put(lease_service_pb2.TrackerEvent(queued=request_to_proto(request, standing, forecast)))
-
     async def _read(
         self,
         client_id: str,
@@ -377,11 +346,6 @@ class LeaseServicer(Observer):
             return
         del self.outboxes[client_id]
         del self._connected_by[client_id]
-        self._told.pop(client_id, None)
+        self._updates.forget(client_id)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))
-
-
-def _coarse(forecast: Forecast | None) -> int | None:
-    """Return a forecast in half minutes, so that small changes are not sent."""
-    return None if forecast is None else round(forecast.expected_sec / _FORECAST_SEC)

@@ -15,6 +15,7 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.standing import Standing
+from fleet.tracker.outbox import Outbox
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
 from fleet.wire.devices import state_from_proto
@@ -23,6 +24,8 @@ from fleet.wire.lease_classes import LEASE_CLASSES, is_known_class
 from fleet.wire.leases import LEASE_ENDS, terms_from_proto
 from fleet.wire.times import timestamp
 from fleet.wire.tokens import sign_claims
+
+ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 
 
 def owned_id(key_id: str, chosen: str) -> str:
@@ -173,7 +176,7 @@ def candidate_of(device: DeviceEntry, now: float) -> Candidate:
 
 
 def effect_to_proto(
-    effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded | ev.YieldWanted,
+    effect: ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded | ev.YieldWanted,
     queries: Queries,
     signer: TokenSigner,
 ) -> lease_service_pb2.TrackerEvent:
@@ -188,8 +191,6 @@ def effect_to_proto(
         case ev.Renewed(_, lease):
             message.renewed.lease.MergeFrom(leases.lease_to_proto(lease_of(lease)))
             message.renewed.token.MergeFrom(make_token(lease, signer, queries))
-        case ev.Queued(_, request):
-            message.queued.MergeFrom(request_to_proto(request, queries.standing(request)))
         case ev.Refused(_, request_id, error_class, text):
             message.MergeFrom(refusal(request_id, error_class, text))
         case ev.YieldWanted(_, wanted):
@@ -202,6 +203,13 @@ def effect_to_proto(
             message.lease_ended.end = LEASE_ENDS[end]
             message.lease_ended.message = text
     return message
+
+
+def queued_event(
+    request: RequestEntry, standing: Standing, forecast: Forecast | None = None
+) -> lease_service_pb2.TrackerEvent:
+    """Return the message that tells a client the state of a waiting request."""
+    return lease_service_pb2.TrackerEvent(queued=request_to_proto(request, standing, forecast))
 
 
 def refusal(request_id: str, error_class: type[FleetError], text: str) -> lease_service_pb2.TrackerEvent:

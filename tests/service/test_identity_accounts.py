@@ -17,7 +17,7 @@ from fleet.building.turns import Cores
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import InvalidRequest, NotAllowed
 from fleet.identity.certificates import own_key_id
-from fleet.identity.credentials import Credentials, Proof
+from fleet.identity.credentials import Proof
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.jobs.fleets import destination_of
@@ -27,20 +27,11 @@ from fleet.library import Library
 from fleet.optimizer.serving.daemon import OptimizerDaemon
 from fleet.optimizer.workshop import Workshop
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
-from fleet.testing.identity import account_proof
+from fleet.testing.identity import account_proof, join_user
 from fleet.tracker.core.records import TrackerLimits
 from fleet.wire.joining import join
 from fleet.workloads.programs import matmul
 from tests.service.identity_parts import CONFIG, user
-
-
-async def joined(address: str, name: str, account: str = "", *, may_ask_for_others: bool = False) -> Credentials:
-    async with IdentityCalls(address) as admin:
-        token, _ = await admin.invite(
-            Role.USER, ttl_sec=60.0, account=account, may_ask_for_others=may_ask_for_others, note=name
-        )
-    member, _ = await join(address, token, name=name)
-    return member
 
 
 async def refusal_of(address: str, proof: Proof, account: str) -> tuple[str, str]:
@@ -56,7 +47,7 @@ async def test_two_laptops_with_one_account_share_one_place_in_the_order() -> No
         serve_tracker(limits=TrackerLimits(max_waiting_per_account=2)) as served,
         SimulatedAgent(served.address, ["devices/a"]),
     ):
-        proofs = [await joined(served.address, f"laptop-{n}", "team-a") for n in (1, 2)]
+        proofs = [await join_user(served.address, f"laptop-{n}", "team-a") for n in (1, 2)]
         async with (
             LeaseStream(served.address, "first", proof=proofs[0]) as first,
             LeaseStream(served.address, "second", proof=proofs[1]) as second,
@@ -84,7 +75,7 @@ async def test_two_laptops_with_one_account_share_one_place_in_the_order() -> No
 async def test_an_account_is_named_for_others_only_by_a_key_with_that_right() -> None:
     """Refused are another's name, another's key and one of nobody; the own account may be named."""
     async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"]):
-        alice = await joined(served.address, "alice", "team-a")
+        alice = await join_user(served.address, "alice", "team-a")
         for account in ("team-b", own_key_id(user().key_pem)):
             error_class, message = await refusal_of(served.address, alice, account)
             assert NotAllowed.__name__ == error_class
@@ -96,8 +87,8 @@ async def test_an_account_is_named_for_others_only_by_a_key_with_that_right() ->
 async def test_a_key_with_the_right_asks_for_others() -> None:
     """The lease and the waiting request show the account that they count for, and are charged there."""
     async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"]):
-        gateway = await joined(served.address, "gateway", may_ask_for_others=True)
-        alice = own_key_id((await joined(served.address, "alice")).key_pem)
+        gateway = await join_user(served.address, "gateway", may_ask_for_others=True)
+        alice = own_key_id((await join_user(served.address, "alice")).key_pem)
         async with LeaseStream(served.address, "gateway", proof=gateway) as stream:
             assert stream.welcome is not None
             assert stream.welcome.may_ask_for_others
@@ -169,11 +160,11 @@ async def test_an_optimizers_leases_count_for_the_submitter_if_it_may_ask_for_ot
     (tmp_path / "product.json").write_text(matmul(8).mod_json)
     async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"]):
         store, kept = CredentialStore(), account_proof(served.address)
-        store.save(served.address, await joined(served.address, "alice", "team-a"))
+        store.save(served.address, await join_user(served.address, "alice", "team-a"))
         destination = await destination_of(served.address, ["kind=simulated"])
         assert "team-a" == destination.account
         store.save(served.address, kept)
-        store.save(served.address, await joined(served.address, "optimizer", may_ask_for_others=may_ask_for_others))
+        store.save(served.address, await join_user(served.address, "optimizer", may_ask_for_others=may_ask_for_others))
         pool = BuildPool(1)
         with Library.open(tmp_path / "library.sqlite") as library:
             order = JobOrder(

@@ -140,6 +140,11 @@ class Queries:
         sets = [entry.request for entry in self._tables.sets.in_order(self._tables.now_sec)]
         return list(islice(chain(sets, self._tables.waiting.first(limit)), limit))
 
+    def is_waiting(self, request: RequestEntry) -> bool:
+        """Return True if a request still waits."""
+        client = self._tables.clients.get(request.client_id)
+        return client is not None and client.requests.get(request.request_id) is request
+
     def requests_of(self, client_id: str, limit: int) -> list[RequestEntry]:
         """Return the oldest requests of one client."""
         client = self._tables.clients.get(client_id)
