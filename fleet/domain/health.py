@@ -31,7 +31,7 @@ class HealthState(enum.StrEnum):
     @property
     def is_open(self) -> bool:
         """True if ordinary requests are granted the device."""
-        return self in (HealthState.GOOD, HealthState.SUSPECT)
+        return self is HealthState.GOOD or self is HealthState.SUSPECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

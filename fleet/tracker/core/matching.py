@@ -123,7 +123,11 @@ class Matching:
         self._groups: dict[str, Group] = {}
         self._groups_by_exact_name: dict[str, dict[Group, None]] = {}
         self._general_groups: dict[Group, None] = {}
-        """All other groups. Looking a device up in each is faster than an index, which every new group would update."""
+        """All other groups."""
+        self._pattern_groups: dict[Group, None] = {}
+        """General groups that contain a part of a class. Looking a device up in each is faster than an index, which
+        every new group would update.
+        """
         self._idle_groups = _Idle(max_idle_groups)
         self._idle_names = _Idle(max_idle_names)
         self._free: dict[str, int] = {}
@@ -338,8 +342,12 @@ class Matching:
 
     def groups_of(self, device_name: str) -> list[Group]:
         """Return the groups of a device."""
-        named = self._groups_by_exact_name.get(self._labels[device_name]["name"], ())
-        return [group for group in chain(self._general_groups, named) if device_name in group.devices]
+        found, parts = [*self._class_of[device_name].groups], self._pattern_groups
+        if named := self._groups_by_exact_name.get(self._labels[device_name]["name"]):
+            parts = {**parts, **named}
+        if parts:
+            found += [group for group in parts if device_name in group.devices]
+        return found
 
     def overlapping(self, group: Group) -> set[Group]:
         """Return the other groups that share a device with this one."""
@@ -371,6 +379,7 @@ class Matching:
             del class_.groups[group]
         if group.exact_name is None:
             del self._general_groups[group]
+            self._pattern_groups.pop(group, None)
             return
         named = self._groups_by_exact_name[group.exact_name]
         del named[group]
@@ -384,6 +393,8 @@ class Matching:
         group = Group(text)
         if group.exact_name is None:
             self._general_groups[group] = None
+            if not group.is_by_class:
+                self._pattern_groups[group] = None
         else:
             self._groups_by_exact_name.setdefault(group.exact_name, {})[group] = None
         group.devices = devices = dict.fromkeys(self._match(group))

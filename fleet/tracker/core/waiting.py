@@ -15,6 +15,7 @@ one has a lane with a selector that the device matches.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -105,6 +106,10 @@ class Line:
             self._by_wait = [(each.waits_since_sec, next(self._numbers), each) for each in self.all_lanes()]
             heapq.heapify(self._by_wait)
         heapq.heappush(self._by_wait, (lane.waits_since_sec, next(self._numbers), lane))
+
+    def may_starve(self, before_sec: float) -> bool:
+        """Return False if no lane has waited since before a moment."""
+        return bool(self._by_wait) and self._by_wait[0][0] < before_sec
 
     def starving(self, before_sec: float) -> Iterator[tuple[float, str, Lane]]:
         """Yield the lanes that have waited since before a moment, with the start of their wait and their account."""
@@ -209,7 +214,7 @@ class Waiting:
         """
         found = [(group, line) for group in groups if (line := self._lines.get(group))]
         before_sec = now - self._accounts.policy.starvation_sec
-        late = [each for _, line in found for each in line.starving(before_sec)]
+        late = [each for _, line in found if line.may_starve(before_sec) for each in line.starving(before_sec)]
         if is_suspect:
             late = [each for each in late if each[2].lease_class is not LeaseClass.BATCH]
         if starving := min(late, default=None, key=_wait):
@@ -217,7 +222,8 @@ class Waiting:
         for lease_class in LeaseClass:
             if is_suspect and lease_class is LeaseClass.BATCH:
                 found = [(group, line) for group, line in found if group.exact_name is not None]
-            if lanes := self._next_lanes(lease_class, [line.lanes[lease_class] for _, line in found]):
+            by_name = [by_name for _, line in found if (by_name := line.lanes[lease_class])]
+            if by_name and (lanes := self._next_lanes(lease_class, by_name)):
                 return self._requests[min(lane.places[0] for lane in lanes)[-1]]
         return None
 
@@ -237,11 +243,16 @@ class Waiting:
                         return request
         return None
 
-    def waits_with_less(self, level: float) -> bool:
-        """Return True if a request above the class batch waits, or one of an account with less use than this."""
-        if self._turns[LeaseClass.INTERACTIVE] or self._turns[LeaseClass.NORMAL]:
-            return True
-        return bool(self._turns[LeaseClass.BATCH]) and self._turns[LeaseClass.BATCH][0][0] < level
+    @property
+    def waits_above_batch(self) -> bool:
+        """True if a request above the class batch waits."""
+        return bool(self._turns[LeaseClass.INTERACTIVE] or self._turns[LeaseClass.NORMAL])
+
+    @property
+    def least_level(self) -> float:
+        """Use of the account with the least among those that wait in the class batch; infinite if none does."""
+        turns = self._turns[LeaseClass.BATCH]
+        return turns[0][0] if turns else math.inf
 
     def note_grant(self, account: str, device_name: str, now: float) -> None:
         """Note that an account was granted a device: it does not starve for devices like this."""

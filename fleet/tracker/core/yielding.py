@@ -52,13 +52,16 @@ def sweep(tables: Tables) -> None:
         if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
             return
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
+    waiting, accounts = tables.waiting, tables.accounts
+    is_any_due, least_level = waiting.waits_above_batch, waiting.least_level
     # devices that are alike serve the same request
     following: dict[tuple[tuple[Group, ...], bool], RequestEntry | None] = {}
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
-        if lease is None or lease.device_name in tables.sets.held:
+        if lease is None or lease.name in tables.yields or lease.device_name in tables.sets.held:
             continue
-        if not tables.waiting.waits_with_less(tables.accounts.account(lease.account).level):
+        is_outlasted = not _is_in_slice(tables, lease) and least_level < accounts.account(lease.account).level
+        if not (is_any_due or is_outlasted):
             continue
         if not tables.devices[lease.device_name].mark.state.is_open:
             continue
