@@ -147,6 +147,24 @@ def test_a_set_waits_for_the_turn_of_a_higher_class(bench: Bench) -> None:
     assert len(bench.state.sets.held) == 2
 
 
+def test_a_set_gives_a_rare_board_back_for_a_common_one_that_came_free(bench: Bench) -> None:
+    """The rare one was the only free one when the set chose, and is free again for those who need it."""
+    gpus = [offer(name, board=name.partition("-")[0], family="gpu") for name in ("h100-0", "rtx-0", "rtx-1", "rtx-2")]
+    bench.apply(ev.AgentAttached("other", "host:2", tuple(gpus)))
+    ask(bench, "carol", "demand", "board=h100")
+    release(bench, "carol", "demand")
+    for number in range(3):
+        ask(bench, "bob", f"r{number}", "board=rtx")
+    for number in range(2):
+        ask(bench, "bob", f"b{number}", "board=pi", lease_class=BATCH)
+    ask(bench, "alice", "s", "family=gpu", "board=pi")
+    assert "devices/h100-0" in bench.state.sets.held
+    release(bench, "bob", "r1")
+
+    assert devices(release(bench, "bob", "b0"))[0].startswith("rtx")
+    assert granted(ask(bench, "carol", "rare", "board=h100")) == ["rare"]
+
+
 def test_two_sets_with_shared_boards_are_granted_one_after_the_other(bench: Bench) -> None:
     for number in range(2):
         ask(bench, "bob", f"p{number}", "board=pi")

@@ -32,6 +32,8 @@ _MAX_IDLE_NAMES = 1024
 
 _MAX_COMPARED_CLASSES = 64
 """Number of a group's classes above which the device that was used least recently is taken, however rare."""
+_OFFERED_INSTEAD = 16
+"""Number of free devices that are compared with a held one."""
 _MAX_COUNTED_KINDS = 256
 """Number of kinds of devices above which no clauses are counted for a waiting request: that would take over 1 ms."""
 _DEMAND_SEC = 3 * 86_400.0
@@ -292,6 +294,15 @@ class Matching:
         classes = [(-class_.commonness(group, since_sec), class_) for class_ in group.classes if class_.free]
         names = (name for _, class_ in sorted(classes, key=lambda each: each[0]) for name in class_.free)
         return list(islice(names, limit))
+
+    def commoner_free(self, group: Group, name: str, now: float) -> list[str]:
+        """Return good free devices of a group that are of a more common class than one of its devices, in order."""
+        if not group.free or not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
+            return []
+        since_sec = now - _DEMAND_SEC
+        own = self._class_of[name].commonness(group, since_sec)
+        found = (each for each in self.free_in_order(group, _OFFERED_INSTEAD, now) if each not in self.suspects)
+        return [each for each in found if self._class_of[each].commonness(group, since_sec) > own]
 
     def offered(self, group: Group, most: int) -> list[str]:
         """Return free devices of a group, suspects last."""

@@ -253,13 +253,24 @@ def _complete(tables: Tables, entry: WaitingSet) -> bool:
         return False
     if not tables.clients[request.client_id].is_connected:
         return False
+    chosen = [tables.devices[name] for name in _commonest(tables, entry)]
     tables.remove_request(request)
-    parts = zip(free, request.terms.selectors, request.member_ids, strict=True)
+    parts = zip(chosen, request.terms.selectors, request.member_ids, strict=True)
     for number, (device, selector, member_id) in enumerate(parts):
         terms = replace(request.terms, selector=selector, also=())
         part = replace(request, request_id=member_id, terms=terms)
         leases.grant(tables, device, part, set_id=request.request_id, member=number)
     return True
+
+
+def _commonest(tables: Tables, entry: WaitingSet) -> list[str]:
+    """Return held devices of a set, or more common ones that came free since they were chosen."""
+    found: list[str] = []
+    for name, group in zip(entry.devices, entry.groups, strict=True):
+        others = (each for each in tables.matching.commoner_free(group, name, tables.now_sec) if each not in found)
+        suitable = (each for each in others if _free_sec(tables, entry, tables.devices[each]) <= tables.now_sec)
+        found.append(next(suitable, name))
+    return found
 
 
 def _serve(tables: Tables, name: str) -> None:
