@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from sortedcontainers import SortedList
@@ -30,10 +31,14 @@ class Turns:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         limits = TrackerLimits(max_ttl_sec=_LONG_SEC, max_duration_sec=_LONG_SEC, max_waiting_per_client=100_000)
-        policy = SharePolicy(class_quotas={EVERY_ACCOUNT: {LeaseClass.INTERACTIVE: Quota(leases=8)}})
+        policy = SharePolicy(class_quotas={EVERY_ACCOUNT: {LeaseClass.INTERACTIVE: Quota(leases=16)}})
         self._state = TrackerState(boot=1, limits=limits, policy=policy)
         self._asks: dict[str, Ask] = {}
         self._clients: set[str] = set()
+        self._tick_sec = math.inf
+        """Time of the next tick that is planned."""
+        self._idle_count, self._counted_sec = 0, 0.0
+        """Number of idle boards that are held for sets, and the time since when."""
         offers = tuple(_offer(board, model) for board, model in simulation.boards.items())
         self._apply(ev.AgentAttached("lab", "here:1", offers), 0.0)
         self._show_demand()
@@ -45,8 +50,9 @@ class Turns:
             self._apply(ev.ClientConnected(account, account), now)
         request_id = str(ask.number)
         self._asks[request_id] = ask
-        selector = _selector(ask.arrival.selector)
-        terms = LeaseTerms(selector=selector, lease_class=ask.arrival.lease_class, ttl_sec=_LONG_SEC)
+        selector, *also = map(_selector, ask.arrival.selectors)
+        lease_class = ask.arrival.lease_class
+        terms = LeaseTerms(selector=selector, also=tuple(also), lease_class=lease_class, ttl_sec=_LONG_SEC)
         self._apply(ev.Acquire(account, request_id, terms, ask.continues), now)
 
     def end(self, ask: Ask, now: float) -> None:
@@ -54,6 +60,9 @@ class Turns:
 
     def renew(self, ask: Ask, now: float) -> None:
         self._apply(ev.Renew(ask.arrival.account, ask.lease_name), now)
+
+    def is_reserved(self, board: str) -> bool:
+        return f"devices/{board}" in self._state.sets.held
 
     def _show_demand(self) -> None:
         """Request a board with each selector once, and give it back: the tracker has run before this week."""
@@ -67,16 +76,40 @@ class Turns:
         self._state.take_changes()
 
     def _apply(self, event: ev.Event, now: float) -> None:
+        self._simulation.outcome.held_idle_sec += self._idle_count * (now - self._counted_sec)
         effects = self._state.apply(event, EPOCH_SEC + now)
         self._state.take_changes()
+        sets: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for effect in effects:
             if isinstance(effect, ev.Granted):
                 lease = effect.lease
-                ask = self._asks.pop(lease.request_id)
-                self._simulation.granted(ask, lease.device_name.removeprefix("devices/"), now, lease.name)
+                board = lease.device_name.removeprefix("devices/")
+                if effect.set_id:
+                    sets[effect.set_id].append((board, lease.name))
+                else:
+                    self._simulation.granted(self._asks.pop(lease.request_id), board, now, lease.name)
             elif isinstance(effect, ev.YieldWanted):
                 lease = self._state.leases[effect.wanted.lease_name]
                 self._simulation.must_yield(lease.device_name.removeprefix("devices/"), now)
+        for set_id, boards in sets.items():
+            self._simulation.granted_set(self._asks.pop(set_id), boards, now)
+        held = self._state.sets.held
+        self._idle_count, self._counted_sec = sum(self._state.devices[name].lease is None for name in held), now
+        self._plan_tick()
+
+    def _plan_tick(self) -> None:
+        """Have sets planned in time. Without sets, renewals are frequent enough."""
+        next_sec = self._state.next_timer_sec()
+        if next_sec is None or not (self._state.sets.entries or self._state.sets.offered):
+            return
+        if next_sec - EPOCH_SEC < self._tick_sec:
+            self._tick_sec = next_sec - EPOCH_SEC
+            self._simulation.at(self._tick_sec, self._tick)
+
+    def _tick(self, now: float) -> None:
+        if now == self._tick_sec:
+            self._tick_sec = math.inf
+            self._apply(ev.Tick(), now)
 
 
 def _selector(name: str) -> str:
@@ -89,8 +122,27 @@ def _offer(board: str, model: str) -> ev.OfferedDevice:
     return ev.OfferedDevice(name=f"devices/{board}", kind="cpu", labels=labels, description=b"")
 
 
+@dataclass(slots=True, eq=False)
+class _Assembly:
+    """A set that keeps each of its boards from the moment on that it can have it."""
+
+    ask: Ask
+    key: float
+    """Order of the set, smallest first."""
+    boards: list[str]
+    """Board for each selector; empty for those that it lacks."""
+
+    def take(self, board: str, model: str) -> bool:
+        """Keep a board for a selector that lacks one; return False if there is none for it."""
+        for index, selector in enumerate(self.ask.arrival.selectors):
+            if not self.boards[index] and model in MODELS[selector]:
+                self.boards[index] = board
+                return True
+        return False
+
+
 class FirstCome:
-    """First come first served."""
+    """First come first served. A set keeps boards until it has all, and gives them to sets that go before it."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -99,6 +151,8 @@ class FirstCome:
             self._free[model].append(board)
         self._waiting: dict[str, SortedList] = {selector: SortedList() for selector in MODELS}
         """Requests as (key, number, request), by selector."""
+        self._sets = SortedList()
+        """Waiting sets as (key, number, set)."""
         self._selectors = {model: [name for name, models in MODELS.items() if model in models] for model in BOARDS}
 
     def key(self, ask: Ask) -> float:
@@ -106,6 +160,9 @@ class FirstCome:
         return ask.at_sec
 
     def ask(self, ask: Ask, now: float) -> None:
+        if ask.arrival.also:
+            self._assemble(ask, now)
+            return
         free = [model for model in MODELS[ask.arrival.selector] if self._free[model]]
         if free:
             model = max(free, key=lambda each: len(self._free[each]))
@@ -116,8 +173,14 @@ class FirstCome:
     def end(self, ask: Ask, now: float) -> None:
         model = self._simulation.boards[ask.board]
         heads = [(self._waiting[name][0], name) for name in self._selectors[model] if self._waiting[name]]
-        if heads:
-            _, name = min(heads, key=lambda head: head[0][:2])
+        first, name = min(heads, key=lambda head: head[0][:2], default=((math.inf, 0, None), ""))
+        for key, number, assembly in self._sets:
+            if (key, number) > first[:2]:
+                break
+            if assembly.take(ask.board, model):
+                self._grant_whole(assembly, now)
+                return
+        if name:
             *_, following = self._waiting[name].pop(0)
             self._grant(following, ask.board, now)
         else:
@@ -125,6 +188,32 @@ class FirstCome:
 
     def renew(self, ask: Ask, now: float) -> None:
         """Nothing depends on it."""
+
+    def is_reserved(self, board: str) -> bool:
+        return any(board in assembly.boards for *_, assembly in self._sets)
+
+    def _assemble(self, ask: Ask, now: float) -> None:
+        """Take free boards for a set, and those of later sets."""
+        assembly = _Assembly(ask, self.key(ask), [""] * len(ask.arrival.selectors))
+        entry = (assembly.key, ask.number, assembly)
+        for index, selector in enumerate(ask.arrival.selectors):
+            free = [model for model in MODELS[selector] if self._free[model]]
+            if free:
+                model = max(free, key=lambda each: len(self._free[each]))
+                assembly.boards[index] = self._free[model].popleft()
+        for _, _, later in self._sets[self._sets.bisect_left(entry[:2]) :]:
+            for index, board in enumerate(later.boards):
+                if board and assembly.take(board, self._simulation.boards[board]):
+                    later.boards[index] = ""
+        self._sets.add(entry)
+        self._grant_whole(assembly, now)
+
+    def _grant_whole(self, assembly: _Assembly, now: float) -> None:
+        """Grant a set if it has all its boards."""
+        ask = assembly.ask
+        if all(assembly.boards):
+            self._sets.remove((assembly.key, ask.number, assembly))
+            self._simulation.granted_set(ask, [(board, "") for board in assembly.boards], now)
 
     def _grant(self, ask: Ask, board: str, now: float) -> None:
         self._simulation.granted(ask, board, now)

@@ -8,20 +8,21 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from benchmarks.lab_trace import BOARDS, DAY_SEC, MODELS, Arrival
 from fleet.domain.leases import LeaseClass
+from fleet.tracker.core.share_policy import SharePolicy
 
 _MEAN_LEASE_SEC = 1800.0
 """Median length of a tuning job's leases."""
 _SHORTEST_SEC = 30.0
 _LOOK_SEC = 300.0
 _RENEWAL_SEC = 900.0
-_WINDOW_SEC = 4 * 3600.0
-"""Fairness is judged in windows of this length."""
+_WINDOW_SEC = SharePolicy().half_life_sec
+"""Fairness is judged in windows of this length. In shorter ones, repayment of earlier use would count as unfair."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,31 +61,43 @@ class Scheduler(Protocol):
     def renew(self, ask: Ask, now: float) -> None:
         """Renew a lease, as clients do."""
 
+    def is_reserved(self, board: str) -> bool:
+        """Return True if a board is held for a set."""
+
 
 @dataclass(kw_only=True)
 class Outcome:
     """The course of a week."""
 
     waits_sec: dict[LeaseClass, list[tuple[str, float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Account, arrival and wait of each granted request, by class."""
+    """Account, arrival and wait of each granted request for one board, by class."""
+    set_waits_sec: dict[LeaseClass, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Wait of each granted set, by class."""
     served_sec: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
     """Device seconds of each account, by window."""
     backlogs: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Looks at which an account waited, by window."""
     used_sec: float = 0.0
+    held_idle_sec: float = 0.0
+    """Board seconds that boards held for sets were idle; the scheduler counts them."""
     rare_taken_needlessly: int = 0
     unserved: int = 0
     """Requests older than a day without a grant at the end, of others than the heaviest user."""
 
     def jain(self) -> float:
-        """Return the mean of Jain's index over windows, of accounts that waited for most of it."""
-        found = []
+        """Return the mean of Jain's index over windows."""
+        found = self.jain_by_window().values()
+        return sum(found) / len(found) if found else math.nan
+
+    def jain_by_window(self) -> dict[int, float]:
+        """Return Jain's index of the accounts that waited for most of a window, where there are at least four."""
+        found: dict[int, float] = {}
         for window, counts in self.backlogs.items():
             names = [name for name, looks in counts.items() if looks >= 0.8 * _WINDOW_SEC / _LOOK_SEC]
             shares = [self.served_sec[window][name] for name in names]
             if len(names) >= 4 and any(shares):
-                found.append(sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares)))
-        return sum(found) / len(found) if found else math.nan
+                found[window] = sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
+        return found
 
 
 class Simulation:
@@ -99,7 +112,8 @@ class Simulation:
         self._rng = random.Random(7)
         self._numbers = itertools.count()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._boards = {f"{model}-{i}": model for model, count in BOARDS.items() for i in range(count)}
+        self._by_model = {model: [f"{model}-{i}" for i in range(count)] for model, count in BOARDS.items()}
+        self._boards = {name: model for model, names in self._by_model.items() for name in names}
         self.scheduler = make(self)
         for arrival in arrivals:
             self._at(arrival.at_sec, partial(self._arrive, arrival))
@@ -115,6 +129,8 @@ class Simulation:
         while self._events and self._events[0][0] <= self._end_sec:
             now, _, call = heapq.heappop(self._events)
             call(now)
+        for ask in self.held.values():
+            self._note_service(ask.arrival.account, ask.granted_sec, self._end_sec)
         oldest_sec = self._end_sec - DAY_SEC
         self.outcome.unserved = sum(
             ask.at_sec < oldest_sec and ask.arrival.lease_class is not LeaseClass.BATCH for ask in self.waiting.values()
@@ -122,15 +138,37 @@ class Simulation:
         return self.outcome
 
     def granted(self, ask: Ask, board: str, now: float, lease_name: str = "") -> None:
-        """Begin a lease; called by the scheduler."""
+        """Begin the lease of a single request; called by the scheduler."""
         self.waiting.pop(ask.number, None)
-        ask.board, ask.granted_sec, ask.lease_name = board, now, lease_name
-        ask.ends_sec = now + ask.device_sec
-        self.held[board] = ask
         waits = self.outcome.waits_sec[ask.arrival.lease_class]
         if not ask.continues:
             waits.append((ask.arrival.account, ask.at_sec, now - ask.at_sec))
-        self._note_rare(ask, board)
+        self._begin(ask, board, now, lease_name)
+        self._note_rare(ask)
+
+    def granted_set(self, ask: Ask, boards: Sequence[tuple[str, str]], now: float) -> None:
+        """Begin the leases of a set; called by the scheduler.
+
+        Args:
+            boards: board and name of each lease, in the order of the selectors.
+        """
+        self.waiting.pop(ask.number)
+        self.outcome.set_waits_sec[ask.arrival.lease_class].append(now - ask.at_sec)
+        arrivals = [replace(ask.arrival, selector=selector, also=()) for selector in ask.arrival.selectors]
+        members = [Ask(next(self._numbers), arrival, ask.at_sec, ask.device_sec) for arrival in arrivals]
+        for member, (board, lease_name) in zip(members, boards, strict=True):
+            self._begin(member, board, now, lease_name)
+        for member in members:
+            self._note_rare(member)
+
+    def at(self, at_sec: float, call: Callable[[float], None]) -> None:
+        """Call the scheduler at a moment."""
+        self._at(at_sec, call)
+
+    def _begin(self, ask: Ask, board: str, now: float, lease_name: str) -> None:
+        ask.board, ask.granted_sec, ask.lease_name = board, now, lease_name
+        ask.ends_sec = now + ask.device_sec
+        self.held[board] = ask
         self._at(ask.ends_sec, partial(self._end, ask, now))
         self._at(now + _RENEWAL_SEC, partial(self._renew, ask, now))
 
@@ -157,7 +195,7 @@ class Simulation:
             return
         ran_sec = now - granted
         self.outcome.used_sec += ran_sec
-        self.outcome.served_sec[int(now // _WINDOW_SEC)][ask.arrival.account] += ran_sec
+        self._note_service(ask.arrival.account, granted, now)
         del self.held[ask.board]
         self.scheduler.end(ask, now)
         if ask.job is not None:
@@ -176,13 +214,21 @@ class Simulation:
             self.outcome.backlogs[window][account] += 1
         self._at(now + _LOOK_SEC, self._look)
 
-    def _note_rare(self, ask: Ask, board: str) -> None:
+    def _note_service(self, account: str, from_sec: float, to_sec: float) -> None:
+        """Add a lease to its account's share of each window that it lay in."""
+        while from_sec < to_sec:
+            window = int(from_sec // _WINDOW_SEC)
+            until_sec = min((window + 1) * _WINDOW_SEC, to_sec)
+            self.outcome.served_sec[window][account] += until_sec - from_sec
+            from_sec = until_sec
+
+    def _note_rare(self, ask: Ask) -> None:
         """Count a board that was taken although one of a model at least twice as numerous was free."""
-        count = BOARDS[self._boards[board]]
+        count = BOARDS[self._boards[ask.board]]
         common = [model for model in MODELS[ask.arrival.selector] if BOARDS[model] >= 2 * count]
-        if common:
-            free = any(name not in self.held for name, model in self._boards.items() if model in common)
-            self.outcome.rare_taken_needlessly += free
+        names = (name for model in common for name in self._by_model[model])
+        is_free = any(name not in self.held and not self.scheduler.is_reserved(name) for name in names)
+        self.outcome.rare_taken_needlessly += is_free
 
     def _at(self, at_sec: float, call: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (at_sec, next(self._numbers), call))

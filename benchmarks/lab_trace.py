@@ -1,9 +1,13 @@
-"""A week of a lab, generated from a seed: people at prompts, CI, tuning jobs, and a user who asks for very much."""
+"""A week of a lab, generated from a seed: people at prompts, CI, tuning jobs, and a user who asks for very much.
+
+People and CI also request sets of two to four boards.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -75,6 +79,13 @@ class Arrival:
     device_sec: float
     """Device time of each request; of a job, divided into leases."""
     count: int = 1
+    also: tuple[str, ...] = ()
+    """Selectors of the further boards of a set."""
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """Selector of each board of one request."""
+        return self.selector, *self.also
 
 
 def week(*, seed: int, job_hours: float, has_hog: bool, days: float = 7.0) -> list[Arrival]:
@@ -86,6 +97,7 @@ def week(*, seed: int, job_hours: float, has_hog: bool, days: float = 7.0) -> li
     """
     rng = random.Random(seed)
     arrivals = [*_people(rng, days), *_ci(rng, days), *_jobs(rng, days, job_hours)]
+    arrivals += _sets(random.Random(f"{seed}:sets"), days)
     if has_hog:
         hog = Arrival(
             at_sec=1.42 * DAY_SEC,
@@ -144,6 +156,48 @@ def _jobs(rng: random.Random, days: float, job_hours: float) -> Iterator[Arrival
                 count=max(1, min(12, int(boards[selector] * rng.uniform(0.15, 0.5)))),
             )
             at_sec += rng.expovariate(1 / (job_hours * 3600))
+
+
+def _sets(rng: random.Random, days: float) -> Iterator[Arrival]:
+    """Yield 40 sets of people and 96 of CI a day."""
+    for at_sec in _moments(rng, days, DAY_SEC / 40):
+        device_sec = 720 * math.exp(rng.gauss(0, 0.8))
+        yield _set(rng, at_sec, f"person-{rng.randrange(14)}", LeaseClass.INTERACTIVE, _PEOPLE, device_sec)
+    for at_sec in _moments(rng, days, DAY_SEC / 96):
+        device_sec = 60 * math.exp(rng.gauss(0, 0.7))
+        yield _set(rng, at_sec, f"ci-{rng.randrange(4)}", LeaseClass.NORMAL, _CI, device_sec)
+
+
+def _moments(rng: random.Random, days: float, pause_sec: float) -> Iterator[float]:
+    at_sec = rng.expovariate(1 / pause_sec)
+    while at_sec < days * DAY_SEC:
+        yield at_sec
+        at_sec += rng.expovariate(1 / pause_sec)
+
+
+def _set(
+    rng: random.Random,
+    at_sec: float,
+    account: str,
+    lease_class: LeaseClass,
+    weights: Mapping[str, float],
+    device_sec: float,
+) -> Arrival:
+    """Return a set of two to four boards that exist: half of the sets have one selector for all."""
+    while True:
+        size = rng.randint(2, 4)
+        is_uniform = rng.random() < 0.5
+        first, *also = [_pick(rng, weights)] * size if is_uniform else [_pick(rng, weights) for _ in range(size)]
+        counts = Counter([first, *also])
+        if all(count <= sum(BOARDS[model] for model in MODELS[name]) for name, count in counts.items()):
+            return Arrival(
+                at_sec=at_sec,
+                account=account,
+                lease_class=lease_class,
+                selector=first,
+                device_sec=device_sec,
+                also=tuple(also),
+            )
 
 
 def _pick(rng: random.Random, weights: Mapping[str, float]) -> str:

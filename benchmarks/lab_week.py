@@ -19,6 +19,7 @@ if not __package__:  # run as a file: python benchmarks/lab_week.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import JsonObject, machine, make_parser, print_json, print_table, say
+from benchmarks.lab_plots import picture
 from benchmarks.lab_schedulers import FirstCome, SumOfFactors, Turns
 from benchmarks.lab_sim import Outcome, Scheduler, Simulation
 from benchmarks.lab_trace import BOARDS, DAY_SEC, HOG, week
@@ -45,6 +46,10 @@ class Figures:
     jain: float
     rare_taken_needlessly: int
     unserved: int
+    interactive_set_p95_sec: float
+    ci_set_p95_sec: float
+    held_idle_share: float
+    """Share of all board time that boards held for sets were idle."""
 
     @classmethod
     def of(cls, outcome: Outcome, days: float) -> Figures:
@@ -53,20 +58,34 @@ class Figures:
             lease_class: sorted(wait for account, _, wait in found if account != HOG)
             for lease_class, found in outcome.waits_sec.items()
         }
+        sets = {lease_class: sorted(found) for lease_class, found in outcome.set_waits_sec.items()}
+        board_sec = days * DAY_SEC * sum(BOARDS.values())
         return cls(
-            utilisation=outcome.used_sec / (days * DAY_SEC * sum(BOARDS.values())),
+            utilisation=outcome.used_sec / board_sec,
             interactive_p95_sec=_p95(waits.get(LeaseClass.INTERACTIVE, [])),
             ci_p95_sec=_p95(waits.get(LeaseClass.NORMAL, [])),
             batch_p95_sec=_p95(waits.get(LeaseClass.BATCH, [])),
             jain=outcome.jain(),
             rare_taken_needlessly=outcome.rare_taken_needlessly,
             unserved=outcome.unserved,
+            interactive_set_p95_sec=_p95(sets.get(LeaseClass.INTERACTIVE, [])),
+            ci_set_p95_sec=_p95(sets.get(LeaseClass.NORMAL, [])),
+            held_idle_share=outcome.held_idle_sec / board_sec,
         )
+
+    @property
+    def set_p95_ratio(self) -> float:
+        """Return the largest ratio of the waits of sets to those of single requests of the class."""
+        interactive = self.interactive_set_p95_sec / max(self.interactive_p95_sec, 1.0)
+        return max(interactive, self.ci_set_p95_sec / max(self.ci_p95_sec, 1.0))
 
 
 def main() -> int:
     """Play the weeks, print a table for each load, and return 0."""
     parser = make_parser("lab_week", "A week of a lab, beside first come first served.", rounds=1)
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="write plots of the weeks with the heavy user, as SVG"
+    )
     options = parser.parse_args()
     figures = run(options)
     print_json(figures, wanted=options.json)
@@ -77,6 +96,7 @@ def run(options: argparse.Namespace) -> JsonObject:
     """Return the figures of all schedulers, loads and weeks."""
     began, days = machine(), _QUICK_DAYS if options.quick else _DAYS
     found: dict[str, dict[str, dict[str, Figures]]] = {}
+    drawn: dict[str, dict[str, Outcome]] = {}
     for load, job_hours in LOADS.items():
         for has_hog in (False, True):
             arrivals = week(seed=_SEED, job_hours=job_hours, has_hog=has_hog, days=days)
@@ -86,6 +106,10 @@ def run(options: argparse.Namespace) -> JsonObject:
                 found.setdefault(load, {}).setdefault(name, {})["hog" if has_hog else "plain"] = Figures.of(
                     outcome, days
                 )
+                if has_hog:
+                    drawn.setdefault(load, {})[name] = outcome
+    if options.plot:
+        options.plot.write_text(picture(drawn))
     for load, by_scheduler in found.items():
         _print(load, by_scheduler)
     peer, ours = (found["usual"][name]["hog"].interactive_p95_sec for name in (PEER, OURS))
@@ -115,6 +139,8 @@ def _judge(ours: Mapping[str, Figures], peer: Mapping[str, Figures]) -> JsonObje
         "jain": min(plain.jain, hog.jain),
         "utilisation_ratio": min(each.utilisation / peer[week].utilisation for week, each in ours.items()),
         "hog_growth": max(growth),
+        "set_p95_ratio": max(plain.set_p95_ratio, hog.set_p95_ratio),
+        "held_idle_share": max(plain.held_idle_share, hog.held_idle_share),
         "rare_taken_needlessly": plain.rare_taken_needlessly + hog.rare_taken_needlessly,
         "unserved": plain.unserved + hog.unserved,
     }
@@ -128,6 +154,8 @@ def _print(load: str, by_scheduler: Mapping[str, Mapping[str, Figures]]) -> None
             f"{each.interactive_p95_sec:,.0f}",
             f"{each.ci_p95_sec:,.0f}",
             f"{each.batch_p95_sec:,.0f}",
+            f"{each.interactive_set_p95_sec:,.0f}",
+            f"{each.ci_set_p95_sec:,.0f}",
             f"{each.jain:.2f}",
             str(each.rare_taken_needlessly),
             str(each.unserved),
@@ -135,7 +163,8 @@ def _print(load: str, by_scheduler: Mapping[str, Mapping[str, Figures]]) -> None
         for name, weeks in by_scheduler.items()
         for week, each in weeks.items()
     ]
-    columns = ("", "used", "prompt p95 [s]", "CI p95 [s]", "batch p95 [s]", "Jain", "rare", "unserved")
+    waits = ("prompt p95 [s]", "CI p95 [s]", "batch p95 [s]", "sets: prompt [s]", "CI [s]")
+    columns = ("", "used", *waits, "Jain", "rare", "unserved")
     print_table(f"{load} load", columns, rows)
 
 

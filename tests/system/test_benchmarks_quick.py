@@ -131,12 +131,17 @@ def test_tracker_turns_measures_every_turn() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_lab_week_plays_each_scheduler() -> None:
-    figures = _figures("benchmarks.lab_week")
+def test_lab_week_plays_each_scheduler(tmp_path: Path) -> None:
+    """Sets wait about as long as single requests, and the plots have a row for each load."""
+    picture = tmp_path / "week.svg"
+    figures = _figures("benchmarks.lab_week", "--plot", str(picture))
 
     for load in ("usual", "high"):
         assert figures[load]["unserved"] == 0
         assert figures[load]["interactive_p95_sec"] < 30.0
+        assert figures[load]["set_p95_ratio"] < 2.0
+        assert 0.0 < figures[load]["held_idle_share"] < 0.02
+        assert f"{load} load, prompt" in picture.read_text()
         assert set(figures["all"][load]) == {"first come first served", "sum of factors", "turns of accounts"}
 
 
