@@ -21,6 +21,7 @@ from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
+from fleet.domain.waits import Forecast
 from fleet.errors import NotFound
 
 PICTURE = Path(__file__).parents[1] / "docs/how-to/fleet-status.svg"
@@ -77,6 +78,7 @@ LAB = Snapshot(
             terms=LeaseTerms(selector="kind=raspberry_pi,rack=3"),
             asked_at_sec=_NOW_SEC - 40,
             reason="pi4-1 and pi4-2 are held by ann@desk for 10 min",
+            forecast=Forecast(from_sec=_NOW_SEC + 90, expected_sec=_NOW_SEC + 200, by_sec=_NOW_SEC + 500),
         ),
         PendingRequest(
             request_id="2",
@@ -85,6 +87,7 @@ LAB = Snapshot(
             asked_at_sec=_NOW_SEC - 12,
             position=1,
             reason="zynq-1 is held by cy@lab for 1 h 06 min",
+            forecast=Forecast(from_sec=_NOW_SEC + 600, expected_sec=_NOW_SEC + 1_500, by_sec=_NOW_SEC + 4_000),
         ),
     ),
     jobs=(

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rich.text import Text
 
-from fleet.base.quantities import age_text, time_text
+from fleet.base.quantities import age_text, elapsed_text, time_text
 from fleet.dashboard import formatting
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.health import HealthState
@@ -162,6 +162,15 @@ DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
     ),
 )
 
+
+def _start(request: PendingRequest, now_sec: float) -> str:
+    """Return the expected start of a waiting request: "in 12 min"."""
+    if request.forecast is None:
+        return "-"
+    rest_sec = request.forecast.expected_sec - now_sec
+    return f"in {elapsed_text(rest_sec)}" if rest_sec >= 1.0 else "soon"
+
+
 REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
     Column(
         title="queue",
@@ -191,6 +200,13 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
         key=lambda request: _since(request.asked_at_sec),
         is_number=True,
         from_width=50,
+    ),
+    Column(
+        title="starts",
+        cell=_start,
+        key=lambda request: _number(-request.forecast.expected_sec if request.forecast else None),
+        is_number=True,
+        from_width=70,
     ),
     Column(
         title="why",

@@ -14,6 +14,7 @@ from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.leases import LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
+from fleet.domain.waits import Forecast
 
 NOW_SEC = 1_700_000_000.0
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -50,6 +51,7 @@ def busy_fleet() -> Snapshot:
                 position=0,
                 asked_at_sec=NOW_SEC - 12,
                 reason="devices/lab1-cpu is held by ann@desk for 75 s",
+                forecast=Forecast(from_sec=NOW_SEC + 180, expected_sec=NOW_SEC + 725, by_sec=NOW_SEC + 1500),
             ),
             PendingRequest(
                 request_id="r", holder="cy@lab", terms=LeaseTerms(selector="cpu"), position=1, asked_at_sec=NOW_SEC - 3
@@ -144,6 +146,17 @@ def test_a_jobs_bar_is_as_long_as_its_trials_or_its_time() -> None:
 
     assert counted.count("━") == timed.count("━") > 0
     assert " 37 " in timed
+
+
+@pytest.mark.parametrize(
+    ("rest_sec", "text"), [(7_500.0, "in 2 h 05 min"), (41.9, "in 41 s"), (0.9, "soon"), (-3.0, "soon")]
+)
+def test_a_waiting_request_shows_its_expected_start(rest_sec: float, text: str) -> None:
+    """A request that is late is expected soon."""
+    at_sec = NOW_SEC + rest_sec
+    forecast = Forecast(from_sec=at_sec, expected_sec=at_sec, by_sec=at_sec)
+
+    assert f" {text}\n" in text_of(Snapshot(requests=(PendingRequest(request_id="r", forecast=forecast),)), 80)
 
 
 def test_numbers_in_names_are_sorted_as_numbers() -> None:
