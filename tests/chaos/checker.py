@@ -9,6 +9,9 @@ Proven from the log that each device wrote itself:
 and of the rest:
 
 - DRAINED: no grant of a device that an admin has drained, until it resumes or the journal was set back;
+- HALF: the devices of a set are granted together, all or none;
+- QUOTA: no account has more leases of a class at once than its quota;
+- YIELD: no request waits on while a lease that had to give way to it lives far beyond its grace;
 - LOST: every record that the library acknowledged is in it at the end;
 - STARVED: when faults have stopped, every client that waits has a measurement within a bound;
 - LEAKED: no process grows from calm to calm, and nothing is left when all were stopped;
@@ -21,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby, pairwise
 
 from tests.chaos.history import Event, What
 
@@ -34,6 +38,9 @@ class Wrong(StrEnum):
     EPOCH = "epoch"
     STRANGER = "stranger"
     DRAINED = "drained"
+    HALF = "half"
+    QUOTA = "quota"
+    YIELD = "yield"
     LOST = "lost"
     STARVED = "starved"
     LEAKED = "leaked"
@@ -57,6 +64,12 @@ class Bounds:
     served_sec: float = 60.0
     """From the last fault until every waiting client is served."""
 
+    yield_sec: float = 30.0
+    """From a demand to give way until the lease has ended: the grace, and stops of the tracker."""
+
+    leases: Mapping[str, int] = field(default_factory=lambda: {"interactive": 2})
+    """Quota of leases at once of each account, by class."""
+
     growth: Mapping[str, float] = field(default_factory=lambda: {"files": 40.0, "bytes": 64 * _MIB, "threads": 40.0})
     """Allowed growth of a process's resources over its first census."""
 
@@ -70,6 +83,9 @@ def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Findin
         *_epochs_of_grants(history),
         *_strangers(history),
         *_grants_of_drained_devices(history),
+        *_half_sets(history),
+        *_quota_overruns(history, bounds.leases),
+        *_lost_yields(history, bounds.yield_sec),
         *_lost_records(history),
         *_starved(history, bounds.served_sec),
         *_growth(history, bounds.growth),
@@ -152,6 +168,63 @@ def _grants_of_drained_devices(history: Sequence[Event]) -> Iterator[Finding]:
                 yield Finding(wrong=Wrong.DRAINED, text=text, events=(drain, event))
 
 
+def _half_sets(history: Sequence[Event]) -> Iterator[Finding]:
+    """A set's lines follow each other. The last ones before a kill may be missing."""
+    runs = [(name, list(events)) for name, events in groupby(_of_tracker(history), key=lambda event: event.of_set)]
+    for (name, members), (_, following) in pairwise([*runs, ("", [])]):
+        devices = {member.device for member in members}
+        is_cut_off = bool(following) and following[0].what is What.OPENED
+        if name and len(devices) != members[0].number and not is_cut_off:
+            text = f"a set of {members[0].number} devices was granted {', '.join(sorted(devices))}"
+            yield Finding(wrong=Wrong.HALF, text=text, events=tuple(members))
+
+
+def _quota_overruns(history: Sequence[Event], most: Mapping[str, int]) -> Iterator[Finding]:
+    """A lease from before a restart counts only if its end is logged later: the journal may have been set back."""
+    events = _of_tracker(history)
+    last = {event.lease: index for index, event in enumerate(events) if event.what is What.OVER}
+    live: dict[str, Event] = {}
+    for index, event in enumerate(events):
+        if event.what is What.OPENED:
+            live = {name: lease for name, lease in live.items() if last.get(name, -1) > index}
+        elif event.what is What.OVER:
+            live.pop(event.lease, None)
+        elif event.what is What.GRANTED:
+            live[event.lease] = event
+            alike = [each for each in live.values() if each.account == event.account]
+            alike = [each for each in alike if each.lease_class == event.lease_class]
+            if len(alike) > most.get(event.lease_class, len(alike)):
+                text = f"{event.account!r} had {len(alike)} {event.lease_class} leases at once"
+                yield Finding(wrong=Wrong.QUOTA, text=text, events=tuple(alike))
+
+
+def _lost_yields(history: Sequence[Event], bound_sec: float) -> Iterator[Finding]:
+    """A request withdraws its demand when it leaves the queue, and so does a mark of the device that replaces it."""
+    demands: dict[str, Event] = {}
+    for event in _of_tracker(history):
+        match event.what:
+            case What.OPENED:
+                demands.clear()
+            case What.QUEUED:
+                demands.pop(event.run, None)
+            case What.DEMANDED:
+                demands = {run: other for run, other in demands.items() if other.lease != event.lease}
+                if event.run:
+                    demands[event.run] = event
+            case What.OVER:
+                demands = {
+                    run: other
+                    for run, other in demands.items()
+                    if other.lease != event.lease or event.at_sec - other.at_sec > bound_sec
+                }
+            case What.GRANTED:
+                demand = demands.pop(event.run, None)
+                if demand is not None and not event.of_set and event.at_sec - demand.at_sec > bound_sec:
+                    waited_sec = event.at_sec - demand.at_sec
+                    text = f"{demand.lease} had to give way, and the request was granted {waited_sec:.0f} s later"
+                    yield Finding(wrong=Wrong.YIELD, text=text, events=(demand, event))
+
+
 def _lost_records(history: Iterable[Event]) -> Iterator[Finding]:
     history = list(history)
     kept = {name for event in history if event.what is What.KEPT for name in event.names}
@@ -195,6 +268,12 @@ def _growth(history: Iterable[Event], growth: Mapping[str, float]) -> Iterator[F
 def _is_named(event: Event) -> bool:
     """Tell whether a run's id contains its lease. A tuner chooses its own ids, which show overlaps only."""
     return bool(event.lease)
+
+
+def _of_tracker(history: Iterable[Event]) -> list[Event]:
+    """Return the lines of the tracker's log, in order."""
+    kinds = (What.OPENED, What.GRANTED, What.OVER, What.DEMANDED, What.QUEUED)
+    return [event for event in history if event.what in kinds]
 
 
 def _by_device(history: Iterable[Event], *kinds: What) -> dict[str, list[Event]]:

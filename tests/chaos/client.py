@@ -21,6 +21,7 @@ from pathlib import Path
 import fleet.aio
 from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
+from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.measuring import Argument, Evaluator, TensorSpec, Trial
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError
@@ -28,12 +29,18 @@ from fleet.library import Library, NewRecord, StoredWorkload
 from tests.chaos.board import trial_id
 from tests.chaos.history import Log, What
 from tests.chaos.kernel import SIDE
+from tests.chaos.observer import purpose
 
 WORKLOAD = StoredWorkload(shash="17", name="chaos", mod_json="{}")
 _ARGS: tuple[Argument, ...] = tuple(
     TensorSpec((SIDE, SIDE), "float32", is_output=is_output) for is_output in (False, False, True)
 )
 _SELECTORS = ("simulated", "simulated", "rack=0", "rack=1", "cpu")
+_SETS = (("rack=0", "rack=1"), ("simulated", "simulated"), ("simulated", "cpu"))
+_SETS_SHARE = 0.15
+_CLASSES = {LeaseClass.INTERACTIVE: 2, LeaseClass.NORMAL: 4, LeaseClass.BATCH: 4}
+_OBEDIENT_SHARE = 0.7
+"""Share of demands to give way that a holder follows; others cost the lease."""
 _TTL_SEC = 5.0
 
 
@@ -60,6 +67,8 @@ class Holder:
         self._library = library
         self._log = log
         self._rng = random.Random(f"{name}{time.time_ns()}")
+        self._continues = "", ""
+        """Selector and name of the batch lease that was given back."""
 
     async def run(self) -> None:
         """Loop for ever."""
@@ -71,16 +80,39 @@ class Holder:
                 await asyncio.sleep(self._rng.uniform(0.1, 0.5))
 
     async def _hold(self) -> None:
-        selector = self._rng.choice(_SELECTORS)
-        self._write(What.ASK, text=selector)
-        async with self._client.acquire(selector, ttl_sec=_TTL_SEC) as device:
-            lease = device.lease
-            self._write(What.GRANT, device=device.name, lease=lease.name, epoch=lease.epoch)
-            for number in range(self._rng.randrange(1, 5)):
-                await self._measure(device, number)
-                await asyncio.sleep(self._rng.uniform(0.0, 0.2))
-            if self._rng.random() < 0.1:
+        (lease_class,) = self._rng.choices(list(_CLASSES), list(_CLASSES.values()))
+        if self._rng.random() < _SETS_SHARE:
+            await self._hold_set(self._rng.choice(_SETS), lease_class)
+            return
+        (selector, former), self._continues = self._continues, ("", "")
+        if former:
+            lease_class = LeaseClass.BATCH
+        else:
+            selector = self._rng.choice(_SELECTORS)
+        self._write(What.ASK, text=selector, lease_class=lease_class)
+        terms = LeaseTerms(selector=selector, lease_class=lease_class, ttl_sec=_TTL_SEC, purpose=purpose(self._name, 1))
+        async with self._client.acquire(terms, continues=former) as device:
+            await self._use(device)
+            if device.yield_wanted is not None and self._rng.random() < _OBEDIENT_SHARE:
+                self._continues = selector, device.lease.name
+                self._write(What.GIVEN_BACK, device=device.name, lease=device.lease.name)
+            elif self._rng.random() < 0.1:
                 await asyncio.sleep(self._rng.uniform(0.0, 2 * _TTL_SEC))  # think time of the holder
+
+    async def _hold_set(self, selectors: Sequence[str], lease_class: LeaseClass) -> None:
+        self._write(What.ASK, text=" and ".join(selectors), lease_class=lease_class)
+        told = purpose(self._name, len(selectors))
+        acquired = self._client.acquire_all(selectors, lease_class=lease_class, ttl_sec=_TTL_SEC, purpose=told)
+        async with acquired as devices:
+            for device in devices:
+                await self._use(device)
+
+    async def _use(self, device: Device) -> None:
+        lease = device.lease
+        self._write(What.GRANT, device=device.name, lease=lease.name, epoch=lease.epoch)
+        for number in range(self._rng.randrange(1, 5)):
+            await self._measure(device, number)
+            await asyncio.sleep(self._rng.uniform(0.0, 0.2))
 
     async def _measure(self, device: Device, number: int) -> None:
         is_cpu = device.inventory.kind == "cpu"

@@ -35,6 +35,20 @@ class What(StrEnum):
     LOST = "lost"
     """Client: lost the lease, or the connection to its device."""
 
+    GIVEN_BACK = "given back"
+    """Client: gave a lease back that had to give way."""
+
+    OPENED = "opened"
+    """Tracker: it serves from here on; lines of its former life may be missing."""
+    GRANTED = "granted"
+    """Tracker: granted `lease` to the request `run`; of a set with `number` devices, each has a line."""
+    OVER = "over"
+    """Tracker: ended `lease`."""
+    DEMANDED = "demanded"
+    """Tracker: `lease` has to give way to the request `run`; empty: to a mark of its device."""
+    QUEUED = "queued"
+    """Tracker: queued the request `run`."""
+
     FAULT = "fault"
     """Site: fault number `number` happens."""
     DRAINED = "drained"
@@ -67,7 +81,11 @@ class Event:
     lease: str = ""
     epoch: int = 0
     run: str = ""
-    """Of BEGIN and END: the run's own name. Of RECORDED: the record's."""
+    """Of BEGIN and END: the run's own name. Of RECORDED: the record's. Of the tracker's events: the request's."""
+    account: str = ""
+    lease_class: str = ""
+    of_set: str = ""
+    """Of GRANTED: name of the set; empty for a single device."""
     is_alone: bool = True
     """Of BEGIN: whether the device was free at that moment."""
     number: int = 0

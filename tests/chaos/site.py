@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -31,6 +32,7 @@ from fleet.testing import eventually
 from tests.chaos import disks
 from tests.chaos.client import WORKLOAD
 from tests.chaos.history import Log, What
+from tests.chaos.observer import LOG, install
 from tests.chaos.programs import Program, own_environment
 from tests.chaos.proxy import Link
 from tests.chaos.schedule import LIBRARY, TRACKER, Fault, Kind, make_storm
@@ -44,6 +46,7 @@ _AGENTS = (
     [{"driver": "chaos_simulated", "name": "b", "count": 2, "labels": {"rack": "1"}, "latency_us": 3000}],
     [{"driver": "chaos_cpu", "name": "c"}],
 )
+_RULES = "yield_grace: 3s\nslice: 5s\n"
 _PAUSE_SEC, _LEAVE_SEC = 0.5, 30.0
 _TUNER = "tuner"
 _TUNED_TRIALS = 6
@@ -304,13 +307,26 @@ class Site:
         environment = own_environment(self.folder, self._shim)
         tracker = f"127.0.0.1:{self._links[TRACKER].port}"
 
+        observers = self.folder / "observers"
+        install(observers)
+        paths = os.pathsep.join([environment["PYTHONPATH"], str(observers)])
+        observed = {**environment, "PYTHONPATH": paths, LOG: str(self.logs / "tracker.jsonl")}
+
         def add(name: str, words: list[str], ready: str = "") -> None:
             self._programs[name] = Program(
-                name, lambda: words, folder=self.folder, log=self.log, environment=environment, ready=ready
+                name,
+                lambda: words,
+                folder=self.folder,
+                log=self.log,
+                environment=observed if name == TRACKER else environment,
+                ready=ready,
             )
 
         state = ["--port", "0", "--state-dir"]
-        add(TRACKER, ["-m", "fleet.tracker", "--no-discovery", *state, str(self.folder / TRACKER)], TRACKER)
+        rules = self.folder / "tracker.yaml"
+        rules.write_text(_RULES)
+        words = ["-m", "fleet.tracker", "--no-discovery", "--config", str(rules), *state, str(self.folder / TRACKER)]
+        add(TRACKER, words, TRACKER)
         for name, devices in zip(self.agents, _AGENTS, strict=True):
             config = self.folder / f"{name}.yaml"
             shown = {"devices": devices, "advertise_address": f"127.0.0.1:{self._links[name].port}"}

@@ -20,6 +20,10 @@ class Summary:
     faults: dict[str, int]
     """By kind."""
     grants: int
+    sets: int
+    """Sets that the tracker granted."""
+    demands: int
+    """Leases that the tracker asked to give way."""
     runs: int
     cut_off: int
     """Runs that ended with their worker."""
@@ -43,6 +47,8 @@ def summarize(seed: int, history: Sequence[Event], findings: Sequence[Finding]) 
         took_sec=max(times, default=0.0) - min(times, default=0.0),
         faults=dict(sorted(Counter(event.text.split()[1] for event in faults).items())),
         grants=count[What.GRANT],
+        sets=len({event.of_set for event in history if event.of_set}),
+        demands=count[What.DEMANDED],
         runs=count[What.BEGIN],
         cut_off=count[What.BEGIN] - count[What.END],
         lost=count[What.LOST],
@@ -60,7 +66,8 @@ def shown(summary: Summary) -> str:
     return "\n".join(
         [
             f"seed {summary.seed}, {summary.took_sec / 60:.1f} min: {faults} faults ({by_kind})",
-            f"{summary.grants} grants, {summary.runs} runs logged by the devices, {summary.cut_off} of them cut off, "
+            f"{summary.grants} grants, {summary.sets} sets of them, and {summary.demands} demands to give way",
+            f"{summary.runs} runs logged by the devices, {summary.cut_off} of them cut off, "
             f"{summary.lost} losses told to clients, {summary.records} records acknowledged",
             f"{summary.calms} calms, everybody served within {summary.slowest_service_sec:.1f} s of the last fault",
             f"{len(summary.findings) or 'nothing'} wrong",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.domain.leases import LeaseClass
 from tests.chaos.apart import run_apart
 from tests.chaos.checker import Bounds, check
 from tests.chaos.history import Event, What, read
@@ -35,9 +36,12 @@ def test_a_fleet_goes_through_storms(tmp_path: Path) -> None:
 
     assert not findings, "\n".join(shown_finding(SEED, history, finding) for finding in findings)
     assert set(Kind) == kinds(history)
-    assert {What.BEGIN, What.GRANT, What.RECORDED, What.CENSUS, What.LEFT, What.RESUMING} <= {
-        event.what for event in history
-    }
+    seen = {event.what for event in history}
+    assert {What.BEGIN, What.GRANT, What.RECORDED, What.CENSUS, What.LEFT, What.RESUMING} <= seen
+    assert {What.OPENED, What.QUEUED, What.OVER, What.DEMANDED} <= seen
+    granted = [event for event in history if event.what is What.GRANTED]
+    assert set(LeaseClass) == {event.lease_class for event in granted}
+    assert any(event.of_set for event in granted)
 
 
 def test_a_seed_gives_its_storm_again() -> None:

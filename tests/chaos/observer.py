@@ -1,0 +1,61 @@
+"""An observer of the tracker that logs grants, ends of leases and demands to give way.
+
+The tracker finds it by the entry point that `install` writes, and its log's path in CHAOS_TRACKER_LOG. A kill can cut
+off the last lines of a tracker's life, which its journal has.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fleet.tracker.core import events as ev
+from fleet.tracker.observers import GROUP, Observer
+from tests.chaos.history import Log, What
+
+LOG = "CHAOS_TRACKER_LOG"
+
+
+def install(folder: Path) -> None:
+    """Write the distribution with the entry point into a folder, to be put on PYTHONPATH."""
+    distribution = folder / "chaos_observer-1.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos-observer\nVersion: 1\n")
+    (distribution / "entry_points.txt").write_text(f"[{GROUP}]\nchaos = {__name__}:TrackerLog\n")
+
+
+def purpose(holder: str, size: int) -> str:
+    """Return the purpose of a request, which tells the size of its set."""
+    return f"{holder} {size}"
+
+
+class TrackerLog(Observer):
+    """Writes a line for each effect that the checker needs."""
+
+    def __init__(self) -> None:
+        self._log = Log(Path(os.environ[LOG]), "tracker")
+        self._log.write(What.OPENED)
+
+    def on_effect(self, effect: ev.Effect) -> None:
+        """Write the line."""
+        match effect:
+            case ev.Granted(is_repeat=False):
+                lease = effect.lease
+                self._log.write(
+                    What.GRANTED,
+                    device=lease.device_name,
+                    lease=lease.name,
+                    epoch=lease.epoch,
+                    run=f"{lease.client_id}/{lease.request_id}",
+                    account=lease.account,
+                    lease_class=lease.terms.lease_class,
+                    of_set=f"{lease.client_id}/{effect.set_id}" if effect.set_id else "",
+                    number=int(lease.terms.purpose.rsplit(" ", 1)[-1]) if effect.set_id else 1,
+                )
+            case ev.LeaseEnded(lease=lease) if lease is not None:
+                self._log.write(What.OVER, device=lease.device_name, lease=lease.name, text=effect.end)
+            case ev.YieldWanted(wanted=wanted):
+                request = "/".join(wanted.request_key) if wanted.request_key is not None else ""
+                self._log.write(What.DEMANDED, lease=wanted.lease_name, run=request)
+            case ev.Queued(request=request):
+                self._log.write(What.QUEUED, run="/".join(request.key))
