@@ -38,19 +38,54 @@ _SHOWN = 10
 """Names listed after a change."""
 
 
-def drain(
-    selector: _SelectorArgument,
-    reason: _ReasonOption,
-    by: _ByOption = None,
-    json_output: options.JsonOption = False,
-    tracker: options.TrackerOption = None,
-    connect_timeout: options.ConnectTimeoutOption = 10.0,
-) -> None:
-    """Grant devices to nobody any more: batch leases give way, others end by themselves. For admins.
+_MARKS = {
+    "drain": (
+        HealthState.DRAINING,
+        """Grant devices to nobody any more: batch leases give way, others end by themselves. For admins.
 
-    Example: fleet devices drain rack=3 --reason 'new power supply' --by 14:00
-    """
-    _set(selector, HealthState.DRAINING, reason, by, json_output, tracker, connect_timeout)
+        Example: fleet devices drain rack=3 --reason 'new power supply' --by 14:00
+        """,
+    ),
+    "quarantine": (
+        HealthState.QUARANTINED,
+        """Mark devices as not trustworthy. An admin still leases one: fleet acquire name=X --even-if quarantined.
+
+        Example: fleet devices quarantine pi4-03 --reason 'wrong results'
+        """,
+    ),
+    "maintain": (
+        HealthState.MAINTENANCE,
+        """Mark devices on which somebody works. Otherwise as `drain`. For admins.
+
+        Example: fleet devices maintain pi4-03 --reason 'reflash the SD card' --by 2h
+        """,
+    ),
+    "retire": (
+        HealthState.RETIRED,
+        """Mark devices that are not meant to come back. Otherwise as `drain`. For admins.
+
+        Example: fleet devices retire pi4-03 --reason 'broken'
+        """,
+    ),
+}
+"""State and help of each command that marks devices."""
+
+
+def _command(name: str, state: HealthState, text: str) -> Callable[..., None]:
+    """Return the command that marks devices with a state."""
+
+    def mark(
+        selector: _SelectorArgument,
+        reason: _ReasonOption,
+        by: _ByOption = None,
+        json_output: options.JsonOption = False,
+        tracker: options.TrackerOption = None,
+        connect_timeout: options.ConnectTimeoutOption = 10.0,
+    ) -> None:
+        _set(selector, state, reason, by, json_output, tracker, connect_timeout)
+
+    mark.__name__, mark.__doc__ = name, text
+    return mark
 
 
 def resume(
@@ -67,52 +102,10 @@ def resume(
     _set(selector, HealthState.GOOD, reason, None, json_output, tracker, connect_timeout)
 
 
-def quarantine(
-    selector: _SelectorArgument,
-    reason: _ReasonOption,
-    by: _ByOption = None,
-    json_output: options.JsonOption = False,
-    tracker: options.TrackerOption = None,
-    connect_timeout: options.ConnectTimeoutOption = 10.0,
-) -> None:
-    """Mark devices as not trustworthy. An admin still leases one: fleet acquire name=X --even-if quarantined.
-
-    Example: fleet devices quarantine pi4-03 --reason 'wrong results'
-    """
-    _set(selector, HealthState.QUARANTINED, reason, by, json_output, tracker, connect_timeout)
-
-
-def maintain(
-    selector: _SelectorArgument,
-    reason: _ReasonOption,
-    by: _ByOption = None,
-    json_output: options.JsonOption = False,
-    tracker: options.TrackerOption = None,
-    connect_timeout: options.ConnectTimeoutOption = 10.0,
-) -> None:
-    """Mark devices on which somebody works. Otherwise as `drain`. For admins.
-
-    Example: fleet devices maintain pi4-03 --reason 'reflash the SD card' --by 2h
-    """
-    _set(selector, HealthState.MAINTENANCE, reason, by, json_output, tracker, connect_timeout)
-
-
-def retire(
-    selector: _SelectorArgument,
-    reason: _ReasonOption,
-    by: _ByOption = None,
-    json_output: options.JsonOption = False,
-    tracker: options.TrackerOption = None,
-    connect_timeout: options.ConnectTimeoutOption = 10.0,
-) -> None:
-    """Mark devices that are not meant to come back. Otherwise as `drain`. For admins.
-
-    Example: fleet devices retire pi4-03 --reason 'broken'
-    """
-    _set(selector, HealthState.RETIRED, reason, by, json_output, tracker, connect_timeout)
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (drain, resume, quarantine, maintain, retire)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(_command(name, state, text) for name, (state, text) in _MARKS.items()),
+    resume,
+)
 
 
 def _set(

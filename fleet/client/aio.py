@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import math
 from collections.abc import AsyncGenerator, Generator, Sequence
 from types import TracebackType
 from typing import Unpack
 
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.machine import account_name
-from fleet.base.network import check_address, host_of, is_answered, is_loopback
+from fleet.base.network import check_address
 from fleet.base.settings import look_up
-from fleet.client.connection import no_tracker
 from fleet.client.device import Device
-from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
-from fleet.client.stream import TrackerStream
-from fleet.client.tracker_calls import TrackerCalls
+from fleet.client.keeper import LeaseKeeper
+from fleet.client.leases import OnQueued
+from fleet.client.link import TrackerLink
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.health import HealthState, checked_reason, checked_until
@@ -38,35 +35,6 @@ from fleet.domain.selectors import check_comparable, labels_of, parse_selector
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.usage import Usage, UsageKey
-from fleet.errors import (
-    ConfigError,
-    FleetError,
-    InvalidRequest,
-    NotAllowed,
-    NotJoined,
-    TrackerUnavailable,
-    Unauthenticated,
-    WaitTimeout,
-)
-from fleet.identity.credentials import Credentials
-from fleet.identity.store import CredentialStore
-
-logger = logging.getLogger(__name__)
-
-_RELEASE_TIMEOUT_SEC = 2.0
-_LOCAL_SLACK_SEC = 1.0
-"""The tracker ends a wait at its timeout; if it stays silent, the client ends the wait this much later."""
-
-_LOOK_SEC = 0.1
-_LAST_LOOKS = 10
-"""Interval of checks whether a lease lives after all when its token has expired."""
-
-_FRESH_SEC = 20 * 24 * 3600.0
-"""Credentials that were written less than this ago need no look at when they end."""
-
-_RENEW_EACH_SEC = 24 * 3600.0
-
-_NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect(...)'"
 
 
 def default_address() -> str:
@@ -107,23 +75,20 @@ class Fleet:
 
         self._connect_timeout_sec = connect_timeout_sec
         self._clock = clock
-        self._calls: TrackerCalls | None = None
-        self._stream: TrackerStream | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._devices: set[Device] = set()
-        self._renewing: asyncio.Task[None] | None = None
+        self._link = TrackerLink(address, holder, clock)
+        self._leases = LeaseKeeper(self._link, address)
 
     def __repr__(self) -> str:
-        state = "closed" if self._calls is None else "connected" if self.is_connected else "waiting for the tracker"
-        held = ", ".join(sorted(device.name for device in self._devices))
+        state = "closed" if not self._link.is_open else "connected" if self.is_connected else "waiting for the tracker"
+        held = ", ".join(self._leases.device_names)
         return f"<Fleet {self.address}, {state}{f', holds {held}' if held else ''}>"
 
     def __await__(self) -> Generator[object, None, Fleet]:
-        return self._opened().__await__()
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Fleet:
-        return await self._opened()
+        await self._link.open(self._connect_timeout_sec)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -133,39 +98,28 @@ class Fleet:
     @property
     def is_connected(self) -> bool:
         """True if the tracker answers now."""
-        return self._stream is not None and self._stream.is_up
+        return self._link.is_up
 
     @property
     def fleet_id(self) -> str:
         """Id of the fleet, the same at each of its addresses; empty if its tracker is of an older version."""
-        return self._open_stream().fleet_id
+        return self._link.stream.fleet_id
 
     @property
     def account(self) -> str:
         """Account that this client's requests count for; empty if the tracker is of an older version."""
-        return self._open_stream().account
+        return self._link.stream.account
 
     @property
     def may_ask_for_others(self) -> bool:
         """True if requests may name another account."""
-        return self._open_stream().may_ask_for_others
+        return self._link.stream.may_ask_for_others
 
     async def close(self) -> None:
         """Release all leases and disconnect. Idempotent."""
-        if self._calls is None or self._stream is None or self._running is None:
-            return
-        calls, self._calls = self._calls, None
-        try:
-            await asyncio.gather(*(device.release() for device in list(self._devices)))
-            self._stream.table.close()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RELEASE_TIMEOUT_SEC):
-                    await self._stream.flush()
-        finally:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-            await self._end_renewing()
-            await calls.close()
+        if self._link.is_open:
+            async with self._link.closing():
+                await self._leases.release_all()
 
     def acquire(
         self,
@@ -204,7 +158,7 @@ class Fleet:
         **keywords: Unpack[LeaseKeywords],
     ) -> Device:
         """Acquire a device without a block: release it by its `release()`."""
-        (device,) = await self._acquire(make_terms(selector, **keywords), on_queued, continues)
+        (device,) = await self._leases.acquire(make_terms(selector, **keywords), on_queued, continues)
         return device
 
     def acquire_all(
@@ -252,7 +206,7 @@ class Fleet:
         Raises:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().snapshot()
+        return await self._link.calls.snapshot()
 
     async def check_selector(self, selector: str) -> int:
         """Return the number of devices that a selector matches, free or not: check before preparing work.
@@ -264,7 +218,7 @@ class Fleet:
             NoMatchingDevice: none; the text lists the devices.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().check_selector(selector)
+        return await self._link.calls.check_selector(selector)
 
     async def history(self, device_name: str) -> list[Telemetry]:
         """Return the last hour of a device's readings, oldest first, as the tracker remembers it.
@@ -273,7 +227,7 @@ class Fleet:
             NotFound: there is no such device.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().history(device_name)
+        return await self._link.calls.history(device_name)
 
     async def usage(self, by: UsageKey = UsageKey.ACCOUNT, since_sec: float = 7 * 86_400.0) -> Usage:
         """Return the use of the fleet by leases that ended in this time, largest first.
@@ -282,15 +236,15 @@ class Fleet:
             InvalidRequest: the time is not positive, or longer than 90 days.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().usage(by, since_sec)
+        return await self._link.calls.usage(by, since_sec)
 
     def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]:
         """Yield the fleet now and after each change, for ever. During an outage, wait for the tracker."""
-        return self._open_calls().watch(min_interval_sec)
+        return self._link.calls.watch(min_interval_sec)
 
     def publish(self, job: JobStatus) -> None:
         """Show a job in `fleet status`. Best effort: only the newest state of each job is sent."""
-        self._open_stream().publish(job)
+        self._link.stream.publish(job)
 
     async def revoke(self, lease_name: str, reason: str = "") -> Lease:
         """End a lease against its holder's will.
@@ -299,7 +253,7 @@ class Fleet:
             NotFound: no such live lease.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().revoke(lease_name, reason)
+        return await self._link.calls.revoke(lease_name, reason)
 
     async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest:
         """Take a waiting request out of the queue, one's own or, as an admin, anybody's.
@@ -311,7 +265,7 @@ class Fleet:
             NotAllowed: it is another's.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().cancel_request(request_id, reason)
+        return await self._link.calls.cancel_request(request_id, reason)
 
     async def explain_request(self, request_id: str) -> Explanation:
         """Return why a request waits: share, quota, suitable devices, and the gain from leaving out each clause.
@@ -320,7 +274,7 @@ class Fleet:
             NotFound: no such request waits.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().explain_request(request_id)
+        return await self._link.calls.explain_request(request_id)
 
     async def reset_epochs(self, device_name: str) -> int:
         """Reset a device's epochs, and return the value that later ones exceed. Ends its lease.
@@ -330,7 +284,7 @@ class Fleet:
             DeviceUnreachable: its agent is not attached.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().reset_epochs(device_name)
+        return await self._link.calls.reset_epochs(device_name)
 
     async def reload_tracker(self) -> Reload:
         """Have the tracker read its shares and quotas again, and return those in force. For admins.
@@ -340,7 +294,7 @@ class Fleet:
             NotAllowed: this account is no admin there.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        return await self._open_calls().reload_tracker()
+        return await self._link.calls.reload_tracker()
 
     async def set_health(
         self, selector: str, state: HealthState, reason: str, *, until_sec: float | None = None
@@ -363,95 +317,13 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         checked = str(parse_selector(selector))
-        return await self._open_calls().set_health(
+        return await self._link.calls.set_health(
             checked, state, checked_reason(reason), checked_until(until_sec, state, self._clock.now_sec())
         )
 
-    async def _opened(self) -> Fleet:
-        if self._calls is not None:
-            return self
-        calls = TrackerCalls(self.address)
-        if not is_loopback(host_of(self.address)):
-            with contextlib.suppress(TrackerUnavailable):  # the tracker may still start
-                await calls.connection.channel()  # a tracker of this machine may still be writing the credentials
-        self._calls = calls
-        self._stream = TrackerStream(self._calls.leases, self.holder, self._clock)
-        self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
-        try:
-            async with asyncio.timeout(self._connect_timeout_sec):
-                await self._stream.was_up.wait()
-            if isinstance(self._stream.fatal, ConfigError | Unauthenticated | NotAllowed):
-                raise self._stream.fatal
-            if self._stream.fatal is not None:
-                raise TrackerUnavailable(
-                    f"the server at {self.address} is no tracker of tvm-fleet: {self._stream.fatal}"
-                )
-        except BaseException as error:  # also if cancelled or interrupted; raised again
-            await self._abandon()
-            if isinstance(error, TimeoutError):
-                await self._explain()
-                raise no_tracker(self.address, f" (tried for {self._connect_timeout_sec:g} s)") from None
-            raise
-        self._renewing = asyncio.create_task(self._renew(), name="renew certificate")
-        return self
-
-    async def _renew(self) -> None:
-        """Renew this account's certificate for the tracker whenever it is due, while the client is open."""
-        store = CredentialStore()
-        while True:
-            if store.age_sec(self.address) > _FRESH_SEC:
-                from fleet.wire.joining import renew_account  # takes 20 ms to import
-
-                await renew_account(self.address, self._open_calls().connection.proof, store)
-            await asyncio.sleep(_RENEW_EACH_SEC)
-
-    async def _explain(self) -> None:
-        """Explain why the tracker cannot be reached, if the reason can be determined.
-
-        Raises:
-            NotJoined: it is another account's, or another fleet's.
-        """
-        if self._stream is None or not await asyncio.to_thread(is_answered, self.address):
-            return
-        if self._stream.not_joined is not None:
-            raise self._stream.not_joined from None
-        from fleet.wire.joining import why_no_tracker
-
-        proof = CredentialStore().find(self.address)
-        reason = await asyncio.to_thread(why_no_tracker, self.address, proof) if isinstance(proof, Credentials) else ""
-        if reason:
-            raise NotJoined(reason) from None
-
-    async def _end_renewing(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
-
-    async def _abandon(self) -> None:
-        if self._running is not None and self._calls is not None:
-            calls, self._calls = self._calls, None
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-            await calls.close()
-
-    async def _acquire(self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str = "") -> list[Device]:
-        stream = self._open_stream()
-        if stream.fatal is not None:
-            raise stream.fatal
-        if len(terms.selectors) > max(stream.most_set_devices, 1):
-            raise InvalidRequest(f"the tracker at {self.address} is of an older version and grants no sets; update it")
-        found = await self._answer(stream.table.ask(terms, on_queued, continues), terms.wait_timeout_sec)
-        return [self._held_device(held) for held in found]
-
-    def _held_device(self, held: HeldLease) -> Device:
-        self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
-        device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
-        self._devices.add(device)
-        return device
-
     @contextlib.asynccontextmanager
     async def _acquired_all(self, terms: LeaseTerms, on_queued: OnQueued | None) -> AsyncGenerator[list[Device], None]:
-        devices = await self._acquire(terms, on_queued)
+        devices = await self._leases.acquire(terms, on_queued)
         try:
             yield devices
         finally:
@@ -466,69 +338,3 @@ class Fleet:
             yield device
         finally:
             await device.release()
-
-    async def _answer(self, waiting: Waiting, wait_timeout_sec: float | None) -> list[HeldLease]:
-        """Wait for the tracker's answer. If the wait ends in another way, nothing stays queued or held."""
-        table = self._open_stream().table
-        local_timeout_sec = None if wait_timeout_sec is None else wait_timeout_sec + _LOCAL_SLACK_SEC
-        found: list[HeldLease] | None = None
-        try:
-            async with asyncio.timeout(local_timeout_sec):
-                found = await asyncio.shield(waiting.answer)
-        except TimeoutError:
-            where = waiting.last.reason if waiting.last is not None else "the tracker is away"
-            raise WaitTimeout(
-                f"no device for {waiting.terms.wanted!r} within {wait_timeout_sec:g} s; {where}"
-            ) from None
-        finally:
-            table.leave(waiting.request_id)
-            if found is None and waiting.answer.done() and waiting.answer.exception() is None:
-                for held in waiting.answer.result():  # granted at the very moment we gave up waiting
-                    table.release(held.name)
-        return found
-
-    async def _keep(self, held: HeldLease) -> None:
-        """Renew a lease whenever a third of its life has passed, until it ends."""
-        stream = self._open_stream()
-        while held.ended is None:
-            renewal_sec = math.inf if held.is_at_its_longest else held.ttl_sec / 3
-            await asyncio.sleep(max(0.0, min(renewal_sec, held.remaining_sec())))
-            if held.ended is None and not held.is_at_its_longest:
-                stream.table.send(Renew(held.name))
-                if stream.is_up:
-                    await _await_last_word(held)
-            if held.remaining_sec() <= 0:
-                stream.table.expire(held)
-
-    async def _give_back(self, held: HeldLease, device: Device) -> None:
-        self._devices.discard(device)
-        self._keepers.pop(held.name).cancel()
-        stream = self._stream
-        if stream is None or held.ended is not None:
-            return
-        confirmed = stream.table.release(held.name)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_RELEASE_TIMEOUT_SEC if stream.is_up else 0):
-                await asyncio.shield(confirmed)
-
-    def _open_stream(self) -> TrackerStream:
-        if self._stream is None or self._calls is None:
-            raise FleetError(_NOT_OPEN)
-        return self._stream
-
-    def _open_calls(self) -> TrackerCalls:
-        if self._calls is None:
-            raise FleetError(_NOT_OPEN)
-        return self._calls
-
-
-async def _await_last_word(held: HeldLease) -> None:
-    """After a token's expiry, give a connected tracker a second to report whether its lease lives.
-
-    This process may have stood still, with a renewal unsent or unread; a tracker that stood still with it listens
-    before it ends a lease, too. The agent refuses the old token meanwhile.
-    """
-    for _ in range(_LAST_LOOKS):  # several short waits, as the process may be suspended during one of them
-        if held.ended is not None or held.remaining_sec() > 0:
-            return
-        await asyncio.sleep(_LOOK_SEC)
