@@ -29,6 +29,7 @@ from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hotplug import Hotplug
 from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import MissingDevice, Search
+from device_agents.serving.poison import PoisonList
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
@@ -113,6 +114,7 @@ class Agent:
             is_jailed=config.jail != "none",
         )
         self._notes = HookNotes(home.state_dir / "private" / "hooks.json")
+        self._poison = PoisonList()
         self._own_cpus = OwnCpus()
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
@@ -230,7 +232,14 @@ class Agent:
         await self._server.start()
         self._renewing = asyncio.create_task(renew_in_time(self._membership), name="renew-certificate")
         self._link = TrackerLink(
-            self._home.tracker, self._membership, self._hello, self._devices, self._clock, self._sessions, self._timing
+            self._home.tracker,
+            self._membership,
+            self._hello,
+            self._devices,
+            self._clock,
+            self._sessions,
+            self._timing,
+            poison=self._poison,
         )
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()
@@ -333,7 +342,7 @@ class Agent:
 
     def _serve(self, driver: Driver) -> ServedDevice:
         turn = self._turns.setdefault(driver.resource, asyncio.Lock())
-        return ServedDevice(driver, turn, lambda: self._pool.fault, self._notes, self._timing)
+        return ServedDevice(driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._timing)
 
     def _attach_anew(self) -> None:
         if self._link is not None:

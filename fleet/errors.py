@@ -65,6 +65,8 @@ class ErrorKind(enum.StrEnum):
     DEVICE_FAULTED = "DEVICE_FAULTED"
     ARTIFACT_MISSING = "ARTIFACT_MISSING"
     TIME_NOT_PROVEN = "TIME_NOT_PROVEN"
+    POISONED = "POISONED"
+    """Not run: a device faulted while it ran, at most seven days ago."""
 
 
 class FleetError(Exception):

@@ -20,6 +20,7 @@ import grpc.aio
 from device_agents.serving.admission import Fence
 from device_agents.serving.device import DeviceReport, ServedDevice
 from device_agents.serving.membership import Membership
+from device_agents.serving.poison import PoisonList
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
@@ -82,6 +83,7 @@ class TrackerLink:
         sessions: SessionTable,
         timing: Timing = USUAL,
         *,
+        poison: PoisonList | None = None,
         open_stream: Callable[[Channel], AttachCall] = open_stream,
     ) -> None:
         self.attached = asyncio.Event()
@@ -100,6 +102,7 @@ class TrackerLink:
         self._clock = clock
         self._sessions = sessions
         self._timing = timing
+        self._poison = poison or PoisonList()
         self._open_stream = open_stream
         self._renewed = asyncio.Event()
         self._renewals = 0
@@ -171,7 +174,10 @@ class TrackerLink:
         """Open a stream, send the hello, and read the first answer."""
         call = self._open_stream(channel)
         renewals = self._renewals
-        await call.write(pb.AttachRequest(hello=_hello_to_proto(self._hello()), reports=await self._reports()))
+        hello = _hello_to_proto(self._hello())
+        await call.write(
+            pb.AttachRequest(hello=hello, reports=await self._reports(), found_poison=self._found_poison())
+        )
         reporting = asyncio.create_task(self._report(call, renewals), name="report-health")
         stream = _Stream(call=call, reporting=reporting)
         try:
@@ -222,6 +228,9 @@ class TrackerLink:
             self._sessions.trust(response.public_key)
         for fence in response.fences:
             self._sessions.fence(_fence_from_proto(fence))
+        for poison in response.poison:
+            remaining_sec = timestamp_sec(poison.expires) - timestamp_sec(response.tracker_time)
+            self._poison.learn(poison.digest, remaining_sec)
         for notice in response.notices:
             _log_notice(notice)
         if response.public_key and not self.attached.is_set():
@@ -246,21 +255,26 @@ class TrackerLink:
                 reports = await self._reports()
                 if renewals != self._renewals:
                     return
-                await call.write(pb.AttachRequest(reports=reports))
+                await call.write(pb.AttachRequest(reports=reports, found_poison=self._found_poison()))
 
     async def _reports(self) -> list[pb.DeviceReport]:
         # All at once: several hanging devices delay the report no longer than one.
         reports = await asyncio.gather(*(device.report() for device in self._devices))
         return [_report_to_proto(report, self._sessions) for report in reports]
 
-    async def _urgent(self) -> list[tuple[str, bool, str]]:
-        """Return the state that the tracker must learn within a second, because grants depend on it."""
+    async def _urgent(self) -> tuple[list[tuple[str, bool, str]], frozenset[str]]:
+        """Return the state that the tracker must learn within a second: others' grants and devices depend on it."""
         devices = list(self._devices)
         found = await asyncio.gather(*(device.health() for device in devices))
-        return [
+        conditions = [
             (device.name, health.is_healthy, device.bitstream_digest)
             for device, health in zip(devices, found, strict=True)
         ]
+        return conditions, frozenset(self._poison.unsent())
+
+    def _found_poison(self) -> list[pb.FoundPoison]:
+        found = self._poison.unsent().items()
+        return [pb.FoundPoison(digest=digest, device_name=device_name) for digest, device_name in found]
 
 
 @dataclass(slots=True, kw_only=True)

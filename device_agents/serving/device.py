@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from device_agents.driver import Driver, Health
 from device_agents.measuring.reference import ReferenceTimes
 from device_agents.serving.hook_notes import HookNotes
+from device_agents.serving.poison import PoisonList, Suspicion
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.upkeep import Upkeep
 from device_agents.workers.handle import WorkerHandle
@@ -38,6 +39,14 @@ class DeviceReport:
     bitstream_digest: str = ""
 
 
+@dataclass(slots=True)
+class Run:
+    """One run of a program."""
+
+    is_failed: bool = True
+    """Until it is known to have done well."""
+
+
 class ServedDevice:
     """A device of this agent."""
 
@@ -47,13 +56,17 @@ class ServedDevice:
         turn: asyncio.Lock,
         fault: Callable[[], str] = lambda: "",
         notes: HookNotes | None = None,
+        poison: PoisonList | None = None,
         timing: Timing = USUAL,
     ) -> None:
         """Args:
         fault: returns why no worker can be started; empty if one can.
         notes: of the agent's hooks.
+        poison: programs that the agent refuses.
         """
         self.driver = driver
+        self.poison = poison or PoisonList()
+        self._suspicion = Suspicion()
         self.upkeep = Upkeep(driver.name, driver.hooks, notes, timing=timing)
         self._fault = fault
         self.turn = turn
@@ -138,6 +151,18 @@ class ServedDevice:
         """Return the device's current temperature; None if it has no sensor."""
         return (await self._telemetry()).temp_c
 
+    @asynccontextmanager
+    async def running(self, digest: str) -> AsyncIterator[Run]:
+        """Blame a program if the device turns unhealthy inside the block, or soon after it failed."""
+        self._suspicion.begin(digest)
+        run = Run()
+        try:
+            yield run
+        finally:
+            self._suspicion.end(is_failed=run.is_failed)
+        if run.is_failed:
+            await self.health()
+
     def learn(self, error: ErrorKind | None, message: str) -> None:
         """Record a trial's outcome; `error` is None if it was timed."""
         self._trials += 1
@@ -168,9 +193,16 @@ class ServedDevice:
         return Health(is_healthy=False, reason=fault) if fault else await self._own_health()
 
     async def _own_health(self) -> Health:
-        fault = self._stuck_worker() or self.upkeep.fault
-        if fault:
+        health = await self._board_health()
+        if digest := self._suspicion.note_health(is_healthy=health.is_healthy):
+            self.poison.add(digest, self.name)
+        if health.is_healthy and (fault := self.upkeep.fault):
             return Health(is_healthy=False, reason=fault)
+        return health
+
+    async def _board_health(self) -> Health:
+        if stuck := self._stuck_worker():
+            return Health(is_healthy=False, reason=stuck)
         try:
             return await self.driver.probe()
         except Exception as error:  # noqa: BLE001 - see above

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -19,6 +19,7 @@ from device_agents.driver import ProgramOrder, WorkerSpec
 from device_agents.measuring.cooldown import cool_down
 from device_agents.serving.cleaning import cleaned_call, cleaned_measurement
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.failures import failed_call, failed_trial, missing, poisoned
 from device_agents.serving.hook_run import LeaseNames
 from device_agents.serving.intake import Intake
 from device_agents.serving.observation import Observation
@@ -33,13 +34,13 @@ from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
 from fleet.base.text import sanitize_lines
 from fleet.domain.measuring import ErrorKind, check_runs
+from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.tokens import Claims
-from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked, NotProgrammable
+from fleet.errors import DeviceError, FleetError, InvalidRequest, NotProgrammable
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 from fleet.wire.measurements import (
     call_timeout_sec,
     error_kind_from_proto,
-    error_kind_to_proto,
     evaluator_from_proto,
     trial_timeout_sec,
 )
@@ -49,6 +50,9 @@ from fleet.wire.times import duration, duration_sec
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Request: TypeAlias = (
+    measurement_pb2.MeasureRequest | session_service_pb2.CallRequest | session_service_pb2.ProveRequest
+)
 
 
 class Session:
@@ -202,36 +206,38 @@ class Session:
             arrived_sec: arrival of the request by the monotonic clock [s].
             content: the serialised request if `request` lacks the contents of its arrays, else None.
         """
-        path = await self._store.find(request.artifact_digest, self)
+        digest = request.artifact_digest
+        path = await self._store.find(digest, self)
         if path is None:
-            return _failed(
-                request.candidate_id,
-                ErrorKind.ARTIFACT_MISSING,
-                f"{request.artifact_digest} is not on this agent; put it first",
-            )
+            message = missing(digest)
+            return failed_trial(request.candidate_id, ErrorKind.ARTIFACT_MISSING, message)
+        if self._is_refused(request):
+            return failed_trial(request.candidate_id, ErrorKind.POISONED, poisoned(digest))
         try:
             evaluator = evaluator_from_proto(request.evaluator)
             check_runs("operator_runs", request.operator_runs)
         except InvalidRequest as error:
-            return _failed(request.candidate_id, ErrorKind.BAD_ARGUMENTS, str(error))
+            return failed_trial(request.candidate_id, ErrorKind.BAD_ARGUMENTS, str(error))
         timeout_sec = trial_timeout_sec(request)
         async with self.device.turn:
             health = await self.device.health()
             if not health.is_healthy:
-                return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, health.reason)
+                return failed_trial(request.candidate_id, ErrorKind.DEVICE_FAULTED, health.reason)
             rest = await cool_down(evaluator, self.device.read_temp_c)
             async with self.device.quiet():
                 try:
                     await self._referee.run()
                     worker = await self._usable_worker()
                 except DeviceError as error:
-                    return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, str(error))
+                    return failed_trial(request.candidate_id, ErrorKind.DEVICE_FAULTED, str(error))
                 raw = request.SerializeToString() if content is None else content
                 order = order_of(worker_pb2.WorkerRequest.MEASURE_FIELD_NUMBER, raw, worker.give(path))
                 wait_sec = time.monotonic() - arrived_sec
                 observation = await Observation.start(self.device, worker.pid)
-                measurement = await self._measure_in(worker, request, order, timeout_sec)
-                self.device.learn(error_kind_from_proto(measurement.error), measurement.error_message)
+                async with self.device.running(digest) as run:
+                    measurement = await self._measure_in(worker, request, order, timeout_sec)
+                    run.is_failed = bool(measurement.error)
+                    self.device.learn(error_kind_from_proto(measurement.error), measurement.error_message)
                 await observation.stop()
                 if worker.is_usable:
                     # Now rather than before the next candidate: by then, a client on this machine is busy with this
@@ -262,8 +268,10 @@ class Session:
             raise InvalidRequest(f"a call that cannot be read: {error}") from None
         path = await self._store.find(request.artifact_digest, self)
         if path is None:
-            message = f"{request.artifact_digest} is not on this agent; put it first"
-            return _failed_call(ErrorKind.ARTIFACT_MISSING, message)
+            message = missing(request.artifact_digest)
+            return failed_call(ErrorKind.ARTIFACT_MISSING, message)
+        if self._is_refused(request):
+            return failed_call(ErrorKind.POISONED, poisoned(request.artifact_digest))
         async with self.device.turn:
             if not request.is_apart:
                 return await self._call_in(await self._usable_worker(), request, content, path)
@@ -279,9 +287,14 @@ class Session:
         """
         path = await self._store.find(request.artifact_digest, self)
         if path is None:
-            raise InvalidRequest(f"{request.artifact_digest} is not on this agent; put it first")
-        async with self.device.turn, self.device.quiet(), self._worker_apart() as worker:
+            raise InvalidRequest(missing(request.artifact_digest))
+        if self._is_refused(request):
+            proof = Proof(verdict=ProofVerdict.IMPOSSIBLE, message=poisoned(request.artifact_digest))
+            return proof_to_proto(proof)
+        running = self.device.running(request.artifact_digest)
+        async with self.device.turn, self.device.quiet(), self._worker_apart() as worker, running as run:
             proof = await prove(worker, request, worker.give(path), cpus=self._pinned_cpus)
+            run.is_failed = not proof.is_proven
         return proof_to_proto(replace(proof, message=sanitize_lines(proof.message)))
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
@@ -294,7 +307,7 @@ class Session:
         driver = self.device.driver
         path = await self._store.find(request.bitstream_digest, self)
         if path is None:
-            raise InvalidRequest(f"{request.bitstream_digest} is not on this agent; put it first")
+            raise InvalidRequest(missing(request.bitstream_digest))
         if driver.fabric is None:
             raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program")
         order = ProgramOrder(
@@ -326,7 +339,7 @@ class Session:
         try:
             response = await worker.exchange(order, timeout_sec, bound_of_trial(request))
         except WorkerLost as lost:
-            measurement = _failed(request.candidate_id, lost.kind, str(lost))
+            measurement = failed_trial(request.candidate_id, lost.kind, str(lost))
             measurement.signal = lost.signal_number
             measurement.clocks.run.CopyFrom(duration(time.monotonic() - started))
             return measurement
@@ -340,11 +353,13 @@ class Session:
     ) -> CallAnswer:
         order = order_of(worker_pb2.WorkerRequest.CALL_FIELD_NUMBER, content, worker.give(path))
         bound = bound_of_call(request).within(self.intake.most_bytes)
-        try:
-            head, outputs = await worker.exchange_call(order, call_timeout_sec(request), bound)
-        except WorkerLost as lost:
-            return _failed_call(lost.kind, str(lost), lost.signal_number)
-        return CallAnswer(cleaned_call(head), outputs)
+        async with self.device.running(request.artifact_digest) as run:
+            try:
+                head, outputs = await worker.exchange_call(order, call_timeout_sec(request), bound)
+            except WorkerLost as lost:
+                return failed_call(lost.kind, str(lost), lost.signal_number)
+            run.is_failed = bool(head.error)
+            return CallAnswer(cleaned_call(head), outputs)
 
     @asynccontextmanager
     async def _worker_apart(self) -> AsyncIterator[WorkerHandle]:
@@ -353,6 +368,9 @@ class Session:
             yield await self._apart.worker(lambda _: False)
         finally:
             await self._apart.empty()
+
+    def _is_refused(self, request: _Request) -> bool:
+        return self.device.poison.has(request.artifact_digest) and not request.allow_poison
 
     async def _usable_worker(self) -> WorkerHandle:
         return await self._workers.worker(self.device.accepts)
@@ -401,19 +419,3 @@ class Session:
         self._store.release(self)
         self.output.close()
         self.device.upkeep.end_lease()
-
-
-def superseded(claims: Claims) -> LeaseRevoked:
-    """Return the error for the holder of a lease that a newer one superseded."""
-    return LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
-
-
-def _failed_call(kind: ErrorKind, message: str, signal: int = 0) -> CallAnswer:
-    head = session_service_pb2.CallResponse(error=error_kind_to_proto(kind), error_message=message, signal=signal)
-    return CallAnswer(head)
-
-
-def _failed(candidate_id: str, kind: ErrorKind, message: str) -> measurement_pb2.Measurement:
-    return measurement_pb2.Measurement(
-        candidate_id=candidate_id, error=error_kind_to_proto(kind), error_message=message
-    )

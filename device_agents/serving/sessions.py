@@ -11,8 +11,9 @@ from typing import Any
 
 from device_agents.serving.admission import Admission, Fence
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.failures import superseded
 from device_agents.serving.intake import Intake, share_bytes
-from device_agents.serving.session import Session, superseded
+from device_agents.serving.session import Session
 from device_agents.serving.store import ArtifactStore
 from device_agents.workers.pool import WorkerPool
 from fleet.domain.tokens import Claims

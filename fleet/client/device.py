@@ -183,6 +183,7 @@ class Device:
         evaluator: Evaluator | None = None,
         timeout_sec: float = 60.0,
         operator_runs: int = 0,
+        allow_poison: bool = False,
     ) -> Measurement:
         """Time one function.
 
@@ -190,6 +191,7 @@ class Device:
             args: as for `call`.
             evaluator: how; None: five repeats of at least 50 ms, as `fleet time` does.
             operator_runs: of a model, time each operator in its place, too, over so many further runs.
+            allow_poison: run it even if a device faulted while it ran before, which is refused otherwise (POISONED).
 
         Raises:
             MeasurementError: the function failed there; `kind` says how.
@@ -204,6 +206,7 @@ class Device:
             timeout_sec=timeout_sec,
             module_kind=artifact.module_kind,
             operator_runs=operator_runs,
+            allow_poison=allow_poison,
         )
         await self.ensure([artifact])
         found = [measurement async for measurement in self.measure([trial])]
@@ -221,12 +224,14 @@ class Device:
         function: str | None = None,
         timeout_sec: float = 60.0,
         is_apart: bool = False,
+        allow_poison: bool = False,
     ) -> list[Array]:
         """Run a function once and return its outputs: the arguments marked as outputs, or all arrays if none is marked.
 
         Args:
             args: arrays, TensorSpecs, (shape, dtype) pairs or numbers, as the function takes them.
             is_apart: run it in a fresh worker, which takes a few milliseconds more.
+            allow_poison: see `time`.
 
         Raises:
             MeasurementError: the function failed there; `kind` says how.
@@ -234,6 +239,7 @@ class Device:
         """
         call = Call(
             is_apart=is_apart,
+            allow_poison=allow_poison,
             artifact_digest=artifact.digest,
             function=function or artifact.function,
             args=arrays.sendable(args),

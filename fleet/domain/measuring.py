@@ -23,7 +23,7 @@ NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKi
 ABSURD_SEC = 1e7
 """No kernel runs for four months; a clock that was set, or a wrong unit, says so."""
 
-POISON = frozenset({ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED})
+POISON = frozenset({ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED, ErrorKind.POISONED})
 """A candidate that did this to one device is not sent to another unasked."""
 
 
@@ -318,6 +318,9 @@ class Trial:
     operator_runs: int = 0
     """RELAX_VM: number of additional runs after timing, in which each call is timed in its place."""
 
+    allow_poison: bool = False
+    """Run it even if a device faulted while it ran before; otherwise its error is POISONED."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -332,3 +335,6 @@ class Call:
     module_kind: ModuleKind = ModuleKind.FUNCTIONS
     is_apart: bool = False
     """Run in a fresh worker."""
+
+    allow_poison: bool = False
+    """See Trial."""

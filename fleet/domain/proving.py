@@ -91,6 +91,9 @@ class ProofOrder:
     answers: int = 2
     """Number of repeated calls, at most MOST_ANSWERS."""
 
+    allow_poison: bool = False
+    """See fleet.domain.measuring.Trial."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofAnswer:

@@ -41,6 +41,8 @@ class SimulatedAgent:
         """Newest fence of each device."""
         self.resets: dict[str, int] = {}
         """New epochs after resets, by device."""
+        self.poison: list[str] = []
+        """Digests of the tracker's poison, as they came."""
         self.public_key = b""
         self.tracker_time: list[float] = []
         self.error: Exception | None = None
@@ -95,6 +97,11 @@ class SimulatedAgent:
         )
         self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=[report]))
 
+    def find_poison(self, *digests: str, device_name: str) -> None:
+        """Report programs that killed a device."""
+        found = [agent_service_pb2.FoundPoison(digest=digest, device_name=device_name) for digest in digests]
+        self._outgoing.put_nowait(agent_service_pb2.AttachRequest(found_poison=found))
+
     def report_all(self, **telemetry: Any) -> None:
         """Report, in one message, that all devices are well, as agents do every few seconds."""
         readings = device_pb2.Telemetry(**telemetry)
@@ -137,6 +144,7 @@ class SimulatedAgent:
     def _take(self, response: agent_service_pb2.AttachResponse) -> None:
         self.public_key = response.public_key or self.public_key
         self.tracker_time.append(response.tracker_time.seconds + response.tracker_time.nanos / 1e9)
+        self.poison += [poison.digest for poison in response.poison]
         for fence in response.fences:
             self.fences[fence.device_name] = max(fence.epoch, self.fences.get(fence.device_name, 0))
             if fence.is_reset:

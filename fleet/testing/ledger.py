@@ -6,6 +6,7 @@ import copy
 from typing import TypeVar
 
 from fleet.domain.health import HealthMark
+from fleet.domain.poison import Poison
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, RequestEntry, UseEntry
 
 K = TypeVar("K")
@@ -24,6 +25,7 @@ class Ledger:
         self._requests: dict[tuple[str, str], RequestEntry] = {}
         self._uses: dict[str, UseEntry] = {}
         self._marks: dict[str, HealthMark] = {}
+        self._poison: dict[str, Poison] = {}
 
     def open(self, _: float) -> Durable:
         """Count a start and return copies of all records."""
@@ -34,7 +36,8 @@ class Ledger:
             device.epoch, device.lease = last.epoch, last.lease
         requests = copy.deepcopy(list(self._requests.values()))
         uses, marks = list(self._uses.values()), list(self._marks.items())
-        return Durable(boot=self._boot, devices=devices, requests=requests, uses=uses, marks=marks)
+        poison = list(self._poison.values())
+        return Durable(boot=self._boot, devices=devices, requests=requests, uses=uses, marks=marks, poison=poison)
 
     def write(self, changes: Changes) -> None:
         """Store copies of changed records."""
@@ -43,6 +46,7 @@ class Ledger:
         _merge(self._requests, changes.requests)
         _merge(self._uses, changes.uses)
         _merge(self._marks, changes.marks)
+        _merge(self._poison, changes.poison)
 
     def wait_until_free(self) -> None:
         """Become writable at once."""

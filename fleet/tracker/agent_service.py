@@ -25,6 +25,7 @@ from fleet.tracker.messages import owned_id
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace, portions
+from fleet.tracker.poison_feed import PoisonFeed, note_found
 from fleet.tracker.streams import first_message, when_over
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire.devices import inventory_from_proto
@@ -109,12 +110,14 @@ class AgentServicer(Observer):
         try:
             await self._admit(event, outbox, context.peer())
             await self._take_reports(event.agent_id, first.reports)
+            note_found(self._engine, event.agent_id, first.found_poison)
+            feed = PoisonFeed(self._engine)
             reader = asyncio.create_task(
                 self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[-8:]}"
             )
-            yield self._message(await outbox.take(_MESSAGE_FENCES, 0) or [], public_key=self._public_key)
+            yield self._message(await outbox.take(_MESSAGE_FENCES, 0) or [], feed, public_key=self._public_key)
             while (items := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
-                yield self._message(items)
+                yield self._message(items, feed)
         finally:
             if reader:
                 reader.cancel()
@@ -237,13 +240,18 @@ class AgentServicer(Observer):
             outbox.put(notice)
 
     def _message(
-        self, items: Sequence[agent_service_pb2.Fence | agent_service_pb2.AttachNotice], *, public_key: bytes = b""
+        self,
+        items: Sequence[agent_service_pb2.Fence | agent_service_pb2.AttachNotice],
+        feed: PoisonFeed,
+        *,
+        public_key: bytes = b"",
     ) -> agent_service_pb2.AttachResponse:
         return agent_service_pb2.AttachResponse(
             tracker_time=timestamp(self._engine.clock.now_sec()),
             public_key=public_key,
             fences=(item for item in items if isinstance(item, agent_service_pb2.Fence)),
             notices=(item for item in items if isinstance(item, agent_service_pb2.AttachNotice)),
+            poison=feed.news(),
         )
 
     async def _read(
@@ -257,6 +265,7 @@ class AgentServicer(Observer):
                     return
                 self._check_counts(message)
                 await self._take_reports(agent_id, message.reports)
+                note_found(self._engine, agent_id, message.found_poison)
         except FleetError as error:
             outbox.fail(error)
         except TimeoutError:

@@ -19,12 +19,22 @@ ATTACH_NOTICE_KIND_UNSPECIFIED: AttachNoticeKind
 ATTACH_NOTICE_KIND_NAME_WANTED: AttachNoticeKind
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "reports")
+    __slots__ = ("hello", "reports", "found_poison")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    FOUND_POISON_FIELD_NUMBER: _ClassVar[int]
     hello: AgentHello
     reports: _containers.RepeatedCompositeFieldContainer[DeviceReport]
-    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[DeviceReport, _Mapping]]] = ...) -> None: ...
+    found_poison: _containers.RepeatedCompositeFieldContainer[FoundPoison]
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[DeviceReport, _Mapping]]] = ..., found_poison: _Optional[_Iterable[_Union[FoundPoison, _Mapping]]] = ...) -> None: ...
+
+class FoundPoison(_message.Message):
+    __slots__ = ("digest", "device_name")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    device_name: str
+    def __init__(self, digest: _Optional[str] = ..., device_name: _Optional[str] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("agent_id", "address", "devices", "version")
@@ -57,16 +67,26 @@ class DeviceReport(_message.Message):
     def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("tracker_time", "public_key", "fences", "notices")
+    __slots__ = ("tracker_time", "public_key", "fences", "notices", "poison")
     TRACKER_TIME_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
+    POISON_FIELD_NUMBER: _ClassVar[int]
     tracker_time: _timestamp_pb2.Timestamp
     public_key: bytes
     fences: _containers.RepeatedCompositeFieldContainer[Fence]
     notices: _containers.RepeatedCompositeFieldContainer[AttachNotice]
-    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ...) -> None: ...
+    poison: _containers.RepeatedCompositeFieldContainer[Poison]
+    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ...) -> None: ...
+
+class Poison(_message.Message):
+    __slots__ = ("digest", "expires")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    expires: _timestamp_pb2.Timestamp
+    def __init__(self, digest: _Optional[str] = ..., expires: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class AttachNotice(_message.Message):
     __slots__ = ("kind", "device_name", "other_address", "other_key_id")

@@ -42,6 +42,7 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_KIND_DEVICE_FAULTED: _ClassVar[ErrorKind]
     ERROR_KIND_ARTIFACT_MISSING: _ClassVar[ErrorKind]
     ERROR_KIND_TIME_NOT_PROVEN: _ClassVar[ErrorKind]
+    ERROR_KIND_POISONED: _ClassVar[ErrorKind]
 
 class DisturbanceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -75,6 +76,7 @@ ERROR_KIND_LEASE_ENDED: ErrorKind
 ERROR_KIND_DEVICE_FAULTED: ErrorKind
 ERROR_KIND_ARTIFACT_MISSING: ErrorKind
 ERROR_KIND_TIME_NOT_PROVEN: ErrorKind
+ERROR_KIND_POISONED: ErrorKind
 DISTURBANCE_KIND_UNSPECIFIED: DisturbanceKind
 DISTURBANCE_KIND_REFERENCE_DRIFT: DisturbanceKind
 DISTURBANCE_KIND_CONTENTION: DisturbanceKind
@@ -123,7 +125,7 @@ class Evaluator(_message.Message):
     def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ..., f_preproc: _Optional[str] = ..., look_runs: _Optional[int] = ..., hopeless_above_sec: _Optional[float] = ..., behind_above_sec: _Optional[float] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
-    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch", "operator_runs", "piece", "size_bytes")
+    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch", "operator_runs", "piece", "size_bytes", "allow_poison")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +137,7 @@ class MeasureRequest(_message.Message):
     OPERATOR_RUNS_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_POISON_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     artifact_digest: str
     function: str
@@ -146,7 +149,8 @@ class MeasureRequest(_message.Message):
     operator_runs: int
     piece: bytes
     size_bytes: int
-    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ..., operator_runs: _Optional[int] = ..., piece: _Optional[bytes] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    allow_poison: bool
+    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ..., operator_runs: _Optional[int] = ..., piece: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., allow_poison: _Optional[bool] = ...) -> None: ...
 
 class MeasureResponse(_message.Message):
     __slots__ = ("measurement",)

@@ -27,17 +27,17 @@ from fleet.v1 import tensor_pb2 as fleet_dot_v1_dot_tensor__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66leet/v1/session_service.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x15\x66leet/v1/tensor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x14\n\x12OpenSessionRequest\"?\n\x13OpenSessionResponse\x12\x12\n\nworker_pid\x18\x01 \x01(\r\x12\x14\n\x0ctakes_pieces\x18\x02 \x01(\x08\"%\n\x12\x46indMissingRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"&\n\x13\x46indMissingResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x82\x01\n\x12PutArtifactRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\x0c\x12\x13\n\x0bis_deflated\x18\x04 \x01(\x08\x12$\n\x04kind\x18\x05 \x01(\x0e\x32\x16.fleet.v1.ArtifactKind\"&\n\x13PutArtifactResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x19\n\x17MakeUploadTicketRequest\"*\n\x18MakeUploadTicketResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\xc3\x01\n\x0b\x43\x61llRequest\x12\x17\n\x0f\x61rtifact_digest\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12 \n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x12.fleet.v1.Argument\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x0bmodule_kind\x18\x05 \x01(\x0e\x32\x14.fleet.v1.ModuleKind\x12\x10\n\x08is_apart\x18\x06 \x01(\x08\"|\n\x0c\x43\x61llResponse\x12!\n\x07outputs\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Tensor\x12\"\n\x05\x65rror\x18\x02 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x0e\n\x06signal\x18\x04 \x01(\x05\"8\n\x13\x43\x61llInPiecesRequest\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\"9\n\x14\x43\x61llInPiecesResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\"9\n\x14ProveInPiecesRequest\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\":\n\x15ProveInPiecesResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\"S\n\rProofArgument\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.fleet.v1.TensorSpec\x12\x0c\n\x04\x62\x61nk\x18\x02 \x01(\x0c\x12\x10\n\x08is_fixed\x18\x03 \x01(\x08\"\xb2\x01\n\x0cProveRequest\x12\x17\n\x0f\x61rtifact_digest\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12%\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x17.fleet.v1.ProofArgument\x12\x13\n\x0b\x63laimed_sec\x18\x04 \x01(\x01\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\r\"L\n\x0bProofAnswer\x12\x0c\n\x04seed\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\r\x12!\n\x07outputs\x18\x03 \x03(\x0b\x32\x10.fleet.v1.Tensor\"\xe1\x01\n\rProveResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0e\x32\x16.fleet.v1.ProofVerdict\x12\x14\n\x0cmeasured_sec\x18\x02 \x01(\x01\x12\x11\n\tleast_sec\x18\x03 \x01(\x01\x12\r\n\x05\x63\x61lls\x18\x04 \x01(\r\x12&\n\x07\x61nswers\x18\x05 \x03(\x0b\x32\x15.fleet.v1.ProofAnswer\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\"\n\x05\x65rror\x18\x07 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x12\n\nspread_sec\x18\x08 \x01(\x01\"\x91\x01\n\x0eProgramRequest\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x16\n\x0eregisters_yaml\x18\x02 \x01(\t\x12\x12\n\nis_partial\x18\x03 \x01(\x08\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"h\n\x0fProgramResponse\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x12\n\nwas_loaded\x18\x02 \x01(\x08\x12\'\n\x04took\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10WatchLogsRequest\"!\n\x11WatchLogsResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x15\n\x13\x43loseSessionRequest\"\x16\n\x14\x43loseSessionResponse*d\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41RTIFACT_KIND_MODULE\x10\x01\x12\x1b\n\x17\x41RTIFACT_KIND_BITSTREAM\x10\x02*\x9d\x01\n\x0cProofVerdict\x12\x1d\n\x19PROOF_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14PROOF_VERDICT_PROVEN\x10\x01\x12\x19\n\x15PROOF_VERDICT_REFUTED\x10\x02\x12\x1c\n\x18PROOF_VERDICT_IMPOSSIBLE\x10\x03\x12\x1b\n\x17PROOF_VERDICT_UNDECIDED\x10\x04\x32\x86\x07\n\x0eSessionService\x12J\n\x0bOpenSession\x12\x1c.fleet.v1.OpenSessionRequest\x1a\x1d.fleet.v1.OpenSessionResponse\x12J\n\x0b\x46indMissing\x12\x1c.fleet.v1.FindMissingRequest\x1a\x1d.fleet.v1.FindMissingResponse\x12L\n\x0bPutArtifact\x12\x1c.fleet.v1.PutArtifactRequest\x1a\x1d.fleet.v1.PutArtifactResponse(\x01\x12Y\n\x10MakeUploadTicket\x12!.fleet.v1.MakeUploadTicketRequest\x1a\".fleet.v1.MakeUploadTicketResponse\x12\x42\n\x07Measure\x12\x18.fleet.v1.MeasureRequest\x1a\x19.fleet.v1.MeasureResponse(\x01\x30\x01\x12\x35\n\x04\x43\x61ll\x12\x15.fleet.v1.CallRequest\x1a\x16.fleet.v1.CallResponse\x12Q\n\x0c\x43\x61llInPieces\x12\x1d.fleet.v1.CallInPiecesRequest\x1a\x1e.fleet.v1.CallInPiecesResponse(\x01\x30\x01\x12\x38\n\x05Prove\x12\x16.fleet.v1.ProveRequest\x1a\x17.fleet.v1.ProveResponse\x12T\n\rProveInPieces\x12\x1e.fleet.v1.ProveInPiecesRequest\x1a\x1f.fleet.v1.ProveInPiecesResponse(\x01\x30\x01\x12>\n\x07Program\x12\x18.fleet.v1.ProgramRequest\x1a\x19.fleet.v1.ProgramResponse\x12\x46\n\tWatchLogs\x12\x1a.fleet.v1.WatchLogsRequest\x1a\x1b.fleet.v1.WatchLogsResponse0\x01\x12M\n\x0c\x43loseSession\x12\x1d.fleet.v1.CloseSessionRequest\x1a\x1e.fleet.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66leet/v1/session_service.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x15\x66leet/v1/tensor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x14\n\x12OpenSessionRequest\"?\n\x13OpenSessionResponse\x12\x12\n\nworker_pid\x18\x01 \x01(\r\x12\x14\n\x0ctakes_pieces\x18\x02 \x01(\x08\"%\n\x12\x46indMissingRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"&\n\x13\x46indMissingResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x82\x01\n\x12PutArtifactRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\x0c\x12\x13\n\x0bis_deflated\x18\x04 \x01(\x08\x12$\n\x04kind\x18\x05 \x01(\x0e\x32\x16.fleet.v1.ArtifactKind\"&\n\x13PutArtifactResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x19\n\x17MakeUploadTicketRequest\"*\n\x18MakeUploadTicketResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\xd9\x01\n\x0b\x43\x61llRequest\x12\x17\n\x0f\x61rtifact_digest\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12 \n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x12.fleet.v1.Argument\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x0bmodule_kind\x18\x05 \x01(\x0e\x32\x14.fleet.v1.ModuleKind\x12\x10\n\x08is_apart\x18\x06 \x01(\x08\x12\x14\n\x0c\x61llow_poison\x18\x07 \x01(\x08\"|\n\x0c\x43\x61llResponse\x12!\n\x07outputs\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Tensor\x12\"\n\x05\x65rror\x18\x02 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x0e\n\x06signal\x18\x04 \x01(\x05\"8\n\x13\x43\x61llInPiecesRequest\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\"9\n\x14\x43\x61llInPiecesResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\"9\n\x14ProveInPiecesRequest\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\":\n\x15ProveInPiecesResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05piece\x18\x02 \x01(\x0c\"S\n\rProofArgument\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.fleet.v1.TensorSpec\x12\x0c\n\x04\x62\x61nk\x18\x02 \x01(\x0c\x12\x10\n\x08is_fixed\x18\x03 \x01(\x08\"\xc8\x01\n\x0cProveRequest\x12\x17\n\x0f\x61rtifact_digest\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12%\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x17.fleet.v1.ProofArgument\x12\x13\n\x0b\x63laimed_sec\x18\x04 \x01(\x01\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\r\x12\x14\n\x0c\x61llow_poison\x18\x07 \x01(\x08\"L\n\x0bProofAnswer\x12\x0c\n\x04seed\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\r\x12!\n\x07outputs\x18\x03 \x03(\x0b\x32\x10.fleet.v1.Tensor\"\xe1\x01\n\rProveResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0e\x32\x16.fleet.v1.ProofVerdict\x12\x14\n\x0cmeasured_sec\x18\x02 \x01(\x01\x12\x11\n\tleast_sec\x18\x03 \x01(\x01\x12\r\n\x05\x63\x61lls\x18\x04 \x01(\r\x12&\n\x07\x61nswers\x18\x05 \x03(\x0b\x32\x15.fleet.v1.ProofAnswer\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\"\n\x05\x65rror\x18\x07 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x12\n\nspread_sec\x18\x08 \x01(\x01\"\x91\x01\n\x0eProgramRequest\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x16\n\x0eregisters_yaml\x18\x02 \x01(\t\x12\x12\n\nis_partial\x18\x03 \x01(\x08\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"h\n\x0fProgramResponse\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x12\n\nwas_loaded\x18\x02 \x01(\x08\x12\'\n\x04took\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10WatchLogsRequest\"!\n\x11WatchLogsResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x15\n\x13\x43loseSessionRequest\"\x16\n\x14\x43loseSessionResponse*d\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41RTIFACT_KIND_MODULE\x10\x01\x12\x1b\n\x17\x41RTIFACT_KIND_BITSTREAM\x10\x02*\x9d\x01\n\x0cProofVerdict\x12\x1d\n\x19PROOF_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14PROOF_VERDICT_PROVEN\x10\x01\x12\x19\n\x15PROOF_VERDICT_REFUTED\x10\x02\x12\x1c\n\x18PROOF_VERDICT_IMPOSSIBLE\x10\x03\x12\x1b\n\x17PROOF_VERDICT_UNDECIDED\x10\x04\x32\x86\x07\n\x0eSessionService\x12J\n\x0bOpenSession\x12\x1c.fleet.v1.OpenSessionRequest\x1a\x1d.fleet.v1.OpenSessionResponse\x12J\n\x0b\x46indMissing\x12\x1c.fleet.v1.FindMissingRequest\x1a\x1d.fleet.v1.FindMissingResponse\x12L\n\x0bPutArtifact\x12\x1c.fleet.v1.PutArtifactRequest\x1a\x1d.fleet.v1.PutArtifactResponse(\x01\x12Y\n\x10MakeUploadTicket\x12!.fleet.v1.MakeUploadTicketRequest\x1a\".fleet.v1.MakeUploadTicketResponse\x12\x42\n\x07Measure\x12\x18.fleet.v1.MeasureRequest\x1a\x19.fleet.v1.MeasureResponse(\x01\x30\x01\x12\x35\n\x04\x43\x61ll\x12\x15.fleet.v1.CallRequest\x1a\x16.fleet.v1.CallResponse\x12Q\n\x0c\x43\x61llInPieces\x12\x1d.fleet.v1.CallInPiecesRequest\x1a\x1e.fleet.v1.CallInPiecesResponse(\x01\x30\x01\x12\x38\n\x05Prove\x12\x16.fleet.v1.ProveRequest\x1a\x17.fleet.v1.ProveResponse\x12T\n\rProveInPieces\x12\x1e.fleet.v1.ProveInPiecesRequest\x1a\x1f.fleet.v1.ProveInPiecesResponse(\x01\x30\x01\x12>\n\x07Program\x12\x18.fleet.v1.ProgramRequest\x1a\x19.fleet.v1.ProgramResponse\x12\x46\n\tWatchLogs\x12\x1a.fleet.v1.WatchLogsRequest\x1a\x1b.fleet.v1.WatchLogsResponse0\x01\x12M\n\x0c\x43loseSession\x12\x1d.fleet.v1.CloseSessionRequest\x1a\x1e.fleet.v1.CloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.session_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ARTIFACTKIND']._serialized_start=2025
-  _globals['_ARTIFACTKIND']._serialized_end=2125
-  _globals['_PROOFVERDICT']._serialized_start=2128
-  _globals['_PROOFVERDICT']._serialized_end=2285
+  _globals['_ARTIFACTKIND']._serialized_start=2069
+  _globals['_ARTIFACTKIND']._serialized_end=2169
+  _globals['_PROOFVERDICT']._serialized_start=2172
+  _globals['_PROOFVERDICT']._serialized_end=2329
   _globals['_OPENSESSIONREQUEST']._serialized_start=127
   _globals['_OPENSESSIONREQUEST']._serialized_end=147
   _globals['_OPENSESSIONRESPONSE']._serialized_start=149
@@ -55,37 +55,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MAKEUPLOADTICKETRESPONSE']._serialized_start=493
   _globals['_MAKEUPLOADTICKETRESPONSE']._serialized_end=535
   _globals['_CALLREQUEST']._serialized_start=538
-  _globals['_CALLREQUEST']._serialized_end=733
-  _globals['_CALLRESPONSE']._serialized_start=735
-  _globals['_CALLRESPONSE']._serialized_end=859
-  _globals['_CALLINPIECESREQUEST']._serialized_start=861
-  _globals['_CALLINPIECESREQUEST']._serialized_end=917
-  _globals['_CALLINPIECESRESPONSE']._serialized_start=919
-  _globals['_CALLINPIECESRESPONSE']._serialized_end=976
-  _globals['_PROVEINPIECESREQUEST']._serialized_start=978
-  _globals['_PROVEINPIECESREQUEST']._serialized_end=1035
-  _globals['_PROVEINPIECESRESPONSE']._serialized_start=1037
-  _globals['_PROVEINPIECESRESPONSE']._serialized_end=1095
-  _globals['_PROOFARGUMENT']._serialized_start=1097
-  _globals['_PROOFARGUMENT']._serialized_end=1180
-  _globals['_PROVEREQUEST']._serialized_start=1183
-  _globals['_PROVEREQUEST']._serialized_end=1361
-  _globals['_PROOFANSWER']._serialized_start=1363
-  _globals['_PROOFANSWER']._serialized_end=1439
-  _globals['_PROVERESPONSE']._serialized_start=1442
-  _globals['_PROVERESPONSE']._serialized_end=1667
-  _globals['_PROGRAMREQUEST']._serialized_start=1670
-  _globals['_PROGRAMREQUEST']._serialized_end=1815
-  _globals['_PROGRAMRESPONSE']._serialized_start=1817
-  _globals['_PROGRAMRESPONSE']._serialized_end=1921
-  _globals['_WATCHLOGSREQUEST']._serialized_start=1923
-  _globals['_WATCHLOGSREQUEST']._serialized_end=1941
-  _globals['_WATCHLOGSRESPONSE']._serialized_start=1943
-  _globals['_WATCHLOGSRESPONSE']._serialized_end=1976
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=1978
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=1999
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2001
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2023
-  _globals['_SESSIONSERVICE']._serialized_start=2288
-  _globals['_SESSIONSERVICE']._serialized_end=3190
+  _globals['_CALLREQUEST']._serialized_end=755
+  _globals['_CALLRESPONSE']._serialized_start=757
+  _globals['_CALLRESPONSE']._serialized_end=881
+  _globals['_CALLINPIECESREQUEST']._serialized_start=883
+  _globals['_CALLINPIECESREQUEST']._serialized_end=939
+  _globals['_CALLINPIECESRESPONSE']._serialized_start=941
+  _globals['_CALLINPIECESRESPONSE']._serialized_end=998
+  _globals['_PROVEINPIECESREQUEST']._serialized_start=1000
+  _globals['_PROVEINPIECESREQUEST']._serialized_end=1057
+  _globals['_PROVEINPIECESRESPONSE']._serialized_start=1059
+  _globals['_PROVEINPIECESRESPONSE']._serialized_end=1117
+  _globals['_PROOFARGUMENT']._serialized_start=1119
+  _globals['_PROOFARGUMENT']._serialized_end=1202
+  _globals['_PROVEREQUEST']._serialized_start=1205
+  _globals['_PROVEREQUEST']._serialized_end=1405
+  _globals['_PROOFANSWER']._serialized_start=1407
+  _globals['_PROOFANSWER']._serialized_end=1483
+  _globals['_PROVERESPONSE']._serialized_start=1486
+  _globals['_PROVERESPONSE']._serialized_end=1711
+  _globals['_PROGRAMREQUEST']._serialized_start=1714
+  _globals['_PROGRAMREQUEST']._serialized_end=1859
+  _globals['_PROGRAMRESPONSE']._serialized_start=1861
+  _globals['_PROGRAMRESPONSE']._serialized_end=1965
+  _globals['_WATCHLOGSREQUEST']._serialized_start=1967
+  _globals['_WATCHLOGSREQUEST']._serialized_end=1985
+  _globals['_WATCHLOGSRESPONSE']._serialized_start=1987
+  _globals['_WATCHLOGSRESPONSE']._serialized_end=2020
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=2022
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=2043
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2045
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2067
+  _globals['_SESSIONSERVICE']._serialized_start=2332
+  _globals['_SESSIONSERVICE']._serialized_end=3234
 # @@protoc_insertion_point(module_scope)

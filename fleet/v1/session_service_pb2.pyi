@@ -89,20 +89,22 @@ class MakeUploadTicketResponse(_message.Message):
     def __init__(self, ticket: _Optional[bytes] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("artifact_digest", "function", "args", "timeout", "module_kind", "is_apart")
+    __slots__ = ("artifact_digest", "function", "args", "timeout", "module_kind", "is_apart", "allow_poison")
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     MODULE_KIND_FIELD_NUMBER: _ClassVar[int]
     IS_APART_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_POISON_FIELD_NUMBER: _ClassVar[int]
     artifact_digest: str
     function: str
     args: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Argument]
     timeout: _duration_pb2.Duration
     module_kind: _measurement_pb2.ModuleKind
     is_apart: bool
-    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[_measurement_pb2.ModuleKind, str]] = ..., is_apart: _Optional[bool] = ...) -> None: ...
+    allow_poison: bool
+    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[_measurement_pb2.ModuleKind, str]] = ..., is_apart: _Optional[bool] = ..., allow_poison: _Optional[bool] = ...) -> None: ...
 
 class CallResponse(_message.Message):
     __slots__ = ("outputs", "error", "error_message", "signal")
@@ -159,20 +161,22 @@ class ProofArgument(_message.Message):
     def __init__(self, spec: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., bank: _Optional[bytes] = ..., is_fixed: _Optional[bool] = ...) -> None: ...
 
 class ProveRequest(_message.Message):
-    __slots__ = ("artifact_digest", "function", "args", "claimed_sec", "timeout", "answers")
+    __slots__ = ("artifact_digest", "function", "args", "claimed_sec", "timeout", "answers", "allow_poison")
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_SEC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_POISON_FIELD_NUMBER: _ClassVar[int]
     artifact_digest: str
     function: str
     args: _containers.RepeatedCompositeFieldContainer[ProofArgument]
     claimed_sec: float
     timeout: _duration_pb2.Duration
     answers: int
-    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[ProofArgument, _Mapping]]] = ..., claimed_sec: _Optional[float] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., answers: _Optional[int] = ...) -> None: ...
+    allow_poison: bool
+    def __init__(self, artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[ProofArgument, _Mapping]]] = ..., claimed_sec: _Optional[float] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., answers: _Optional[int] = ..., allow_poison: _Optional[bool] = ...) -> None: ...
 
 class ProofAnswer(_message.Message):
     __slots__ = ("seed", "call", "outputs")

@@ -170,6 +170,7 @@ def trial_to_proto(trial: Trial) -> measurement_pb2.MeasureRequest:
         module_kind=module_kind_to_proto(trial.module_kind),
         ends_batch=trial.ends_batch,
         operator_runs=trial.operator_runs,
+        allow_poison=trial.allow_poison,
     )
 
 
@@ -185,6 +186,7 @@ def trial_from_proto(message: measurement_pb2.MeasureRequest) -> Trial:
         module_kind=module_kind_from_proto(message.module_kind),
         ends_batch=message.ends_batch,
         operator_runs=message.operator_runs,
+        allow_poison=message.allow_poison,
     )
 
 
@@ -201,6 +203,7 @@ def call_to_proto(call: Call) -> session_service_pb2.CallRequest:
         timeout=duration(call.timeout_sec),
         module_kind=module_kind_to_proto(call.module_kind),
         is_apart=call.is_apart,
+        allow_poison=call.allow_poison,
     )
 
 
@@ -213,6 +216,7 @@ def call_from_proto(message: session_service_pb2.CallRequest) -> Call:
         timeout_sec=call_timeout_sec(message),
         module_kind=module_kind_from_proto(message.module_kind),
         is_apart=message.is_apart,
+        allow_poison=message.allow_poison,
     )
 
 

@@ -31,6 +31,7 @@ def proof_order_to_proto(order: ProofOrder) -> pb.ProveRequest:
         claimed_sec=order.claimed_sec,
         timeout=duration(order.timeout_sec),
         answers=order.answers,
+        allow_poison=order.allow_poison,
     )
 
 
@@ -50,6 +51,7 @@ def proof_order_from_proto(message: pb.ProveRequest) -> ProofOrder:
         claimed_sec=message.claimed_sec,
         timeout_sec=duration_sec(message.timeout) if message.HasField("timeout") else _DEFAULT.timeout_sec,
         answers=message.answers or _DEFAULT.answers,
+        allow_poison=message.allow_poison,
     )
 
 

@@ -121,6 +121,7 @@ def test_an_empty_evaluator_is_the_default() -> None:
         module_kind=st.sampled_from(ModuleKind),
         ends_batch=st.booleans(),
         operator_runs=st.integers(0, 1000),
+        allow_poison=st.booleans(),
     )
 )
 def test_trials_survive(trial: Trial) -> None:
@@ -143,6 +144,8 @@ def test_an_empty_trial_is_the_default() -> None:
         args=arguments,
         timeout_sec=seconds,
         module_kind=st.sampled_from(ModuleKind),
+        is_apart=st.booleans(),
+        allow_poison=st.booleans(),
     )
 )
 def test_calls_survive(call: Call) -> None:

@@ -153,6 +153,15 @@ class MarkHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class PoisonFound:
+    """An agent reported a program that killed one of its devices."""
+
+    agent_id: str
+    device_name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """An operator changed shares, classes or quotas."""
 
@@ -193,6 +202,7 @@ Event = (
     | Revoke
     | ResetEpochs
     | MarkHealth
+    | PoisonFound
     | PolicyChanged
     | Tick
     | JournalFailed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from itertools import chain, islice
 
 from fleet.domain.explanation import Omission
+from fleet.domain.poison import Poison
 from fleet.domain.selectors import parse_selector
 from fleet.domain.waits import QuotaUse
 from fleet.tracker.core import explaining
@@ -58,6 +59,15 @@ class Queries:
     def journal_trouble(self) -> str:
         """Error of a journal that cannot be written; empty: it can."""
         return self._tables.journal_trouble
+
+    @property
+    def poison_count(self) -> int:
+        """Number of programs that were ever found to be poison, since the start."""
+        return self._tables.poison_count
+
+    def newest_poison(self, count: int) -> list[Poison]:
+        """Return the newest programs that killed a device, at most `count`."""
+        return list(islice(reversed(self._tables.poison.values()), count))
 
     # devices
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fleet.domain.health import GOOD, HealthMark
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.leases import LeaseEnd as LeaseEnd
+from fleet.domain.poison import Poison
 
 BOOT_SHIFT = 20
 """A start's epochs count from `boot << BOOT_SHIFT`, and boot is the clock in milliseconds. A million grants later they
@@ -259,6 +260,8 @@ class Durable:
     uses: list[UseEntry] = field(default_factory=list)
     marks: list[tuple[str, HealthMark]] = field(default_factory=list)
     """Health by device name, oldest first."""
+    poison: list[Poison] = field(default_factory=list)
+    """Programs that killed a device, oldest first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -273,6 +276,8 @@ class Changes:
     """Use by account."""
     marks: dict[str, HealthMark | None] = field(default_factory=dict)
     """Health by device name."""
+    poison: dict[str, Poison | None] = field(default_factory=dict)
+    """Programs that killed a device, by digest."""
 
     def merge(self, newer: Changes) -> None:
         """Add newer changes, which replace older ones of the same entry."""
@@ -281,6 +286,8 @@ class Changes:
         self.requests |= newer.requests
         self.uses |= newer.uses
         self.marks |= newer.marks
+        self.poison |= newer.poison
 
     def __len__(self) -> int:
-        return len(self.devices) + len(self.leases) + len(self.requests) + len(self.uses) + len(self.marks)
+        devices = len(self.devices) + len(self.leases) + len(self.marks)
+        return devices + len(self.requests) + len(self.uses) + len(self.poison)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from fleet.domain.leases import LeaseClass
-from fleet.tracker.core import clients, devices, leases, marking
+from fleet.tracker.core import clients, devices, leases, marking, poisons
 from fleet.tracker.core.records import ClientEntry, DeviceEntry, Durable, RequestEntry
 from fleet.tracker.core.tables import Tables
 
@@ -17,6 +17,7 @@ def restore(tables: Tables, durable: Durable) -> None:
     for device in durable.devices:
         _restore_device(tables, device)
     marking.restore(tables, durable.marks)
+    poisons.restore(tables, durable.poison)
     for use in durable.uses:
         account = tables.accounts.restore(use, tables.now_sec)
         if tables.use_of(account) is None and not account.leases:  # long ago

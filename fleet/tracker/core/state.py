@@ -15,7 +15,7 @@ from functools import partial
 from typing import assert_never
 
 from fleet.errors import DiskFull
-from fleet.tracker.core import clients, devices, epochs, leases, marking, requests, sets, yielding
+from fleet.tracker.core import clients, devices, epochs, leases, marking, poisons, requests, sets, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import DAY_SEC
 from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
@@ -97,6 +97,8 @@ def _apply(tables: Tables, event: ev.Event) -> None:
             epochs.reset(tables, event)
         case ev.MarkHealth():
             marking.mark(tables, event)
+        case ev.PoisonFound():
+            poisons.find(tables, event)
         case ev.PolicyChanged():
             _change_policy(tables, event)
         case ev.ClientConnected():

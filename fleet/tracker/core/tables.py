@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
 from fleet.domain.health import HealthMark
+from fleet.domain.poison import Poison
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import Account, Accounts
@@ -52,6 +53,12 @@ class Tables:
 
         self.marks: dict[str, HealthMark] = {}
         """Health of devices that were ever marked, gone ones too, oldest mark first."""
+
+        self.poison: dict[str, Poison] = {}
+        """Programs that killed a device, by digest, oldest first."""
+
+        self.poison_count = 0
+        """Number of additions to them."""
 
         self.streams: dict[str, int] = {}
         """Number of the stream of each attached agent."""
@@ -135,6 +142,7 @@ class Tables:
             requests=waiting + parked,
             uses=[use for use in uses if use is not None],
             marks=list(self.marks.items()),
+            poison=list(self.poison.values()),
         )
 
     def use_of(self, account: Account) -> UseEntry | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
+from fleet.domain.poison import DIGEST, Poison
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
 
 Row: TypeAlias = tuple[str, str, int]
@@ -51,6 +53,8 @@ def changed_rows(changes: Changes) -> Iterator[tuple[str, str | None]]:
         yield f"use {name}", _use_content(use) if use else None
     for name, mark in changes.marks.items():
         yield f"health {name}", _mark_content(mark) if mark else None
+    for digest, found in changes.poison.items():
+        yield f"poison {digest}", _poison_content(found) if found else None
 
 
 def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
@@ -64,6 +68,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
     requests: list[RequestEntry] = []
     uses: list[UseEntry] = []
     marks: list[tuple[str, HealthMark]] = []
+    poison: list[Poison] = []
     for full_key, content in rows:
         kind, _, key = full_key.partition(" ")
         match kind:
@@ -77,18 +82,22 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
                 uses.append(_use(key, content))
             case "health":
                 marks.append((key, _mark(content)))
+            case "poison":
+                poison.append(_poison(key, content))
             case _:
                 raise ValueError(f"an entry of the unknown kind {kind!r}")
     for name, content in leases.items():
         if device := devices.get(name):
             device.epoch, device.lease = _lease(name, content)
     marks.sort(key=lambda named: named[1].at_sec)
+    poison.sort(key=lambda found: (found.at_sec, found.digest))
     return Durable(
         boot=boot,
         devices=[devices[name] for name in sorted(devices)],
         requests=requests,
         uses=uses,
         marks=marks,
+        poison=poison,
     )
 
 
@@ -213,6 +222,18 @@ def _mark(content: str) -> HealthMark:
         reason=str(found["reason"]),
         until_sec=None if until_sec is None else float(until_sec),
     )
+
+
+def _poison_content(found: Poison) -> str:
+    return _encode({"device_name": found.device_name, "at_sec": found.at_sec})
+
+
+def _poison(digest: str, content: str) -> Poison:
+    found = _named(json.loads(content))
+    at_sec = float(found["at_sec"])
+    if not (DIGEST.fullmatch(digest) and math.isfinite(at_sec)):
+        raise ValueError(f"no program that killed a device: {digest!r}")
+    return Poison(digest=digest, device_name=str(found["device_name"]), at_sec=at_sec)
 
 
 @functools.lru_cache(maxsize=1024)

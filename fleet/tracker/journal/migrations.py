@@ -74,7 +74,7 @@ def _drop_order(key: str, content: str) -> str:
 
 
 def _keep(_: str, content: str) -> str:
-    """Keep a row of version 4. Its trackers know no marks of health, and would grant one device for a set."""
+    """Keep a row of version 4. Its trackers know no health and no poison, and would grant one device for a set."""
     return content
 
 

@@ -10,6 +10,7 @@ from device_agents.serving.hook_notes import HookNotes
 from device_agents.workers import ledger
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
+from fleet.domain.poison import Poison
 from fleet.errors import ConfigError
 from fleet.tracker.core.records import Changes, DeviceEntry, LeaseEntry, RequestEntry, UseEntry
 from fleet.tracker.journal.checking import read_journal
@@ -91,12 +92,14 @@ def _changes() -> Changes:
         arrival=2,
     )
     use = UseEntry(account="ann", used_sec=30.0, at_sec=31.0, day=1, day_sec={LeaseClass.BATCH: 30.0})
+    found = Poison(digest=f"sha256:{64 * '0'}", device_name=device.name, at_sec=7.0)
     return Changes(
         devices={device.name: device},
         leases={device.name: device},
         requests={request.key: request},
         uses={use.account: use},
         marks={device.name: HealthMark(state=HealthState.DRAINING, by="ann", at_sec=7.0, reason="fan", until_sec=9.0)},
+        poison={found.digest: found},
     )
 
 
@@ -121,7 +124,7 @@ JOURNALS = [
         name="journal_entries",
         run=no_loop(_entries),
         seeds=lambda: [_rows()],
-        words=(_BETWEEN, b"device ", b"lease ", b"request ", b"use ", b"null", b"1e999", b"[", b"NaN"),
+        words=(_BETWEEN, b"device ", b"lease ", b"request ", b"use ", b"poison ", b"null", b"1e999", b"[", b"NaN"),
     ),
     Target(name="journal_mark", run=no_loop(_mark), seeds=lambda: [b"fleetJM1" + bytes(36)], quick_inputs=200),
     Target(

@@ -123,7 +123,8 @@ def _calls() -> list[bytes]:
     attach = agent_service_pb2.AttachRequest(
         hello=agent_service_pb2.AgentHello(agent_id="a", address=":9", devices=[device]), reports=[report]
     )
-    again = agent_service_pb2.AttachRequest(reports=[report])
+    found = agent_service_pb2.FoundPoison(digest="sha256:" + 64 * "0", device_name="devices/a")
+    again = agent_service_pb2.AttachRequest(reports=[report], found_poison=[found])
     join = identity_service_pb2.JoinRequest(
         secret=bytes(16), certificate_request=make_request(key(Role.USER)), name="n"
     )

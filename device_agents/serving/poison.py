@@ -1,0 +1,83 @@
+"""Programs that killed a device, of this agent or of the fleet. The agent refuses to run them unasked.
+
+A program is blamed if a healthy device turns unhealthy while it runs, or within ten seconds after it failed: some
+drivers notice a dead board at the next look, and a killed worker that hangs in the kernel a second later.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from fleet.domain.poison import KEPT_SEC, MAX_POISON
+
+logger = logging.getLogger(__name__)
+
+_BLAMED_SEC = 10.0
+
+
+class PoisonList:
+    """Digests of programs that this agent refuses."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until_sec: dict[str, float] = {}
+        """Time when each is forgotten, on the clock; the oldest first."""
+        self._found: dict[str, str] = {}
+        """Device of each that the tracker does not have yet."""
+
+    def has(self, digest: str) -> bool:
+        """Tell whether a program is poison."""
+        return self._until_sec.get(digest, 0.0) > self._clock()
+
+    def add(self, digest: str, device_name: str) -> None:
+        """Add a program that killed a device of this agent."""
+        logger.warning("a device faulted while a program ran", extra={"device": device_name, "digest": digest})
+        self._keep(digest, KEPT_SEC)
+        if len(self._found) < MAX_POISON:
+            self._found[digest] = device_name
+
+    def learn(self, digest: str, remaining_sec: float) -> None:
+        """Add a program of the tracker's list, which keeps it for so long."""
+        self._found.pop(digest, None)
+        self._keep(digest, min(remaining_sec, KEPT_SEC))
+
+    def unsent(self) -> dict[str, str]:
+        """Return the programs that the tracker does not have, with the device that each killed."""
+        return dict(self._found)
+
+    def _keep(self, digest: str, sec: float) -> None:
+        self._until_sec.pop(digest, None)
+        self._until_sec[digest] = self._clock() + sec
+        if len(self._until_sec) > MAX_POISON:
+            del self._until_sec[next(iter(self._until_sec))]
+
+
+class Suspicion:
+    """The program that is to blame if a device turns unhealthy now."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._digest = ""
+        self._ended_at_sec: float | None = None
+        self._is_healthy = True
+
+    def begin(self, digest: str) -> None:
+        """Note that a program begins; it is not to blame for a device that is unhealthy already."""
+        self._digest, self._ended_at_sec = digest if self._is_healthy else "", None
+
+    def end(self, *, is_failed: bool) -> None:
+        """Note that the program has ended."""
+        self._ended_at_sec = self._clock()
+        if not is_failed:
+            self._digest = ""
+
+    def note_health(self, *, is_healthy: bool) -> str:
+        """Note the device's health; return the digest of the program that is to blame, or an empty text."""
+        was_healthy, self._is_healthy = self._is_healthy, is_healthy
+        if is_healthy or not was_healthy:
+            return ""
+        ended_at_sec, digest = self._ended_at_sec, self._digest
+        self._digest = ""
+        return digest if ended_at_sec is None or self._clock() - ended_at_sec <= _BLAMED_SEC else ""

@@ -1,0 +1,63 @@
+"""Programs that killed a device, as agents report them. Pure.
+
+An agent speaks for its own devices only. With too many, the oldest of the device with the most goes, so that one agent
+cannot have those of others forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fleet.domain.poison import MAX_POISON, Poison
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.tables import Tables
+
+_TIMER = ("poison",)
+
+
+def find(tables: Tables, event: ev.PoisonFound) -> None:
+    """Note a program. A repeated report changes nothing, or it would be kept for ever."""
+    if event.device_name not in tables.devices_by_agent.get(event.agent_id, ()) or event.digest in tables.poison:
+        return
+    found = Poison(digest=event.digest, device_name=event.device_name, at_sec=tables.now_sec)
+    tables.poison[found.digest] = tables.changes.poison[found.digest] = found
+    tables.poison_count += 1
+    if len(tables.poison) > MAX_POISON:
+        _forget(tables, _oldest_of_most(tables))
+    _set_timer(tables)
+
+
+def restore(tables: Tables, found: Iterable[Poison]) -> None:
+    """Take over the programs of the journal, oldest first. None is younger than now: the clock may have been set."""
+    for each in found:
+        tables.poison[each.digest] = replace(each, at_sec=min(each.at_sec, tables.now_sec))
+    tables.poison_count = len(tables.poison)
+    _expire(tables)
+
+
+def _expire(tables: Tables) -> None:
+    """Forget programs whose time is over."""
+    for digest in [digest for digest, found in tables.poison.items() if found.expires_sec <= tables.now_sec]:
+        _forget(tables, digest)
+    _set_timer(tables)
+
+
+def _forget(tables: Tables, digest: str) -> None:
+    del tables.poison[digest]
+    tables.changes.poison[digest] = None
+
+
+def _oldest_of_most(tables: Tables) -> str:
+    counts = Counter(found.device_name for found in tables.poison.values())
+    most = max(counts.values())
+    return next(digest for digest, found in tables.poison.items() if counts[found.device_name] == most)
+
+
+def _set_timer(tables: Tables) -> None:
+    oldest = next(iter(tables.poison.values()), None)
+    if oldest is None:
+        tables.timers.cancel(_TIMER)
+    else:
+        tables.timers.set(_TIMER, oldest.expires_sec, lambda: _expire(tables))
