@@ -38,6 +38,7 @@ def test_functions_are_right(name: str, mcpu: str | None) -> None:
 
 
 @pytest.mark.skipif(is_absent(function_errors.QEMU), reason=f"no {function_errors.QEMU}")
+@pytest.mark.timeout(480)  # an emulated processor, on a machine that may be busy
 @pytest.mark.parametrize("name", ON_NEON)
 def test_functions_are_right_on_arm(name: str) -> None:
     """Errors stay within the limit with the vectors of 64-bit ARM, at the edges of each range."""
