@@ -6,8 +6,6 @@ The process that this runs in never imports TVM and never touches a device: work
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -27,11 +25,13 @@ from device_agents.serving.device import ServedDevice
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hotplug import Hotplug
+from device_agents.serving.idle_reference import IdleReference
 from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import MissingDevice, Search
 from device_agents.serving.poison import PoisonList
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
+from device_agents.serving.state_lock import lock_state_dir
 from device_agents.serving.store import ArtifactStore
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
@@ -92,6 +92,9 @@ class Agent:
         self._drivers = list(drivers)
         self._devices: list[ServedDevice] = []
         self._turns: dict[str, asyncio.Lock] = {}
+        self._idle: dict[str, IdleReference] = {}
+        """By device name."""
+
         self._hotplug = Hotplug(
             make_finders(config) if finders is None else finders, self._take_in, retry_sec=timing.finder_retry_sec
         )
@@ -158,7 +161,7 @@ class Agent:
             ConfigError: the port or the state directory is in use, or a runtime is missing.
             DeviceError: none of its devices is there.
         """
-        self._lock()
+        self._lock_file = lock_state_dir(self._home.state_dir)
         try:
             await self._open_parts()
         except BaseException:  # also if cancelled or interrupted; raised again
@@ -175,6 +178,7 @@ class Agent:
         await self._search.close()
         if self._sessions is not None:
             await self._sessions.close()
+        await asyncio.gather(*(idle.close() for idle in self._idle.values()))
         await asyncio.gather(*(device.upkeep.close() for device in self._devices))
         await self._server.stop(_STOP_GRACE_SEC)
         await self._pool.close()
@@ -245,7 +249,7 @@ class Agent:
         self._hotplug.start()
         self._search.start()
         for device in self._devices:
-            device.watch()
+            self._watch(device)
 
     async def _open_drivers(self) -> None:
         """Open all devices. A device that fails is listed as missing, as long as another one works."""
@@ -325,7 +329,7 @@ class Agent:
         device = self._serve(driver)
         self._sessions.add(device)
         self._devices.append(device)
-        device.watch()
+        self._watch(device)
         self._attach_anew()
 
     def _leave(self, missing: MissingDevice) -> None:
@@ -336,13 +340,22 @@ class Agent:
         for device in self._devices:
             if device.driver is missing:
                 device.upkeep.stop()
+                self._idle.pop(device.name).stop()
         self._devices[:] = [device for device in self._devices if device.driver is not missing]
         if self._sessions is not None:
             self._sessions.remove(missing.name)
 
     def _serve(self, driver: Driver) -> ServedDevice:
         turn = self._turns.setdefault(driver.resource, asyncio.Lock())
-        return ServedDevice(driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._timing)
+        device = ServedDevice(driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._timing)
+        device.idle_work = self._idle[driver.name] = IdleReference(
+            device, self._pool, lambda: self._link.attach_count if self._link else 0, self._timing
+        )
+        return device
+
+    def _watch(self, device: ServedDevice) -> None:
+        device.watch()
+        self._idle[device.name].start()
 
     def _attach_anew(self) -> None:
         if self._link is not None:
@@ -378,22 +391,6 @@ class Agent:
             )
         missing = {str(layer): reason for layer, reason in jail.missing.items()}
         logger.info("workers are in a jail", extra={"layers": str(jail), "missing": missing})
-
-    def _lock(self) -> None:
-        folder = self._home.state_dir
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigError(f"cannot keep state in {folder}: {error.strerror}; name another --state-dir") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise ConfigError(f"another agent uses {folder}; give this one another place with --state-dir") from None
-        self._lock_file = descriptor
 
     def _unlock(self) -> None:
         descriptor, self._lock_file = self._lock_file, None

@@ -78,7 +78,7 @@ class ReferenceTimes:
         return statistics.median(self._fastest) if self._fastest else None
 
     def current_sec(self, now_sec: float) -> float | None:
-        """Return the latest time while it is current; the kernel runs only around measurements."""
+        """Return the latest time while it is current; most of the time, the kernel does not run."""
         return self.latest_sec if now_sec - self._taken_at_sec < _CURRENT_SEC else None
 
     @property

@@ -92,6 +92,9 @@ class TrackerLink:
         self.settled = asyncio.Event()
         """Set once the tracker has answered or refused after the latest disconnection."""
 
+        self.attach_count = 0
+        """Number of times that the tracker answered after a disconnection."""
+
         self.refusal: FleetError | None = None
         """Why the tracker refuses this agent; only a person can change that."""
 
@@ -235,6 +238,7 @@ class TrackerLink:
             _log_notice(notice)
         if response.public_key and not self.attached.is_set():
             self.attached.set()
+            self.attach_count += 1
             self.refusal = None
             self.settled.set()
             logger.info("attached", extra={"tracker": self._address})

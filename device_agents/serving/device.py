@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from device_agents.driver import Driver, Health
 from device_agents.measuring.reference import ReferenceTimes
 from device_agents.serving.hook_notes import HookNotes
+from device_agents.serving.hook_run import LeaseNames
 from device_agents.serving.poison import PoisonList, Suspicion
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.upkeep import Upkeep
@@ -37,6 +39,26 @@ class DeviceReport:
     health: Health
     telemetry: Telemetry
     bitstream_digest: str = ""
+
+
+class IdleWork(Protocol):
+    """Work on the device between leases."""
+
+    async def pause(self) -> None:
+        """End it before a lease begins."""
+
+    def resume(self) -> None:
+        """Allow it after a lease."""
+
+
+class NoIdleWork:
+    """Nothing is done between leases."""
+
+    async def pause(self) -> None:
+        """Do nothing."""
+
+    def resume(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -67,6 +89,7 @@ class ServedDevice:
         self.driver = driver
         self.poison = poison or PoisonList()
         self._suspicion = Suspicion()
+        self.idle_work: IdleWork = NoIdleWork()
         self.upkeep = Upkeep(driver.name, driver.hooks, notes, timing=timing)
         self._fault = fault
         self.turn = turn
@@ -106,6 +129,30 @@ class ServedDevice:
     def note_killed(self, worker: WorkerHandle) -> None:
         """Record a killed worker, which blocks the device while it hangs in the kernel."""
         self._killed = [*(killed for killed in self._killed if killed.is_stuck), worker]
+
+    @property
+    def is_well(self) -> bool:
+        """True if the device was healthy when it was probed last."""
+        return self._suspicion.is_healthy and not self.upkeep.fault
+
+    @property
+    def recoveries(self) -> int:
+        """Number of times that the device became healthy again."""
+        return self._suspicion.recoveries + self.upkeep.cycles
+
+    async def begin_lease(self, lease: LeaseNames) -> None:
+        """End idle work, and run the owner's hook.
+
+        Raises:
+            DeviceFaulted: the hook failed.
+        """
+        await self.idle_work.pause()
+        await self.upkeep.begin_lease(lease)
+
+    def end_lease(self) -> None:
+        """Allow idle work again, and run the owner's hook in the background."""
+        self.idle_work.resume()
+        self.upkeep.end_lease()
 
     def watch(self) -> None:
         """Start the upkeep of the device."""

@@ -62,6 +62,13 @@ class Suspicion:
         self._digest = ""
         self._ended_at_sec: float | None = None
         self._is_healthy = True
+        self.recoveries = 0
+        """Number of times that the device became healthy again."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Latest health of the device."""
+        return self._is_healthy
 
     def begin(self, digest: str) -> None:
         """Note that a program begins; it is not to blame for a device that is unhealthy already."""
@@ -76,6 +83,7 @@ class Suspicion:
     def note_health(self, *, is_healthy: bool) -> str:
         """Note the device's health; return the digest of the program that is to blame, or an empty text."""
         was_healthy, self._is_healthy = self._is_healthy, is_healthy
+        self.recoveries += is_healthy and not was_healthy
         if is_healthy or not was_healthy:
             return ""
         ended_at_sec, digest = self._ended_at_sec, self._digest

@@ -126,7 +126,7 @@ class Session:
             DeviceFaulted: a hook of its owner failed.
         """
         names = LeaseNames(lease_name=self.claims.lease_name, holder=self.claims.holder)
-        await self.device.upkeep.begin_lease(names)
+        await self.device.begin_lease(names)
         await self.device.driver.reset()
 
     async def end(self, error: FleetError) -> None:
@@ -418,4 +418,4 @@ class Session:
             pass
         self._store.release(self)
         self.output.close()
-        self.device.upkeep.end_lease()
+        self.device.end_lease()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from device_agents.measuring.idle_schedule import SERIES_SEC
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -26,6 +28,9 @@ class Timing:
 
     restarts: int = 5
     """Attempts in a row to start the process that workers are forked from, before the devices count as faulted."""
+
+    reference_series_sec: tuple[float, ...] = SERIES_SEC
+    """Runs of the reference kernel on an idle device."""
 
     settle_sec: float = 60.0
     """From a power cycle to the next one, if the device is still faulted."""
