@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from fleet.domain.health import HealthMark
 from fleet.domain.poison import Poison
-from fleet.tracker.core.records import Changes, DeviceEntry, Durable, RequestEntry, UseEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, HealthEntry, RequestEntry, UseEntry
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,7 +23,7 @@ class Ledger:
         self._leases: dict[str, DeviceEntry] = {}
         self._requests: dict[tuple[str, str], RequestEntry] = {}
         self._uses: dict[str, UseEntry] = {}
-        self._marks: dict[str, HealthMark] = {}
+        self._health: dict[str, HealthEntry] = {}
         self._poison: dict[str, Poison] = {}
 
     def open(self, _: float) -> Durable:
@@ -35,9 +34,9 @@ class Ledger:
             last = copy.deepcopy(self._leases[device.name])
             device.epoch, device.lease = last.epoch, last.lease
         requests = copy.deepcopy(list(self._requests.values()))
-        uses, marks = list(self._uses.values()), list(self._marks.items())
+        uses, health = list(self._uses.values()), list(self._health.items())
         poison = list(self._poison.values())
-        return Durable(boot=self._boot, devices=devices, requests=requests, uses=uses, marks=marks, poison=poison)
+        return Durable(boot=self._boot, devices=devices, requests=requests, uses=uses, health=health, poison=poison)
 
     def write(self, changes: Changes) -> None:
         """Store copies of changed records."""
@@ -45,7 +44,7 @@ class Ledger:
         _merge(self._leases, changes.leases)
         _merge(self._requests, changes.requests)
         _merge(self._uses, changes.uses)
-        _merge(self._marks, changes.marks)
+        _merge(self._health, changes.health)
         _merge(self._poison, changes.poison)
 
     def wait_until_free(self) -> None:

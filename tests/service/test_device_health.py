@@ -177,7 +177,7 @@ async def test_marks_and_use_are_in_the_journal_of_a_running_tracker(tmp_path: P
     journal = Journal(tmp_path / "journal.sqlite")
     durable = journal.open(0.0)
     journal.close()
-    assert [(name, mark.state, mark.reason) for name, mark in durable.marks] == [
+    assert [(name, health.mark.state, health.mark.reason) for name, health in durable.health] == [
         ("devices/b", HealthState.RETIRED, "broken")
     ]
     assert durable.uses

@@ -15,10 +15,11 @@ from fleet.errors import InvalidRequest, NotAllowed
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.invariants import validate
-from fleet.tracker.core.records import TrackerLimits
+from fleet.tracker.core.records import Changes, HealthEntry, TrackerLimits
 from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.standing import WaitReason, standing_of
 from fleet.tracker.core.state import TrackerState
+from fleet.tracker.journal.codec import changed_rows, entries_of
 from fleet.tracker.messages import wait_of
 from tests.unit.tracker_bench import T0, Bench, granted, offer, refused
 
@@ -324,3 +325,92 @@ def test_faults_of_an_idle_board_do_not_count(bench: Bench) -> None:
         effects = bench.apply(ev.DeviceReported("agent", "devices/a", False, "no phone"))
         effects += bench.apply(ev.DeviceReported("agent", "devices/a", True, ""))
         assert marks(effects) == []
+
+
+def restart(bench: Bench, *, reads_rows: bool = True) -> None:
+    """Restart the tracker, from rows of the journal or from its state; its agent and users come back."""
+    durable = bench.state.durable()
+    if reads_rows:
+        changes = Changes(
+            devices={device.name: device for device in durable.devices},
+            leases={device.name: device for device in durable.devices},
+            health=dict(durable.health),
+        )
+        durable = entries_of([(key, content) for key, content in changed_rows(changes) if content], boot=8)
+    bench.state = TrackerState.restore(durable, bench.now, bench.state.limits)
+    bench.attach("a", "b", "c")
+    bench.connect("alice", "bob")
+
+
+@pytest.mark.parametrize("reads_rows", [False, True])
+def test_faults_in_a_row_count_over_a_restart_of_the_tracker(bench: Bench, reads_rows: bool) -> None:
+    fault(bench, "r1")
+    fault(bench, "r2")
+    restart(bench, reads_rows=reads_rows)
+
+    assert marks(fault(bench, "r3")) == [("quarantined", "the tracker")]
+
+
+def test_faults_in_a_row_count_over_a_return_of_the_agent(bench: Bench) -> None:
+    fault(bench, "r1")
+    fault(bench, "r2")
+    bench.attach("a", "b", "c")
+
+    assert marks(fault(bench, "r3")) == [("quarantined", "the tracker")]
+
+
+def test_a_lease_without_a_fault_ends_the_row_over_a_restart_too(bench: Bench) -> None:
+    fault(bench, "r1")
+    fault(bench, "r2")
+    ask(bench, "bob", "good", "name=a")
+    bench.apply(ev.Release("bob", bench.state.clients["bob"].leases["good"].name))
+    restart(bench)
+
+    assert marks(fault(bench, "r3") + fault(bench, "r4")) == []
+
+
+def test_a_fault_under_a_lease_of_before_the_restart_counts(bench: Bench) -> None:
+    fault(bench, "r1")
+    fault(bench, "r2")
+    ask(bench, "alice", "r3", "name=a")
+    restart(bench)
+
+    assert marks(bench.apply(ev.DeviceReported("agent", "devices/a", False, "GPU hangs"))) == [
+        ("quarantined", "the tracker")
+    ]
+
+
+def test_a_suspicion_by_the_tracker_does_not_end_the_row(bench: Bench) -> None:
+    """Only a person who looked at the board does."""
+    fault(bench, "r1")
+    fault(bench, "r2")
+    slow = HealthMark(state=HealthState.SUSPECT, at_sec=bench.now, reason="slow")
+    bench.apply(ev.MarkHealth(("devices/a",), slow))
+
+    assert marks(fault(bench, "r3")) == [("quarantined", "the tracker")]
+
+
+def test_a_board_without_mark_and_faults_has_no_row_of_health(bench: Bench) -> None:
+    """Neither before a fault nor once the row of faults has ended."""
+    ask(bench, "alice", "r1", "name=a")
+    bench.apply(ev.Release("alice", bench.state.clients["alice"].leases["r1"].name))
+    assert not bench.state.take_changes().health
+    fault(bench, "r2")
+    assert bench.state.take_changes().health["devices/a"] == HealthEntry(fault_count=1)
+
+    ask(bench, "alice", "r3", "name=a")
+    bench.apply(ev.Release("alice", bench.state.clients["alice"].leases["r3"].name))
+    assert bench.state.take_changes().health["devices/a"] == HealthEntry(fault_count=1, is_used=True)
+    ask(bench, "alice", "r4", "name=a")
+
+    assert bench.state.take_changes().health == {"devices/a": None}
+
+
+def test_a_row_of_health_without_faults_is_read() -> None:
+    """Rows of before had the mark alone."""
+    row = ("health devices/a", '{"state":"draining","by":"ann","at_sec":7.0,"reason":"fan","until_sec":null}')
+
+    (found,) = entries_of([row], boot=1).health
+
+    mark = HealthMark(state=HealthState.DRAINING, by="ann", at_sec=7.0, reason="fan")
+    assert found == ("devices/a", HealthEntry(mark=mark))

@@ -66,7 +66,7 @@ def comparable(durable: Durable, day: int) -> object:
         request.key: dataclasses.astuple(dataclasses.replace(request, account="")) for request in durable.requests
     }
     uses = {use.account: use.day_sec for use in durable.uses if use.day == day and use.day_sec}
-    return devices, requests, uses, dict(durable.marks)
+    return devices, requests, uses, dict(durable.health)
 
 
 def is_of_a_set(effect: ev.Effect) -> bool:

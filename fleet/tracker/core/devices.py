@@ -165,6 +165,9 @@ def _forget(tables: Tables, name: str) -> None:
     tables.matching.remove_device(name)
     tables.matching.set_suspect(name, is_suspect=False)
     tables.timers.cancel(("device", name))
-    tables.inventory_bytes -= len(tables.devices.pop(name).description)
+    device = tables.devices.pop(name)
+    tables.inventory_bytes -= len(device.description)
+    if device.fault_count:
+        tables.changes.health[name] = tables.health_of(name)
     tables.changes.devices[name] = None
     tables.changes.leases[name] = None

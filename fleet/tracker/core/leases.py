@@ -89,7 +89,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id:
     _charge(tables, lease, min(account.expected_sec(terms.lease_class), ends_at_sec - now_sec))
     tables.waiting.note_grant(lease.account, device.name, now_sec)
     device.epoch, device.lease = lease.epoch, lease
-    device.fault_count, device.is_used = 0 if device.is_used else device.fault_count, True
+    _note_grant(tables, device)
     tables.leases[lease.name] = lease
     if terms.lease_class is LeaseClass.BATCH:
         tables.batch[lease.name] = lease
@@ -97,6 +97,14 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id:
     tables.changes.leases[device.name] = device
     tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(expire, tables, lease.name))
     tables.effects.append(ev.Granted(lease.client_id, lease, set_id=set_id, member=member))
+
+
+def _note_grant(tables: Tables, device: DeviceEntry) -> None:
+    """Count the lease for a row of faults; a lease before it that ended without one ends the row."""
+    was_used, device.is_used = device.is_used, True
+    if device.fault_count:
+        device.fault_count = 0 if was_used else device.fault_count
+        tables.changes.health[device.name] = tables.health_of(device.name)
 
 
 def renew(tables: Tables, event: ev.Renew) -> None:

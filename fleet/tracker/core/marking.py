@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from fleet.domain.health import GOOD, MAX_REASON_CHARS, HealthMark, HealthState
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases, yielding
-from fleet.tracker.core.records import DeviceEntry
+from fleet.tracker.core.records import DeviceEntry, HealthEntry
 from fleet.tracker.core.tables import Tables
 
 
@@ -24,16 +24,25 @@ def mark(tables: Tables, event: ev.MarkHealth) -> None:
         tables.effects.append(ev.HealthMarked(name, event.mark))
         if (device := tables.devices.get(name)) is not None:
             _apply(tables, device, event.mark)
+            if event.mark.by and event.mark.state.is_open:
+                device.fault_count = 0  # a person looked at it
             tables.changes.devices[name] = device
+            tables.changes.health[name] = tables.health_of(name)
             leases.serve(tables, device)
 
 
-def restore(tables: Tables, marks: Iterable[tuple[str, HealthMark]]) -> None:
-    """Set the marks of the journal. Batch leases on marked devices get a new grace period: the demand is not kept."""
-    for name, found in marks:
-        tables.marks[name] = found
-        if (device := tables.devices.get(name)) is not None:
-            _apply(tables, device, found, extra_sec=tables.limits.grace_sec)
+def restore(tables: Tables, health: Iterable[tuple[str, HealthEntry]]) -> None:
+    """Set the marks and counts of faults of the journal.
+
+    Batch leases on marked devices get a new grace period: the demand is not kept.
+    """
+    for name, found in health:
+        device = tables.devices.get(name)
+        if found.mark != GOOD:
+            tables.marks[name] = found.mark
+        if device is not None:
+            device.fault_count, device.is_used = found.fault_count, found.is_used or device.lease is not None
+            _apply(tables, device, found.mark, extra_sec=tables.limits.grace_sec)
     tables.effects.clear()  # no client is connected; each is told when it is
 
 
@@ -47,6 +56,7 @@ def note_condition(tables: Tables, device: DeviceEntry, is_healthy: bool, reason
     if not is_fault:
         return
     device.is_used, device.fault_count = False, device.fault_count + 1
+    tables.changes.health[device.name] = tables.health_of(device.name)
     if device.fault_count >= tables.limits.faults_in_a_row and device.mark.state.is_open:
         why = f"{device.fault_count} leases in a row ended in a fault: {reason}"[:MAX_REASON_CHARS]
         quarantine = HealthMark(state=HealthState.QUARANTINED, at_sec=tables.now_sec, reason=why)
@@ -62,12 +72,13 @@ def _store(tables: Tables, name: str, new: HealthMark) -> None:
     """Keep a mark, and forget the oldest of a device that is gone if there are too many."""
     tables.version += 1
     tables.marks.pop(name, None)
-    tables.marks[name] = tables.changes.marks[name] = new
+    tables.marks[name] = new
+    tables.changes.health[name] = tables.health_of(name)
     if len(tables.marks) > tables.limits.max_devices:
         oldest = next((each for each in tables.marks if each not in tables.devices), None)
         if oldest is not None:
             del tables.marks[oldest]
-            tables.changes.marks[oldest] = None
+            tables.changes.health[oldest] = None
 
 
 def _apply(tables: Tables, device: DeviceEntry, new: HealthMark, *, extra_sec: float = 0.0) -> None:
@@ -75,7 +86,6 @@ def _apply(tables: Tables, device: DeviceEntry, new: HealthMark, *, extra_sec: f
     device.mark = new
     tables.matching.set_suspect(device.name, is_suspect=new.state is HealthState.SUSPECT)
     if new.state.is_open:
-        device.fault_count = 0
         yielding.stop_clearing(tables, device)
     else:
         yielding.clear(tables, device, extra_sec)

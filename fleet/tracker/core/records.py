@@ -133,9 +133,9 @@ class DeviceEntry:
     mark: HealthMark = GOOD
     """Judgement of its health. The journal keeps it apart from the device."""
     fault_count: int = 0
-    """Leases in a row with a fault, until the next grant without one. Not in the journal."""
+    """Leases in a row with a fault, until the next grant after a lease without one."""
     is_used: bool = False
-    """True from a grant to the next fault. Not in the journal."""
+    """True from a grant to the next fault."""
 
     @property
     def is_ready(self) -> bool:
@@ -247,6 +247,17 @@ class UseEntry:
     """Device seconds of the day, by class."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEntry:
+    """Health of one device."""
+
+    mark: HealthMark = GOOD
+    fault_count: int = 0
+    """See DeviceEntry."""
+    is_used: bool = False
+    """See DeviceEntry; kept with a count only."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Durable:
     """Part of the state in the journal."""
@@ -258,8 +269,8 @@ class Durable:
     requests: list[RequestEntry]
     """Requests in any order."""
     uses: list[UseEntry] = field(default_factory=list)
-    marks: list[tuple[str, HealthMark]] = field(default_factory=list)
-    """Health by device name, oldest first."""
+    health: list[tuple[str, HealthEntry]] = field(default_factory=list)
+    """Health by device name, oldest mark first."""
     poison: list[Poison] = field(default_factory=list)
     """Programs that killed a device, oldest first."""
 
@@ -274,7 +285,7 @@ class Changes:
     requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
     uses: dict[str, UseEntry | None] = field(default_factory=dict)
     """Use by account."""
-    marks: dict[str, HealthMark | None] = field(default_factory=dict)
+    health: dict[str, HealthEntry | None] = field(default_factory=dict)
     """Health by device name."""
     poison: dict[str, Poison | None] = field(default_factory=dict)
     """Programs that killed a device, by digest."""
@@ -285,9 +296,9 @@ class Changes:
         self.leases |= newer.leases
         self.requests |= newer.requests
         self.uses |= newer.uses
-        self.marks |= newer.marks
+        self.health |= newer.health
         self.poison |= newer.poison
 
     def __len__(self) -> int:
-        devices = len(self.devices) + len(self.leases) + len(self.marks)
+        devices = len(self.devices) + len(self.leases) + len(self.health)
         return devices + len(self.requests) + len(self.uses) + len(self.poison)

@@ -16,7 +16,7 @@ def restore(tables: Tables, durable: Durable) -> None:
     """Fill empty tables from the journal."""
     for device in durable.devices:
         _restore_device(tables, device)
-    marking.restore(tables, durable.marks)
+    marking.restore(tables, durable.health)
     poisons.restore(tables, durable.poison)
     for use in durable.uses:
         account = tables.accounts.restore(use, tables.now_sec)
@@ -59,6 +59,7 @@ def _restore_device(tables: Tables, device: DeviceEntry) -> None:
     if lease is None:
         return
     tables.leases[lease.name] = lease
+    device.is_used = True
     lease.asked_at_sec = lease.granted_at_sec
     if lease.terms.lease_class is LeaseClass.BATCH:
         tables.batch[lease.name] = lease

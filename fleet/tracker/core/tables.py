@@ -9,7 +9,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
-from fleet.domain.health import HealthMark
+from fleet.domain.health import GOOD, HealthMark
 from fleet.domain.poison import Poison
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
@@ -22,6 +22,7 @@ from fleet.tracker.core.records import (
     ClientEntry,
     DeviceEntry,
     Durable,
+    HealthEntry,
     LeaseEnd,
     LeaseEntry,
     RequestEntry,
@@ -141,9 +142,22 @@ class Tables:
             devices=list(self.devices.values()),
             requests=waiting + parked,
             uses=[use for use in uses if use is not None],
-            marks=list(self.marks.items()),
+            health=[(name, entry) for name in self._judged() if (entry := self.health_of(name)) is not None],
             poison=list(self.poison.values()),
         )
+
+    def health_of(self, name: str) -> HealthEntry | None:
+        """Return a device's health for the journal; None for one without a mark and without faults."""
+        device, mark = self.devices.get(name), self.marks.get(name)
+        count = device.fault_count if device is not None else 0
+        if mark is None and not count:
+            return None
+        is_used = device is not None and count > 0 and device.is_used
+        return HealthEntry(mark=mark or GOOD, fault_count=count, is_used=is_used)
+
+    def _judged(self) -> list[str]:
+        """Return the names of devices that may have a mark or faults."""
+        return [*self.marks, *(name for name in self.devices if name not in self.marks)]
 
     def use_of(self, account: Account) -> UseEntry | None:
         """Return an account's use for the journal; None for one without any."""

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.poison import DIGEST, Poison
-from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
+from fleet.tracker.core.records import Changes, DeviceEntry, Durable, HealthEntry, LeaseEntry, RequestEntry, UseEntry
 
 Row: TypeAlias = tuple[str, str, int]
 """Key, content, checksum."""
@@ -51,8 +51,8 @@ def changed_rows(changes: Changes) -> Iterator[tuple[str, str | None]]:
         yield f"request {_encode(key)}", _request_content(request) if request else None
     for name, use in changes.uses.items():
         yield f"use {name}", _use_content(use) if use else None
-    for name, mark in changes.marks.items():
-        yield f"health {name}", _mark_content(mark) if mark else None
+    for name, health in changes.health.items():
+        yield f"health {name}", _health_content(health) if health else None
     for digest, found in changes.poison.items():
         yield f"poison {digest}", _poison_content(found) if found else None
 
@@ -67,7 +67,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
     leases: dict[str, str] = {}
     requests: list[RequestEntry] = []
     uses: list[UseEntry] = []
-    marks: list[tuple[str, HealthMark]] = []
+    health: list[tuple[str, HealthEntry]] = []
     poison: list[Poison] = []
     for full_key, content in rows:
         kind, _, key = full_key.partition(" ")
@@ -81,7 +81,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
             case "use":
                 uses.append(_use(key, content))
             case "health":
-                marks.append((key, _mark(content)))
+                health.append((key, _health(content)))
             case "poison":
                 poison.append(_poison(key, content))
             case _:
@@ -89,14 +89,14 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
     for name, content in leases.items():
         if device := devices.get(name):
             device.epoch, device.lease = _lease(name, content)
-    marks.sort(key=lambda named: named[1].at_sec)
+    health.sort(key=lambda named: named[1].mark.at_sec)
     poison.sort(key=lambda found: (found.at_sec, found.digest))
     return Durable(
         boot=boot,
         devices=[devices[name] for name in sorted(devices)],
         requests=requests,
         uses=uses,
-        marks=marks,
+        health=health,
         poison=poison,
     )
 
@@ -208,20 +208,22 @@ def _use(account: str, content: str) -> UseEntry:
     )
 
 
-def _mark_content(mark: HealthMark) -> str:
-    return _encode({name: getattr(mark, name) for name in _MARK})
+def _health_content(health: HealthEntry) -> str:
+    mark = {name: getattr(health.mark, name) for name in _MARK}
+    return _encode({**mark, "fault_count": health.fault_count, "is_used": health.is_used})
 
 
-def _mark(content: str) -> HealthMark:
+def _health(content: str) -> HealthEntry:
     found = _named(json.loads(content))
     until_sec = found["until_sec"]
-    return HealthMark(
+    mark = HealthMark(
         state=HealthState(found["state"]),
         by=str(found["by"]),
         at_sec=float(found["at_sec"]),
         reason=str(found["reason"]),
         until_sec=None if until_sec is None else float(until_sec),
     )
+    return HealthEntry(mark=mark, fault_count=int(found.get("fault_count", 0)), is_used=bool(found.get("is_used")))
 
 
 def _poison_content(found: Poison) -> str:
