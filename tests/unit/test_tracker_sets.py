@@ -442,3 +442,72 @@ def test_an_account_has_a_limited_number_of_waiting_sets(bench: Bench) -> None:
 
     assert refused(ask(bench, "alice", "more", "name=pi-0", "board=gpu")) == [("more", QueueFull)]
     assert not refused(ask(bench, "carol", "other", "name=pi-0", "board=gpu"))
+
+
+def suspect(bench: Bench, *names: str) -> list[ev.Effect]:
+    slow = HealthMark(state=HealthState.SUSPECT, by="root", at_sec=bench.now, reason="slow")
+    return bench.apply(ev.MarkHealth(tuple(f"devices/{name}" for name in names), slow)) + bench.tick(0.01)
+
+
+def test_a_batch_set_gets_suspect_boards_by_name_only(bench: Bench) -> None:
+    """Each member for itself: a first one that names its board says nothing of the others."""
+    suspect(bench, "pi-0", "gpu-0", "gpu-1")
+
+    assert granted(ask(bench, "alice", "s", "name=pi-0", "board=gpu", lease_class=BATCH)) == []
+    assert devices(ask(bench, "bob", "t", "board=pi", "name=gpu-0", lease_class=BATCH)) == ["pi-1", "gpu-0"]
+
+
+def test_a_batch_set_that_names_all_its_suspect_boards_gets_them(bench: Bench) -> None:
+    suspect(bench, "pi-0", "gpu-0")
+
+    effects = ask(bench, "alice", "s", "name=pi-0", "name=gpu-0", lease_class=BATCH)
+    assert devices(effects) == ["pi-0", "gpu-0"]
+
+
+def test_a_set_of_a_higher_class_gets_suspect_boards(bench: Bench) -> None:
+    suspect(bench, "pi-0", "pi-1")
+
+    assert len(devices(ask(bench, "alice", "s", "board=pi", "board=gpu"))) == 2
+
+
+def test_a_batch_request_that_a_suspect_board_does_not_serve_holds_no_set_up(bench: Bench) -> None:
+    """It is not the turn of that request: the board never serves it."""
+    suspect(bench, "pi-0", "pi-1")
+    ask(bench, "bob", "b", "board=pi", lease_class=BATCH)
+    bench.tick(10.0)
+    for number in range(2):
+        ask(bench, "carol", f"c{number}", f"name=gpu-{number}")
+
+    assert granted(ask(bench, "alice", "s", "name=pi-0", "board=gpu", lease_class=BATCH)) == []
+    effects = release(bench, "carol", "c0") + bench.tick(2.0) + bench.tick(0.01)
+
+    assert devices(effects) == ["pi-0", "gpu-0"]
+
+
+def test_a_board_that_becomes_suspect_while_a_set_holds_it_is_not_granted_to_it(bench: Bench) -> None:
+    """Another one takes its place."""
+    for number in range(2):
+        ask(bench, "carol", f"c{number}", f"name=gpu-{number}")
+    ask(bench, "alice", "s", "board=pi", "board=gpu", lease_class=BATCH)
+    (held,) = (name.removeprefix("devices/") for name in bench.state.sets.held if "pi" in name)
+    suspect(bench, held)
+
+    effects = release(bench, "carol", "c0") + bench.tick(2.0) + bench.tick(0.01)
+
+    (other,) = {"pi-0", "pi-1"} - {held}
+    assert devices(effects) == [other, "gpu-0"]
+
+
+def test_a_held_suspect_board_fills_in_no_batch_request_that_does_not_name_it(bench: Bench) -> None:
+    """Not one that waited, nor one that comes now."""
+    suspect(bench, "pi-0")
+    ask(bench, "carol", "c", "name=pi-1", max_sec=10_000.0)
+    for number in range(2):
+        ask(bench, "carol", f"c{number}", f"name=gpu-{number}", max_sec=10_000.0)
+    ask(bench, "bob", "early", "board=pi", lease_class=BATCH, max_sec=10.0)
+    ask(bench, "alice", "s", "board=pi", "board=gpu")
+    assert "devices/pi-0" in bench.state.sets.held
+
+    effects = ask(bench, "bob", "late", "board=pi", lease_class=BATCH, max_sec=10.0) + bench.tick(1.0)
+    assert granted(effects + bench.tick(0.01)) == []
+    assert granted(ask(bench, "bob", "named", "name=pi-0", lease_class=BATCH, max_sec=10.0)) == ["named"]

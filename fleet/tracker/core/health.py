@@ -65,10 +65,14 @@ def closed_states(tables: Tables, request: RequestEntry) -> Counter[HealthState]
     return states
 
 
-def is_served(state: HealthState, terms: LeaseTerms) -> bool:
-    """Return True if a device in this state serves a request with these terms."""
+def is_served(state: HealthState, terms: LeaseTerms, *, is_named: bool | None = None) -> bool:
+    """Return True if a device in this state serves a request with these terms.
+
+    Args:
+        is_named: whether the member of a set that the device is for names it; None: a single request.
+    """
     if state is HealthState.SUSPECT:
-        return terms.lease_class is not LeaseClass.BATCH or _is_named(terms)
+        return terms.lease_class is not LeaseClass.BATCH or (_is_named(terms) if is_named is None else is_named)
     return state.is_open or terms.even_if is state
 
 

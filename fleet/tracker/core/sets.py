@@ -81,7 +81,8 @@ def held_for(tables: Tables, request: RequestEntry) -> str | None:
     """
     group = tables.matching.group(request.terms.selector)
     for name, entry in islice(tables.sets.held.items(), _MAX_HELD):
-        if not tables.devices[name].can_serve or name not in group.devices:
+        device = tables.devices[name]
+        if not device.can_serve or name not in group.devices or not is_served(device.mark.state, request.terms):
             continue
         if _ends_in_time(tables, request, entry):
             return name
@@ -156,7 +157,8 @@ def _plan(tables: Tables, entry: WaitingSet) -> None:
         _give_up(tables, entry)
         return
     if entry.devices:
-        free_sec = [_free_sec(tables, entry, tables.devices.get(name)) for name in entry.devices]
+        held = zip(entry.devices, entry.groups, strict=True)
+        free_sec = [_free_sec(tables, entry, group, tables.devices.get(name)) for name, group in held]
         if not _fits(tables, entry):
             free_sec.append(math.inf)
         entry.at_sec = max(free_sec)
@@ -182,8 +184,8 @@ def _choices(tables: Tables, entry: WaitingSet) -> list[list[Choice]]:
 def _of_group(tables: Tables, entry: WaitingSet, group: Group, limit: int) -> list[Choice]:
     names = tables.matching.free_in_order(group, entry.size, tables.now_sec)
     others = [name for name in islice(group.devices, limit) if name not in group.free]
-    others.sort(key=lambda name: (_free_sec(tables, entry, tables.devices[name]), _cost(tables, name)))
-    timed = ((_free_sec(tables, entry, tables.devices[name]), name) for name in (*names, *others))
+    others.sort(key=lambda name: (_free_sec(tables, entry, group, tables.devices[name]), _cost(tables, name)))
+    timed = ((_free_sec(tables, entry, group, tables.devices[name]), name) for name in (*names, *others))
     return sorted((choice for choice in timed if choice[0] < math.inf), key=lambda choice: choice[0])
 
 
@@ -206,11 +208,13 @@ def _cost(tables: Tables, name: str) -> tuple[bool, float, float]:
     return yielding.cost(tables, lease) if lease and lease.name in tables.batch else (False, -math.inf, 0.0)
 
 
-def _free_sec(tables: Tables, entry: WaitingSet, device: DeviceEntry | None) -> float:
-    """Return the moment when a device is free for a set, at the latest; infinite if that is not known."""
-    if device is None or not (device.is_attached and device.is_healthy):
-        return math.inf
-    if not is_served(device.mark.state, entry.request.terms):
+def _free_sec(tables: Tables, entry: WaitingSet, group: Group, device: DeviceEntry | None) -> float:
+    """Return the moment when a device is free for a member of a set, at the latest; infinite if that is not known.
+
+    Args:
+        group: the member's.
+    """
+    if device is None or not (device.is_attached and device.is_healthy and _serves(entry, group, device)):
         return math.inf
     lease = device.lease
     if lease is None:
@@ -223,10 +227,16 @@ def _free_sec(tables: Tables, entry: WaitingSet, device: DeviceEntry | None) -> 
     return lease.ends_at_sec
 
 
+def _serves(entry: WaitingSet, group: Group, device: DeviceEntry) -> bool:
+    """Return True if the mark of a device allows it to serve a member of a set."""
+    return is_served(device.mark.state, entry.request.terms, is_named=group.exact_name is not None)
+
+
 def _is_its_turn(tables: Tables, entry: WaitingSet, plan: Plan) -> bool:
-    """Return True if no single request for the planned devices goes before a set."""
-    for groups in {tuple(tables.matching.groups_of(name)) for name in plan.devices}:
-        single = tables.waiting.next_among(groups, tables.now_sec)
+    """Return True if no single request that the planned devices may serve goes before a set."""
+    suspects = tables.matching.suspects
+    for groups, is_suspect in {(tuple(tables.matching.groups_of(name)), name in suspects) for name in plan.devices}:
+        single = tables.waiting.next_among(groups, tables.now_sec, is_suspect=is_suspect)
         if single is not None and not tables.sets.goes_before(entry, single, tables.now_sec):
             return False
     return True
@@ -251,6 +261,8 @@ def _complete(tables: Tables, entry: WaitingSet) -> bool:
     free = [device for device in devices if device is not None and device.can_serve]
     if not free or len(free) < entry.size or entry.is_blocked or not _fits(tables, entry):
         return False
+    if not all(_serves(entry, group, device) for device, group in zip(free, entry.groups, strict=True)):
+        return False  # one became suspect; the next round holds another
     if not tables.clients[request.client_id].is_connected:
         return False
     chosen = [tables.devices[name] for name in _commonest(tables, entry)]
@@ -268,7 +280,7 @@ def _commonest(tables: Tables, entry: WaitingSet) -> list[str]:
     found: list[str] = []
     for name, group in zip(entry.devices, entry.groups, strict=True):
         others = (each for each in tables.matching.commoner_free(group, name, tables.now_sec) if each not in found)
-        suitable = (each for each in others if _free_sec(tables, entry, tables.devices[each]) <= tables.now_sec)
+        suitable = (each for each in others if _free_sec(tables, entry, group, tables.devices[each]) <= tables.now_sec)
         found.append(next(suitable, name))
     return found
 

@@ -233,9 +233,12 @@ class Waiting:
         Args:
             default_sec: length of leases without their own limit.
         """
-        lines = [line for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
+        found = [(group, line) for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
+        is_suspect = device_name in self._matching.suspects
         for lease_class in LeaseClass:
-            lanes = [lane for line in lines for lane in line.lanes[lease_class].values() if not lane.is_blocked]
+            if is_suspect and lease_class is LeaseClass.BATCH:
+                found = [(group, line) for group, line in found if group.exact_name is not None]
+            lanes = [lane for _, line in found for lane in line.lanes[lease_class].values() if not lane.is_blocked]
             for lane in heapq.nsmallest(_MAX_FILLING_LANES, lanes, key=_lane_order):
                 for place in lane.places[:_MAX_FILLING]:
                     request = self._requests[place[-1]]
