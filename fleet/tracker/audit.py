@@ -11,12 +11,12 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 
-from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
+from fleet.identity.audit_entry import AuditEntry
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +47,20 @@ class AuditLog:
         self._dropped = 0
 
     def write(self, entry: AuditEntry) -> None:
-        """Append an entry. Refused calls and leases are rate-limited; the next entry counts the dropped ones."""
-        is_limited = entry.outcome != "ok" or entry.action == LEASE_ENDED
-        if is_limited and not self._may_refuse(entry.at_sec):
+        """Append an entry. Refused calls are rate-limited; the next entry counts the dropped ones."""
+        if entry.outcome == "ok":
+            self._write(entry)
+        else:
+            self.write_limited(entry.at_sec, lambda: entry)
+
+    def write_limited(self, at_sec: float, make: Callable[[], AuditEntry]) -> None:
+        """Append one of very many entries, unless the rate limit drops it; then it is not even made."""
+        if self._may_write(at_sec):
+            self._write(make())
+        else:
             self._dropped += 1
-            return
+
+    def _write(self, entry: AuditEntry) -> None:
         values = {**asdict(entry), "subject": entry.subject[:_MAX_SUBJECT_CHARS]}
         if self._dropped:
             values["refusals_not_shown"], self._dropped = self._dropped, 0
@@ -101,7 +110,7 @@ class AuditLog:
     def _older(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _may_refuse(self, now: float) -> bool:
+    def _may_write(self, now: float) -> bool:
         grown = max(now - self._refilled_at_sec, 0.0) * _REFUSALS_PER_SEC
         self._allowance, self._refilled_at_sec = min(self._allowance + grown, _BURST), now
         if self._allowance < 1:

@@ -41,13 +41,13 @@ class Lengths:
     """Lengths of ended leases, by account, class and board model."""
 
     def __init__(self) -> None:
-        self._latest: dict[tuple[str, ...], deque[float]] = {}
-        self._sorted: dict[tuple[str, ...], list[float]] = {}
+        self._latest: defaultdict[tuple[str, ...], deque[float]] = defaultdict(deque)
+        self._sorted: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
 
     def add(self, account: str, lease_class: LeaseClass, model: str, sec: float) -> None:
         """Add an ended lease."""
         for key in _groups(account, lease_class, model):
-            latest, ordered = self._latest.setdefault(key, deque()), self._sorted.setdefault(key, [])
+            latest, ordered = self._latest[key], self._sorted[key]
             latest.append(sec)
             insort(ordered, sec)
             if len(latest) > _REMEMBERED_LENGTHS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 from fleet.base.clock import Clock
 from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
@@ -29,10 +30,11 @@ class LeaseAudit(Observer):
     def on_effect(self, effect: ev.Effect) -> None:
         """Write the entry at the end of a lease."""
         if isinstance(effect, ev.LeaseEnded) and effect.lease is not None:
-            self._write(effect.lease, effect)
+            now_sec = self._clock.now_sec()
+            self._audit.write_limited(now_sec, partial(self._entry, effect.lease, effect, now_sec))
 
-    def _write(self, lease: LeaseEntry, ended: ev.LeaseEnded) -> None:
-        now_sec, key_id = self._clock.now_sec(), key_of(lease.client_id)
+    def _entry(self, lease: LeaseEntry, ended: ev.LeaseEnded, now_sec: float) -> AuditEntry:
+        key_id = key_of(lease.client_id)
         subject = {
             "lease": lease.name,
             "device": lease.device_name,
@@ -40,15 +42,13 @@ class LeaseAudit(Observer):
             "end": ended.end.name.lower(),
             "purpose": lease.terms.purpose,
         }
-        self._audit.write(
-            AuditEntry(
-                at_sec=now_sec,
-                name=lease.holder,
-                role=self._role_of(key_id),
-                key_id=key_id,
-                peer="",
-                action=LEASE_ENDED,
-                subject=json.dumps(subject),
-                outcome="ok",
-            )
+        return AuditEntry(
+            at_sec=now_sec,
+            name=lease.holder,
+            role=self._role_of(key_id),
+            key_id=key_id,
+            peer="",
+            action=LEASE_ENDED,
+            subject=json.dumps(subject),
+            outcome="ok",
         )

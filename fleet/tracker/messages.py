@@ -77,7 +77,7 @@ def make_token(lease: LeaseEntry, signer: TokenSigner, queries: Queries) -> leas
     return sign_claims(claims, signer)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=32_768)  # beyond the devices that a tracker takes
 def board_model(description: bytes) -> str:
     """Return the model of a device, or its kind, from its serialised inventory; empty if unreadable."""
     try:

@@ -52,16 +52,18 @@ class Observers(Observer):
 
     def __init__(self, members: Iterable[Observer] = ()) -> None:
         self.members = tuple(members)
+        self._on_change = [each.on_change for each in self.members if type(each).on_change is not Observer.on_change]
+        self._on_effect = [each.on_effect for each in self.members if type(each).on_effect is not Observer.on_effect]
 
     def on_change(self, changes: Changes) -> None:
         """Pass the changes on."""
-        for member in self.members:
-            _call(member.on_change, changes)
+        for call in self._on_change:
+            _call(call, changes)
 
     def on_effect(self, effect: ev.Effect) -> None:
         """Pass on an effect."""
-        for member in self.members:
-            _call(member.on_effect, effect)
+        for call in self._on_effect:
+            _call(call, effect)
 
     def on_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry, at_sec: float) -> None:
         """Pass on readings."""

@@ -269,7 +269,7 @@ def test_entries_are_rewritten_after_a_full_disk(tmp_path: Path) -> None:
     log.close()
 
 
-def test_refusals_cannot_push_deeds_out(tmp_path: Path) -> None:
+def test_refusals_cannot_push_actions_out(tmp_path: Path) -> None:
     """Only some refusals of a flood are written; the next entry counts the others."""
     log = AuditLog(tmp_path / "audit.jsonl")
     for number in range(5000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 from collections.abc import Mapping
@@ -83,6 +84,7 @@ def check_account(account: str, client: ClientEntry) -> None:
         )
 
 
+@functools.lru_cache(maxsize=1024)  # clients ask many times with equal terms
 def admit_terms(terms: LeaseTerms, limits: TrackerLimits, quota: Quota = NO_QUOTA) -> LeaseTerms:
     """Return a client's terms, canonical and within the tracker's limits.
 

@@ -205,7 +205,7 @@ def _settle(tables: Tables, lease: LeaseEntry) -> None:
 
 
 def _note_use(tables: Tables, account: Account) -> None:
-    tables.changes.uses[account.name] = tables.use_of(account)
+    tables.used_accounts[account.name] = None
     tables.waiting.note_use(account.name)
 
 

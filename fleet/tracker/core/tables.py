@@ -122,10 +122,16 @@ class Tables:
         self.timers = Timers()
         self.effects: list[ev.Effect] = []
         self.changes = Changes()
+        self.used_accounts: dict[str, None] = {}
+        """Accounts whose use has changed since the last call of `take_changes`."""
 
     def take_changes(self) -> Changes:
         """Return the changes since the last call, for the journal."""
         changes, self.changes = self.changes, Changes()
+        for name in self.used_accounts:
+            account = self.accounts.by_name.get(name)
+            changes.uses[name] = self.use_of(account) if account is not None else None
+        self.used_accounts.clear()
         return changes
 
     def next_timer_sec(self) -> float | None:
