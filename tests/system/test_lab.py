@@ -12,7 +12,8 @@ import pytest
 
 from fleet.client.sync import Fleet as SyncFleet
 from fleet.domain.devices import DeviceState
-from fleet.errors import TrackerUnavailable
+from fleet.domain.leases import LeaseClass
+from fleet.errors import LeaseYielded, TrackerUnavailable
 from fleet.library import Library, RecordKind
 from fleet.testing import eventually_sync
 from tests.system.fleet_processes import Fleet, Server, connect, run_fleet, running_fleet, start_fleet
@@ -40,7 +41,9 @@ def stored_trials(path: Path) -> int:
 def test_a_person_gets_the_board_of_a_tune_that_ends_with_every_trial(
     fleet: Fleet, two_products: Path, tmp_path: Path
 ) -> None:
-    """`fleet acquire` gets the only board while `fleet tune` measures on it, and the tune goes on afterwards."""
+    """`fleet acquire` gets the only board within 20 s while `fleet tune` measures on it, and the tune goes on
+    afterwards.
+    """
     library = tmp_path / "library.sqlite"
     words = ("tune", str(two_products), "--trials", str(_TRIALS), "--batch", "8", "--library", str(library), "--json")
     tuning = start_fleet(*words, "--tracker", fleet.address)
@@ -48,7 +51,7 @@ def test_a_person_gets_the_board_of_a_tune_that_ends_with_every_trial(
     assert tuning.poll() is None, tuning.communicate()[1]
 
     acquired = run_fleet(
-        *("acquire", "cpu", "--class", "interactive", "--tracker", fleet.address, "--json", "--wait-timeout", "60"),
+        *("acquire", "cpu", "--class", "interactive", "--tracker", fleet.address, "--json", "--wait-timeout", "20"),
         *("--", "true"),
         timeout_sec=120,
     )
@@ -58,6 +61,26 @@ def test_a_person_gets_the_board_of_a_tune_that_ends_with_every_trial(
     assert tuning.returncode == 0, err
     report = json.loads(out)
     assert report["trials"] == _TRIALS == sum(item["trials"] for item in report["workloads"])
+
+
+def test_a_batch_lease_gives_way_to_a_tracker_killed_meanwhile(fleet: Fleet) -> None:
+    """The holder ignores demands. The tracker makes its own anew after kill -9, and ends the lease at the grace."""
+    with connect(fleet.address) as client:
+        device = client.acquire_device("cpu", lease_class=LeaseClass.BATCH)
+        command = ("acquire", "cpu", "--class", "interactive", "--tracker", fleet.address, "--wait-timeout", "120")
+        acquiring = start_fleet(*command, "--", "true")
+        eventually_sync(lambda: device.yield_wanted is not None, _WITHIN_SEC)
+        fleet.tracker.kill()
+        assert device.ended is None
+        (fleet.tracker.log.parent / "tracker/tracker.yaml").write_text("yield_grace: 2s\n")
+        fleet.tracker.start()
+
+        eventually_sync(lambda: device.ended is not None, _WITHIN_SEC)
+        assert isinstance(device.ended, LeaseYielded)
+        with client.acquire("cpu", lease_class=LeaseClass.BATCH, continues=device.lease.name) as again:
+            _, err = acquiring.communicate(timeout=_WITHIN_SEC)
+            assert acquiring.returncode == 0, err
+            assert again.name == device.name
 
 
 _HELD_TOGETHER = (

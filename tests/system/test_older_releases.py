@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from fleet.cost_model.feature_codec import FEATURE_VERSION
+from fleet.domain.leases import LeaseClass
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
@@ -180,6 +181,27 @@ def _server(folder: Path, module: str, age: str, *words: str) -> Server:
 def _available(fleet: Fleet) -> set[str]:
     devices: Any = fleet.snapshot()["devices"]
     return {device["name"] for device in devices if device["state"] == "available"}
+
+
+@pytest.mark.parametrize(
+    "bench", [pytest.param((path, "newer"), id=path.name.removesuffix(".tar.xz")) for path in RELEASES], indirect=True
+)
+def test_a_release_takes_part_in_classes_and_sets(bench: Bench) -> None:
+    """An older client is of the class normal: a batch lease on an older agent's device gives way to it. The device of
+    an older agent is granted in a set.
+    """
+    with connect(bench.fleet.address) as client, ThreadPoolExecutor(1) as threads:
+        batch = client.acquire_device("name=older", lease_class=LeaseClass.BATCH)
+        asking = threads.submit(bench.client, "name=older", is_older=True)
+        eventually_sync(lambda: batch.yield_wanted is not None or asking.done(), 60.0)
+        assert [request.terms.lease_class for request in client.snapshot().requests] == [LeaseClass.NORMAL]
+        batch.release()
+        found = asking.result()
+        with client.acquire_all(["name=older", "name=newer"]) as devices:
+            assert [device.name for device in devices] == ["devices/older", "devices/newer"]
+
+    assert found.pop("times") == pytest.approx([120e-6] * 2, rel=0.2)
+    assert found == {"device": "devices/older", "errors": [], "was_held": True}
 
 
 def test_there_is_a_release_to_compare_with() -> None:
