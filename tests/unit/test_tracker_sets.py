@@ -165,6 +165,23 @@ def test_a_set_gives_a_rare_board_back_for_a_common_one_that_came_free(bench: Be
     assert granted(ask(bench, "carol", "rare", "board=h100")) == ["rare"]
 
 
+def test_a_set_that_chooses_anew_prefers_its_own_common_board_to_a_rare_one(bench: Bench) -> None:
+    """A free board that it holds counts as free."""
+    gpus = [offer(name, board=name.partition("-")[0], family="gpu") for name in ("h100-0", "rtx-0", "rtx-1", "rtx-2")]
+    bench.apply(ev.AgentAttached("other", "host:2", tuple(gpus)))
+    ask(bench, "carol", "demand", "board=h100")
+    release(bench, "carol", "demand")
+    for number in range(2):
+        ask(bench, "bob", f"r{number}", "board=rtx")
+        ask(bench, "bob", f"b{number}", "board=pi", max_sec=100.0)
+    ask(bench, "alice", "s", "family=gpu", "board=pi")
+    first = next(name for name in bench.state.sets.held if "pi" not in name)
+
+    assert first.startswith("devices/rtx")
+    freed = devices(release(bench, "bob", "b1") + bench.tick(1.0))
+    assert freed == [first.removeprefix("devices/"), "pi-1"]
+
+
 def test_two_sets_with_shared_boards_are_granted_one_after_the_other(bench: Bench) -> None:
     for number in range(2):
         ask(bench, "bob", f"p{number}", "board=pi")

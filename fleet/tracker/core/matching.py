@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from itertools import chain, islice
 from typing import NamedTuple
@@ -286,13 +286,20 @@ class Matching:
                 return name
         return None
 
-    def free_in_order(self, group: Group, limit: int, now: float) -> list[str]:
-        """Return free devices of a group, those of the most common class first."""
+    def free_in_order(self, group: Group, limit: int, now: float, held: Sequence[str] = ()) -> list[str]:
+        """Return free devices of a group, those of the most common class first.
+
+        Args:
+            held: devices of the group that count as free, before others of their class.
+        """
         if not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
-            return list(islice(group.free, limit))
-        since_sec = now - _DEMAND_SEC
-        classes = [(-class_.commonness(group, since_sec), class_) for class_ in group.classes if class_.free]
-        names = (name for _, class_ in sorted(classes, key=lambda each: each[0]) for name in class_.free)
+            return list(islice(chain(held, group.free), limit))
+        since_sec, held_by_class = now - _DEMAND_SEC, defaultdict[_Class, list[str]](list)
+        for name in held:
+            held_by_class[self._class_of[name]].append(name)
+        found = (class_ for class_ in group.classes if class_.free or class_ in held_by_class)
+        classes = sorted(found, key=lambda class_: -class_.commonness(group, since_sec))
+        names = (name for class_ in classes for name in chain(held_by_class.get(class_, ()), class_.free))
         return list(islice(names, limit))
 
     def commoner_free(self, group: Group, name: str, now: float) -> list[str]:

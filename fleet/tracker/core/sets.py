@@ -182,8 +182,9 @@ def _choices(tables: Tables, entry: WaitingSet) -> list[list[Choice]]:
 
 
 def _of_group(tables: Tables, entry: WaitingSet, group: Group, limit: int) -> list[Choice]:
-    names = tables.matching.free_in_order(group, entry.size, tables.now_sec)
-    others = [name for name in islice(group.devices, limit) if name not in group.free]
+    held = [name for name in entry.devices if name in group.devices and tables.devices[name].can_serve]
+    names = tables.matching.free_in_order(group, entry.size, tables.now_sec, held)
+    others = [name for name in islice(group.devices, limit) if name not in group.free and name not in held]
     others.sort(key=lambda name: (_free_sec(tables, entry, group, tables.devices[name]), _cost(tables, name)))
     timed = ((_free_sec(tables, entry, group, tables.devices[name]), name) for name in (*names, *others))
     return sorted((choice for choice in timed if choice[0] < math.inf), key=lambda choice: choice[0])
