@@ -72,7 +72,8 @@ class Forecasting(Turns):
 
     def ask(self, ask: Ask, now: float) -> None:
         super().ask(ask, now)
-        if not ask.board and not ask.continues and self._rng.random() < _SAMPLED[ask.arrival.lease_class]:
+        is_single = not (ask.board or ask.continues or ask.arrival.also)
+        if is_single and self._rng.random() < _SAMPLED[ask.arrival.lease_class]:
             self._forecast(ask, now)
 
     def end(self, ask: Ask, now: float) -> None:

@@ -79,30 +79,29 @@ class Turns:
         self._simulation.outcome.held_idle_sec += self._idle_count * (now - self._counted_sec)
         effects = self._state.apply(event, EPOCH_SEC + now)
         self._state.take_changes()
-        sets: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        boards_of: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for effect in effects:
             if isinstance(effect, ev.Granted):
                 lease = effect.lease
                 board = lease.device_name.removeprefix("devices/")
                 if effect.set_id:
-                    sets[effect.set_id].append((board, lease.name))
+                    boards_of[effect.set_id].append((board, lease.name))
                 else:
                     self._simulation.granted(self._asks.pop(lease.request_id), board, now, lease.name)
             elif isinstance(effect, ev.YieldWanted):
                 lease = self._state.leases[effect.wanted.lease_name]
                 self._simulation.must_yield(lease.device_name.removeprefix("devices/"), now)
-        for set_id, boards in sets.items():
+        for set_id, boards in boards_of.items():
             self._simulation.granted_set(self._asks.pop(set_id), boards, now)
-        held = self._state.sets.held
-        self._idle_count, self._counted_sec = sum(self._state.devices[name].lease is None for name in held), now
-        self._plan_tick()
+        sets, self._counted_sec = self._state.sets, now
+        self._idle_count = sum(self._state.devices[name].lease is None for name in sets.held) if sets.held else 0
+        if sets.entries or sets.offered:
+            self._plan_tick()
 
     def _plan_tick(self) -> None:
         """Have sets planned in time. Without sets, renewals are frequent enough."""
         next_sec = self._state.next_timer_sec()
-        if next_sec is None or not (self._state.sets.entries or self._state.sets.offered):
-            return
-        if next_sec - EPOCH_SEC < self._tick_sec:
+        if next_sec is not None and next_sec - EPOCH_SEC < self._tick_sec:
             self._tick_sec = next_sec - EPOCH_SEC
             self._simulation.at(self._tick_sec, self._tick)
 

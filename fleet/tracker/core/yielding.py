@@ -9,7 +9,7 @@ So does a mark that closes a device. At the moment that the mark states, a lease
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 
@@ -37,9 +37,10 @@ def want_for(tables: Tables, request: RequestEntry) -> None:
         return
     if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
         return
-    due = [lease for lease in _suitable(tables, request) if is_due(tables, lease, request)]
-    if due:
-        want(tables, min(due, key=partial(cost, tables)), request)
+    due = (lease for lease in _suitable(tables, request) if lease.name not in tables.yields)
+    cheapest = min(due, key=partial(cost, tables), default=None)
+    if cheapest is not None:
+        want(tables, cheapest, request)
 
 
 def sweep(tables: Tables) -> None:
@@ -52,17 +53,18 @@ def sweep(tables: Tables) -> None:
         if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
             return
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
-    waiting, accounts = tables.waiting, tables.accounts
-    is_any_due, least_level = waiting.waits_above_batch, waiting.least_level
+    waiting, accounts, now_sec = tables.waiting, tables.accounts, tables.now_sec
+    is_any_due, least_level, slice_sec = waiting.waits_above_batch, waiting.least_level, accounts.policy.slice_sec
     # devices that are alike serve the same request
     following: dict[tuple[tuple[Group, ...], bool], RequestEntry | None] = {}
     for _ in range(min(_PORTION, len(tables.unswept))):
         lease = tables.batch.get(tables.unswept.pop())
         if lease is None or lease.name in tables.yields or lease.device_name in tables.sets.held:
             continue
-        is_outlasted = not _is_in_slice(tables, lease) and least_level < accounts.account(lease.account).level
-        if not (is_any_due or is_outlasted):
-            continue
+        if not is_any_due:
+            is_in_slice = now_sec - lease.granted_at_sec < slice_sec
+            if is_in_slice or accounts.account(lease.account).level <= least_level:
+                continue
         if not tables.devices[lease.device_name].mark.state.is_open:
             continue
         is_suspect = lease.device_name in tables.matching.suspects
@@ -117,15 +119,17 @@ def stop_clearing(tables: Tables, device: DeviceEntry) -> None:
         tables.forget_yield(wanted.lease_name)
 
 
-def _suitable(tables: Tables, request: RequestEntry) -> Iterable[LeaseEntry]:
-    """Return batch leases on devices that suit a request, oldest first; not all if there are very many."""
+def _suitable(tables: Tables, request: RequestEntry) -> Iterator[LeaseEntry]:
+    """Yield batch leases on devices that suit a request; not all if there are very many."""
     devices, held_for_sets = tables.matching.group(request.terms.selector).devices, tables.sets.held
     if len(devices) > _MAX_EXAMINED:
-        held = [tables.devices[lease.device_name] for lease in _oldest(tables) if lease.device_name in devices]
+        leased = [tables.devices[lease.device_name] for lease in _oldest(tables) if lease.device_name in devices]
     else:
-        held = [tables.devices[name] for name in devices if name not in held_for_sets]
-    served = (device.lease for device in held if is_served(device.mark.state, request.terms))
-    return [lease for lease in served if lease is not None and lease.name in tables.batch]
+        leased = [tables.devices[name] for name in devices if name not in held_for_sets]
+    for device in leased:
+        lease = device.lease
+        if lease is not None and lease.name in tables.batch and is_served(device.mark.state, request.terms):
+            yield lease
 
 
 def _oldest(tables: Tables) -> Iterable[LeaseEntry]:
