@@ -18,6 +18,7 @@
         LeaseRevoked               taken away, or superseded by a newer lease
           LeaseYielded             of the class batch, and did not give way in time
         NoMatchingDevice           no device of the fleet can ever satisfy the selector
+        AlreadyBooked              other bookings need the devices at that time
         QueueFull                  try later (retryable)
         WaitTimeout                no device within the wait that the caller allowed; exit code 124
         Cancelled                  the caller left the queue, or was taken out of it
@@ -148,6 +149,10 @@ class LeaseYielded(LeaseRevoked):
 
 class NoMatchingDevice(LeaseError):
     """No device of the fleet can ever satisfy the selector."""
+
+
+class AlreadyBooked(LeaseError):
+    """There are not enough devices for a booking at that time, beside other bookings and leases."""
 
 
 class QueueFull(LeaseError):

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fleet.cli import completion_values, options
+from fleet.cli.groups import UsageError
 from fleet.cli.holding import check_command, run_holding
 from fleet.client.device import Device
 from fleet.domain.health import HealthState
@@ -24,11 +25,13 @@ def acquire(
     selector: Annotated[
         str,
         typer.Argument(
-            help="Which devices will do: 'cpu', 'arch=aarch64|armv7l,mem>=2GiB', 'name=pi4'.",
+            help="Which devices will do: 'cpu', 'arch=aarch64|armv7l,mem>=2GiB', 'name=pi4'. Not with --booking.",
             autocompletion=completion_values.selectors,
         ),
     ],
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The command and its arguments, after --.", show_default=False)
+    ] = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,6 +81,14 @@ def acquire(
             help="Give up when no device comes free. Default: wait for ever.",
         ),
     ] = None,
+    booking: Annotated[
+        str,
+        typer.Option(
+            metavar="ID",
+            help="Take a device of your booking, see 'fleet book'. It has the selector, and the lease ends with it.",
+            autocompletion=completion_values.bookings,
+        ),
+    ] = "",
     even_if: Annotated[
         HealthState | None,
         typer.Option(
@@ -110,11 +121,17 @@ def acquire(
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
 
     Example: fleet acquire board=rpi4 --and gpu=mali -- python exchange.py
+
+    Example: fleet acquire --booking t3wtc0 -- python demo.py
     """
+    if booking:  # it has the selector, so all words are the command's
+        selector, command = "*", [selector, *(command or ())]
+    if not command:
+        raise UsageError("Missing argument 'COMMAND...'.")
     check_command(command)
     console = options.stderr()
     selectors = (selector, *(also or ()))
-    tell = options.waiting_printer(" and ".join(selectors))
+    tell = options.waiting_printer(f"the booking {booking}" if booking else " and ".join(selectors))
     has_waited = False
     keywords = LeaseKeywords(
         lease_class=lease_class or (LeaseClass.INTERACTIVE if sys.stdin.isatty() else LeaseClass.NORMAL),
@@ -125,6 +142,7 @@ def acquire(
         wait_timeout_sec=wait_timeout,
         purpose=shlex.join(command)[:200],
         even_if=even_if,
+        booking=booking,
     )
     set_terms(selectors, **keywords)  # refuses bad values before it connects
 

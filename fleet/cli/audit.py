@@ -13,7 +13,7 @@ from rich.text import Text
 from fleet.base.quantities import elapsed_text
 from fleet.cli import options
 from fleet.cli.tables import make_console, text_table, utc_text
-from fleet.identity.audit_entry import DEVICE_MARKED, LEASE_ENDED, AuditEntry
+from fleet.identity.audit_entry import BOOKING_CHANGED, DEVICE_MARKED, LEASE_ENDED, AuditEntry
 
 _WORDS = {
     "AgentService.Attach": "attached",
@@ -30,6 +30,9 @@ _WORDS = {
     "LeaseService.ReloadTracker": "reloaded shares and quotas",
     "LeaseService.SetHealth": "judged devices",
     DEVICE_MARKED: "marked a device",
+    BOOKING_CHANGED: "changed a booking's devices",
+    "BookingService.Book": "booked devices",
+    "BookingService.CancelBooking": "cancelled a booking",
 }
 """Readable names of rpcs; --json prints the original names."""
 

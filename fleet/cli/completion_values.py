@@ -9,7 +9,8 @@ import asyncio
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,6 +18,9 @@ from fleet.base.settings import look_up
 from fleet.cli.job_names import newest_jobs
 from fleet.domain.selectors import labels_of
 from fleet.domain.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from fleet.client.tracker_calls import TrackerCalls
 
 Offers = list[tuple[str, str]]
 """Each word, with a description for the shell."""
@@ -52,6 +56,15 @@ def requests(ctx: typer.Context, incomplete: str) -> Offers:
         return [(one.request_id, f"{one.terms.wanted}, {one.asked_by}") for one in fleet.requests]
 
     return _beginning(incomplete, _of_fleet(ctx, found))
+
+
+def bookings(ctx: typer.Context, incomplete: str) -> Offers:
+    """Offer the bookings."""
+
+    async def found(calls: TrackerCalls) -> Offers:
+        return [(_short(one.name), f"{one.selector}, {one.booked_by}") for one in await calls.bookings()]
+
+    return _beginning(incomplete, _of_tracker(ctx, found))
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> Offers:
@@ -98,18 +111,25 @@ def parts_of_selectors(incomplete: str, labels_by_device: Iterable[dict[str, str
 
 
 def _of_fleet(ctx: typer.Context, found: Callable[[Snapshot], Offers]) -> Offers:
+    async def of_snapshot(calls: TrackerCalls) -> Offers:
+        return found(await calls.snapshot())
+
+    return _of_tracker(ctx, of_snapshot)
+
+
+def _of_tracker(ctx: typer.Context, found: Callable[[TrackerCalls], Awaitable[Offers]]) -> Offers:
     from fleet.client.tracker_calls import TrackerCalls  # imported here, so that its time does not count
 
     named = ctx.params.get("tracker") or ctx.find_root().params.get("tracker")
 
-    async def snapshot() -> Snapshot:
+    async def answer() -> Offers:
         calls = TrackerCalls(look_up("tracker", named).value)
         try:
-            return await calls.snapshot()
+            return await found(calls)
         finally:
             await calls.close()
 
-    return _quickly(lambda: found(asyncio.run(snapshot())))
+    return _quickly(lambda: asyncio.run(answer()))
 
 
 def _quickly(ask: Callable[[], Offers]) -> Offers:

@@ -46,11 +46,11 @@ _GROUPS = {
         "time": "Time an artifact",
         "run": "Run an artifact once",
         "program": "Load a bitstream",
+        "targets": "List boards to build for",
     },
     "This machine": {
         "doctor": "Check what works here",
         "config": "Show settings",
-        "targets": "List boards to build for",
     },
     "Share devices": {
         "status": "Watch the fleet, live",
@@ -58,6 +58,8 @@ _GROUPS = {
         "leases": "List or revoke leases",
         "request": "List or cancel requests",
         "acquire": "Hold a device",
+        "book": "Keep devices free",
+        "bookings": "List or cancel these",
         "usage": "Show who used how much",
     },
     "Operate a fleet": {
@@ -150,7 +152,7 @@ def _overview() -> str:
     rows = (f"{one:{_COLUMN}}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue=""))
     return (
         "Usage: fleet [--tracker HOST:PORT] [--format json] [--log-level LEVEL] COMMAND\n"
-        "Share devices and tune tensor programs. Begin with: fleet tune model.onnx\n\n"
+        "Share devices and tune tensor programs. Begin with: fleet tune model.onnx\n"
         + "\n".join(rows)
         + "\nfleet help COMMAND, or fleet COMMAND -h, shows its options and an example.\n"
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncGenerator, Generator, Sequence
 from types import TracebackType
 from typing import Unpack
@@ -26,11 +27,12 @@ from fleet.client.device import Device
 from fleet.client.keeper import LeaseKeeper
 from fleet.client.leases import OnQueued
 from fleet.client.link import TrackerLink
+from fleet.domain.bookings import Booking, booking_name, check_count, check_length, checked_start
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.health import HealthState, checked_reason, checked_until
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
+from fleet.domain.leases import LONGEST_SEC, Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
@@ -320,6 +322,57 @@ class Fleet:
         return await self._link.calls.set_health(
             checked, state, checked_reason(reason), checked_until(until_sec, state, self._clock.now_sec())
         )
+
+    async def book(self, selector: str, starts_at_sec: float, length_sec: float, *, count: int = 1) -> Booking:
+        """Book devices: keep them free for this account's requests with `booking=`. Unused ones are released.
+
+        Args:
+            selector: as in `acquire`.
+            starts_at_sec: at most 30 days ahead [s since 1970].
+            length_sec: length [s], at most that of a lease of this account.
+            count: number of devices, 1 to 64.
+
+        Raises:
+            InvalidRequest: the selector is malformed, or the time, length or count is out of bounds or beyond the
+                quota.
+            NoMatchingDevice: no device matches, or fewer than `count`.
+            AlreadyBooked: other bookings need the devices at that time.
+            LimitReached: this account, or everybody, has too many bookings.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        checked = str(parse_selector(selector))
+        check_count(count)
+        check_length(length_sec, LONGEST_SEC)
+        starts_at_sec = checked_start(starts_at_sec, self._clock.now_sec())
+        return await self._link.calls.book(
+            checked,
+            starts_at_sec,
+            starts_at_sec + length_sec,
+            count=count,
+            request_id=secrets.token_hex(8),
+            holder=self.holder,
+        )
+
+    async def bookings(self) -> list[Booking]:
+        """Return all bookings that have not ended, earliest start first.
+
+        Raises:
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._link.calls.bookings()
+
+    async def cancel_booking(self, name: str) -> Booking:
+        """End a booking of this account, or any as an admin. Leases on its devices go on.
+
+        Args:
+            name: with or without "bookings/".
+
+        Raises:
+            NotFound: no such booking.
+            NotAllowed: it is another account's.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._link.calls.cancel_booking(booking_name(name))
 
     @contextlib.asynccontextmanager
     async def _acquired_all(self, terms: LeaseTerms, on_queued: OnQueued | None) -> AsyncGenerator[list[Device], None]:

@@ -179,6 +179,9 @@ class Fleet(Blocking[aio.Fleet]):
     reset_epochs = blocking(aio.Fleet.reset_epochs)
     reload_tracker = blocking(aio.Fleet.reload_tracker)
     set_health = blocking(aio.Fleet.set_health)
+    book = blocking(aio.Fleet.book)
+    bookings = blocking(aio.Fleet.bookings)
+    cancel_booking = blocking(aio.Fleet.cancel_booking)
 
     @contextlib.contextmanager
     def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str) -> Iterator[Device]:

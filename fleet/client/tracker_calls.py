@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from fleet.client.connection import TrackerConnection
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.health import HealthState
@@ -18,15 +19,23 @@ from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import FleetError, TrackerUnavailable
-from fleet.v1 import fleet_service_pb2, lease_service_pb2
+from fleet.v1 import booking_service_pb2, fleet_service_pb2, lease_service_pb2
+from fleet.wire.bookings import booking_from_proto
 from fleet.wire.devices import telemetry_from_proto
 from fleet.wire.explanations import explanation_from_proto
 from fleet.wire.health import HEALTH_STATES
 from fleet.wire.leases import lease_from_proto, reload_from_proto, request_from_proto
 from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
-from fleet.wire.stubs import FleetServiceStub, LeaseServiceStub, fleet_service_stub, lease_service_stub
-from fleet.wire.times import duration, optional_timestamp
+from fleet.wire.stubs import (
+    BookingServiceStub,
+    FleetServiceStub,
+    LeaseServiceStub,
+    booking_service_stub,
+    fleet_service_stub,
+    lease_service_stub,
+)
+from fleet.wire.times import duration, optional_timestamp, timestamp
 from fleet.wire.usage import USAGE_KEYS, usage_from_proto
 
 T = TypeVar("T")
@@ -115,6 +124,30 @@ class TrackerCalls:
         call = (await self.leases()).set_health(request, timeout=_MARKING_TIMEOUT_SEC)
         return list((await self._answer(call)).device_names)
 
+    async def book(
+        self, selector: str, starts_at_sec: float, ends_at_sec: float, *, count: int, request_id: str, holder: str
+    ) -> Booking:
+        request = booking_service_pb2.BookRequest(
+            request_id=request_id,
+            selector=selector,
+            device_count=count,
+            starts_at=timestamp(starts_at_sec),
+            ends_at=timestamp(ends_at_sec),
+            holder=holder,
+        )
+        answer = await self._answer((await self._bookings()).book(request, timeout=_TIMEOUT_SEC))
+        return booking_from_proto(answer.booking)
+
+    async def bookings(self) -> list[Booking]:
+        request = booking_service_pb2.ListBookingsRequest()
+        answer = await self._answer((await self._bookings()).list_bookings(request, timeout=_TIMEOUT_SEC))
+        return list(map(booking_from_proto, answer.bookings))
+
+    async def cancel_booking(self, name: str) -> Booking:
+        request = booking_service_pb2.CancelBookingRequest(name=name)
+        answer = await self._answer((await self._bookings()).cancel_booking(request, timeout=_TIMEOUT_SEC))
+        return booking_from_proto(answer.booking)
+
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))
         while True:
@@ -129,6 +162,9 @@ class TrackerCalls:
             finally:
                 call.cancel()
             await asyncio.sleep(_PAUSE_SEC)
+
+    async def _bookings(self) -> BookingServiceStub:
+        return booking_service_stub(await self.connection.channel())
 
     async def _fleet(self) -> FleetServiceStub:
         return fleet_service_stub(await self.connection.channel())

@@ -10,7 +10,7 @@ from fleet.base.quantities import count_text, elapsed_text
 from fleet.dashboard import formatting
 from fleet.dashboard.columns import STATES
 from fleet.domain.explanation import Candidate, Explanation, Omission
-from fleet.domain.waits import QuotaUse, forecast_text
+from fleet.domain.waits import QuotaUse, booking_text, forecast_text
 
 
 def render_explanation(found: Explanation, *, has_request: bool) -> RenderableType:
@@ -71,9 +71,9 @@ def _candidates(found: Explanation) -> list[RenderableType]:
 
 
 def _holder(candidate: Candidate) -> str:
-    if (lease := candidate.lease) is None:
-        return candidate.reason
-    return f"{lease.held_by} for {elapsed_text(lease.held_sec)}, {lease.lease_class}"
+    lease, booking = candidate.lease, candidate.booking
+    held = f"{lease.held_by} for {elapsed_text(lease.held_sec)}, {lease.lease_class}" if lease else candidate.reason
+    return "; ".join(filter(None, (held, booking_text(booking) if booking else "")))
 
 
 def _facts(rows: dict[str, str]) -> Table:

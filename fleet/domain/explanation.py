@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fleet.domain.devices import DeviceState
 from fleet.domain.leases import PendingRequest
-from fleet.domain.waits import LeaseBefore, QuotaUse
+from fleet.domain.waits import BookingBefore, LeaseBefore, QuotaUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,8 @@ class Candidate:
     reason: str = ""
     """Why it cannot serve, in a sentence."""
     lease: LeaseBefore | None = None
+    booking: BookingBefore | None = None
+    """Next booking of the device, of another account; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

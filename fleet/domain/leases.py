@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 
 from fleet.base.text import sanitize
 from fleet.domain.accounts import account_text, checked_account
+from fleet.domain.bookings import booking_name
 from fleet.domain.devices import holder_text
 from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass as LeaseClass
@@ -116,6 +117,9 @@ class LeaseTerms:
     even_if: HealthState | None = None
     """Take the device that the selector names although it has this mark. For admins; None: no."""
 
+    booking: str = ""
+    """Take a device of this booking, "bookings/<id>", which has the selector; "": none."""
+
     also: tuple[str, ...] = ()
     """Selectors of further devices, of a set: all devices are granted together, each with its own lease."""
 
@@ -147,6 +151,7 @@ class LeaseKeywords(TypedDict, total=False):
     bid: float
     account: str
     even_if: HealthState | None
+    booking: str
 
 
 def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) -> LeaseTerms:
@@ -168,6 +173,7 @@ def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) ->
     if abs(terms.priority) > MOST_PRIORITY:
         raise InvalidRequest(f"priority={terms.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
     checked_account(terms.account)
+    terms = replace(terms, booking=booking_name(terms.booking))
     check_set(terms)
     prefer = str(parse_selector(terms.prefer)) if terms.prefer else ""
     also = tuple(str(parse_selector(each)) for each in terms.also)
@@ -198,6 +204,8 @@ def check_set(terms: LeaseTerms) -> None:
         )
     if terms.also and terms.prefer:
         raise InvalidRequest("a set of devices takes no preference; leave it out, or put it into the selectors")
+    if terms.also and terms.booking:
+        raise InvalidRequest("a booking gives its devices one by one; ask for each by itself")
     if terms.also and terms.even_if is not None:
         raise InvalidRequest(f"a set has no devices that are {terms.even_if}; lease such a device by itself")
 

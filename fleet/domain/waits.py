@@ -31,6 +31,9 @@ class WaitReason(StrEnum):
     """Not all devices of a set are free; `device_name` is one that is awaited, "" until it is the set's turn."""
     MARKED = "MARKED"
     """All matching devices are marked so that they do not serve it; `detail` has the marks."""
+    BOOKED = "BOOKED"
+    """The device is booked, so that only a lease that ends before may begin. Without a device: the booking of the
+    request itself has not started, or lacks devices."""
     QUEUED = "QUEUED"
     """The device is free, and other requests come first."""
 
@@ -85,6 +88,19 @@ class LeaseBefore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BookingBefore:
+    """Booking of a device that a request waits for."""
+
+    name: str
+    """ "bookings/<id>"."""
+    holder: str = ""
+    """Its author."""
+    starts_in_sec: float = 0.0
+    """Time until its start; 0 if it has started."""
+    ends_in_sec: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Reason why a request is not served now."""
 
@@ -100,6 +116,8 @@ class Wait:
     leases: Sequence[LeaseBefore] = ()
     """Leases of matching devices; not all if there are very many."""
     clauses: Sequence[ClauseCount] = ()
+    booking: BookingBefore | None = None
+    """With BOOKED."""
 
 
 def wait_text(wait: Wait) -> str:
@@ -129,8 +147,30 @@ def wait_text(wait: Wait) -> str:
         case WaitReason.MARKED:
             boards = "board suits" if wait.match_count == 1 else "boards suit"
             return f"{wait.match_count} {boards}{':' if wait.detail[:1].isdigit() else ','} {wait.detail}"
+        case WaitReason.BOOKED:
+            return booked_text(wait, others)
         case WaitReason.QUEUED:
             return f"{others}{wait.device_name} is about to serve others"
+
+
+def booked_text(wait: Wait, others: str) -> str:
+    """Return a sentence about the booking that a request waits for."""
+    if wait.booking is None:
+        return f"{others}{wait.device_name} is booked"
+    if wait.device_name:
+        return (
+            f"{others}{wait.device_name} is {booking_text(wait.booking)}; a lease that ends before is granted at once"
+        )
+    if wait.booking.starts_in_sec > 0:
+        return f"its booking starts in {elapsed_text(wait.booking.starts_in_sec)}"
+    return "no device of its booking is free: all are leased, or cannot be had now"
+
+
+def booking_text(booking: BookingBefore) -> str:
+    """Return the holder and the time of a booking: "booked by ann@lab in 20 min"."""
+    if booking.starts_in_sec > 0:
+        return f"booked by {booking.holder} in {elapsed_text(booking.starts_in_sec)}"
+    return f"booked by {booking.holder} for {elapsed_text(booking.ends_in_sec)} more"
 
 
 def _holding(wait: Wait) -> str:

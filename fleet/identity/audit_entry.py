@@ -8,6 +8,7 @@ LEASE_ENDED = "Lease.End"
 """Action of the entry written at the end of a lease."""
 
 DEVICE_MARKED = "Device.Mark"
+BOOKING_CHANGED = "Booking.Change"
 """Action of the entry of a mark that the tracker set by itself."""
 
 
@@ -23,7 +24,7 @@ class AuditEntry:
     key_id: str
     peer: str
     action: str
-    """The rpc, such as "LeaseService.RevokeLease", `LEASE_ENDED` or `DEVICE_MARKED`."""
+    """The rpc, such as "LeaseService.RevokeLease", `LEASE_ENDED`, `DEVICE_MARKED` or `BOOKING_CHANGED`."""
 
     subject: str
     """Arguments, as JSON; empty for a stream."""

@@ -33,6 +33,9 @@ _AGENTS = frozenset({Role.AGENT})
 
 RULES: Mapping[str, Rule] = {
     # At the tracker.
+    "BookingService.Book": Rule(roles=_USERS, is_audited=True),
+    "BookingService.ListBookings": Rule(roles=_USERS),
+    "BookingService.CancelBooking": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "AgentService.Attach": Rule(roles=_AGENTS, is_audited=True),
     "FleetService.GetFleet": Rule(roles=_MEMBERS),
     "FleetService.WatchFleet": Rule(roles=_MEMBERS),
@@ -75,6 +78,9 @@ RULES: Mapping[str, Rule] = {
 }
 _DEEDS: Mapping[str, str] = {
     "AgentService.Attach": "serving devices",
+    "BookingService.Book": "booking devices",
+    "BookingService.ListBookings": "listing the bookings",
+    "BookingService.CancelBooking": "cancelling a booking",
     "FleetService.GetUsage": "reading the use of the fleet",
     "IdentityService.CreateJoinToken": "making a join token",
     "IdentityService.ListJoinTokens": "listing join tokens",

@@ -6,7 +6,15 @@ import copy
 from typing import TypeVar
 
 from fleet.domain.poison import Poison
-from fleet.tracker.core.records import Changes, DeviceEntry, Durable, HealthEntry, RequestEntry, UseEntry
+from fleet.tracker.core.records import (
+    BookingEntry,
+    Changes,
+    DeviceEntry,
+    Durable,
+    HealthEntry,
+    RequestEntry,
+    UseEntry,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,6 +33,7 @@ class Ledger:
         self._uses: dict[str, UseEntry] = {}
         self._health: dict[str, HealthEntry] = {}
         self._poison: dict[str, Poison] = {}
+        self._bookings: dict[str, BookingEntry] = {}
 
     def open(self, _: float) -> Durable:
         """Count a start and return copies of all records."""
@@ -36,7 +45,16 @@ class Ledger:
         requests = copy.deepcopy(list(self._requests.values()))
         uses, health = list(self._uses.values()), list(self._health.items())
         poison = list(self._poison.values())
-        return Durable(boot=self._boot, devices=devices, requests=requests, uses=uses, health=health, poison=poison)
+        bookings = copy.deepcopy(list(self._bookings.values()))
+        return Durable(
+            boot=self._boot,
+            devices=devices,
+            requests=requests,
+            uses=uses,
+            health=health,
+            poison=poison,
+            bookings=bookings,
+        )
 
     def write(self, changes: Changes) -> None:
         """Store copies of changed records."""
@@ -46,6 +64,7 @@ class Ledger:
         _merge(self._uses, changes.uses)
         _merge(self._health, changes.health)
         _merge(self._poison, changes.poison)
+        _merge(self._bookings, changes.bookings)
 
     def wait_until_free(self) -> None:
         """Become writable at once."""

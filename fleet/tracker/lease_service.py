@@ -252,7 +252,10 @@ class LeaseServicer(Observer):
             share_due=share_due,
             quota=queries.quota_of(request),
             device_count=queries.count(request.terms.selector),
-            candidates=tuple(candidate_of(device, queries.now_sec) for device in queries.candidates(request)),
+            candidates=tuple(
+                candidate_of(device, queries.next_booking(device), queries.now_sec)
+                for device in queries.candidates(request)
+            ),
             omissions=tuple(omissions),
         )
 

@@ -9,11 +9,11 @@ from google.protobuf.message import DecodeError
 from fleet.domain.explanation import Candidate
 from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
-from fleet.domain.waits import Forecast, LeaseBefore, Wait, wait_text
+from fleet.domain.waits import BookingBefore, Forecast, LeaseBefore, Wait, wait_text
 from fleet.errors import FleetError, InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import BookingEntry, DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.standing import Standing
 from fleet.tracker.outbox import Outbox
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
@@ -151,6 +151,16 @@ def wait_of(standing: Standing) -> Wait:
         quota=standing.quota,
         leases=[_lease_before(lease, standing.at_sec) for lease in standing.leases],
         clauses=standing.clauses,
+        booking=_booking_before(standing.booking, standing.at_sec) if standing.booking else None,
+    )
+
+
+def _booking_before(booking: BookingEntry, now: float) -> BookingBefore:
+    return BookingBefore(
+        name=booking.name,
+        holder=booking.holder,
+        starts_in_sec=max(booking.starts_at_sec - now, 0.0),
+        ends_in_sec=max(booking.ends_at_sec - now, 0.0),
     )
 
 
@@ -165,13 +175,14 @@ def _lease_before(lease: LeaseEntry, now: float) -> LeaseBefore:
     )
 
 
-def candidate_of(device: DeviceEntry, now: float) -> Candidate:
+def candidate_of(device: DeviceEntry, booking: BookingEntry | None, now: float) -> Candidate:
     """Return a device that matches a request as clients see it."""
     return Candidate(
         device_name=device.name,
         state=state_from_proto(device_state(device)),
         reason=device.reason if device.is_attached else "its agent is not attached",
         lease=_lease_before(device.lease, now) if device.lease else None,
+        booking=_booking_before(booking, now) if booking else None,
     )
 
 

@@ -24,6 +24,8 @@ from fleet.identity.store import CredentialStore
 from fleet.tracker.agent_service import AgentServicer
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import open_authority
+from fleet.tracker.booking_audit import BookingAudit
+from fleet.tracker.booking_service import BookingServicer
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.share_policy import SharePolicy
@@ -181,13 +183,14 @@ class Tracker:
         )
         self.lease_history.open()
         self.fleet_servicer = FleetServicer(self.engine, self.view, history, self.lease_history.path)
+        self.booking_servicer = BookingServicer(self.engine, self.members)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
-        watches = (lease_audit, HealthAudit(self.audit, self._clock), SpeedWatch(self.engine))
+        audits = (lease_audit, HealthAudit(self.audit, self._clock), BookingAudit(self.audit, self._clock))
         kept = (self.view, history, self.lease_history, self.forecaster)
-        own = (*watches, *kept, self.agent_servicer, self.lease_servicer)
+        own = (*audits, SpeedWatch(self.engine), *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))
 
     async def _listen(self) -> None:
@@ -197,6 +200,7 @@ class Tracker:
         stubs.add_lease_service(server, self.lease_servicer, guard)
         stubs.add_agent_service(server, self.agent_servicer, guard)
         stubs.add_fleet_service(server, self.fleet_servicer, guard)
+        stubs.add_booking_service(server, self.booking_servicer, guard)
         stubs.add_identity_service(server, self.identity_servicer, guard)
         host = self.options.listening_host
         port = rpc.bind(server, host, self.options.port, security, what="the tracker")

@@ -23,6 +23,7 @@ class WaitReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_REASON_QUOTA: _ClassVar[WaitReason]
     WAIT_REASON_QUEUED: _ClassVar[WaitReason]
     WAIT_REASON_SET: _ClassVar[WaitReason]
+    WAIT_REASON_BOOKED: _ClassVar[WaitReason]
     WAIT_REASON_MARKED: _ClassVar[WaitReason]
 
 class QuotaLimit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -46,6 +47,7 @@ WAIT_REASON_FAULTED: WaitReason
 WAIT_REASON_QUOTA: WaitReason
 WAIT_REASON_QUEUED: WaitReason
 WAIT_REASON_SET: WaitReason
+WAIT_REASON_BOOKED: WaitReason
 WAIT_REASON_MARKED: WaitReason
 QUOTA_LIMIT_UNSPECIFIED: QuotaLimit
 QUOTA_LIMIT_LEASES: QuotaLimit
@@ -148,7 +150,7 @@ class Forecast(_message.Message):
     def __init__(self, likely_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expected: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., likely_by: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("reason", "match_count", "device_name", "detail", "quota", "leases", "clauses", "ready_count")
+    __slots__ = ("reason", "match_count", "device_name", "detail", "quota", "leases", "clauses", "ready_count", "booking")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +159,7 @@ class Wait(_message.Message):
     LEASES_FIELD_NUMBER: _ClassVar[int]
     CLAUSES_FIELD_NUMBER: _ClassVar[int]
     READY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BOOKING_FIELD_NUMBER: _ClassVar[int]
     reason: WaitReason
     match_count: int
     device_name: str
@@ -165,7 +168,8 @@ class Wait(_message.Message):
     leases: _containers.RepeatedCompositeFieldContainer[LeaseBefore]
     clauses: _containers.RepeatedCompositeFieldContainer[ClauseCount]
     ready_count: int
-    def __init__(self, reason: _Optional[_Union[WaitReason, str]] = ..., match_count: _Optional[int] = ..., device_name: _Optional[str] = ..., detail: _Optional[str] = ..., quota: _Optional[_Union[QuotaUse, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[LeaseBefore, _Mapping]]] = ..., clauses: _Optional[_Iterable[_Union[ClauseCount, _Mapping]]] = ..., ready_count: _Optional[int] = ...) -> None: ...
+    booking: BookingBefore
+    def __init__(self, reason: _Optional[_Union[WaitReason, str]] = ..., match_count: _Optional[int] = ..., device_name: _Optional[str] = ..., detail: _Optional[str] = ..., quota: _Optional[_Union[QuotaUse, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[LeaseBefore, _Mapping]]] = ..., clauses: _Optional[_Iterable[_Union[ClauseCount, _Mapping]]] = ..., ready_count: _Optional[int] = ..., booking: _Optional[_Union[BookingBefore, _Mapping]] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
     __slots__ = ("account", "lease_class", "limit", "leases", "most_leases", "used_today", "most_per_day")
@@ -201,6 +205,18 @@ class LeaseBefore(_message.Message):
     held: _duration_pb2.Duration
     def __init__(self, device_name: _Optional[str] = ..., holder: _Optional[str] = ..., holder_note: _Optional[str] = ..., account: _Optional[str] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., held: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
+class BookingBefore(_message.Message):
+    __slots__ = ("name", "holder", "starts_in", "ends_in")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    STARTS_IN_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    holder: str
+    starts_in: _duration_pb2.Duration
+    ends_in: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ..., starts_in: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ends_in: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class ClauseCount(_message.Message):
     __slots__ = ("clause", "device_count")
     CLAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -210,7 +226,7 @@ class ClauseCount(_message.Message):
     def __init__(self, clause: _Optional[str] = ..., device_count: _Optional[int] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account", "also", "even_if")
+    __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid", "lease_class", "continues", "account", "also", "booking", "even_if")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +240,7 @@ class Acquire(_message.Message):
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     ALSO_FIELD_NUMBER: _ClassVar[int]
+    BOOKING_FIELD_NUMBER: _ClassVar[int]
     EVEN_IF_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     selector: str
@@ -238,8 +255,9 @@ class Acquire(_message.Message):
     continues: str
     account: str
     also: _containers.RepeatedScalarFieldContainer[str]
+    booking: str
     even_if: _device_pb2.HealthState
-    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ..., even_if: _Optional[_Union[_device_pb2.HealthState, str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., purpose: _Optional[str] = ..., prefer: _Optional[str] = ..., bid: _Optional[float] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ..., continues: _Optional[str] = ..., account: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ..., booking: _Optional[str] = ..., even_if: _Optional[_Union[_device_pb2.HealthState, str]] = ...) -> None: ...
 
 class Granted(_message.Message):
     __slots__ = ("request_id", "lease", "token", "device", "member")

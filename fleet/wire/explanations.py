@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet.base.text import sendable
 from fleet.domain.explanation import Candidate, Explanation, Omission
 from fleet.v1 import lease_service_pb2
+from fleet.wire.bookings import booking_before_from_proto, booking_before_to_proto
 from fleet.wire.devices import state_from_proto, state_to_proto
 from fleet.wire.leases import request_from_proto, request_to_proto
 from fleet.wire.times import duration, duration_sec, timestamp, timestamp_sec
@@ -54,6 +55,7 @@ def _candidate_to_proto(candidate: Candidate) -> lease_service_pb2.Candidate:
         state=state_to_proto(candidate.state),
         reason=sendable(candidate.reason),
         lease=lease_before_to_proto(candidate.lease) if candidate.lease else None,
+        booking=booking_before_to_proto(candidate.booking) if candidate.booking else None,
     )
 
 
@@ -63,4 +65,5 @@ def _candidate_from_proto(message: lease_service_pb2.Candidate) -> Candidate:
         state=state_from_proto(message.state),
         reason=message.reason,
         lease=lease_before_from_proto(message.lease) if message.HasField("lease") else None,
+        booking=booking_before_from_proto(message.booking) if message.HasField("booking") else None,
     )

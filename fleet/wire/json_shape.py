@@ -6,12 +6,14 @@ from typing import cast
 
 from google.protobuf import json_format
 
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.usage import Usage
 from fleet.v1 import device_pb2
+from fleet.wire.bookings import booking_to_proto
 from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_to_proto, telemetry_to_proto
 from fleet.wire.explanations import explanation_to_proto
 from fleet.wire.leases import lease_to_proto, request_to_proto
@@ -34,6 +36,10 @@ def lease_json(lease: Lease) -> JsonObject:
 
 def request_json(request: PendingRequest) -> JsonObject:
     return message_json(request_to_proto(request))
+
+
+def booking_json(booking: Booking) -> JsonObject:
+    return message_json(booking_to_proto(booking))
 
 
 def explanation_json(found: Explanation) -> JsonObject:

@@ -92,6 +92,7 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
         bid=message.bid,
         account=message.account,
         also=tuple(message.also),
+        booking=message.booking,
         even_if=state_from_proto(message.even_if),
     )
 
@@ -146,6 +147,7 @@ def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
         bid=terms.bid,
         account=terms.account,
         also=terms.also,
+        booking=terms.booking,
         even_if=HEALTH_STATES[terms.even_if] if terms.even_if is not None else None,
     )
 

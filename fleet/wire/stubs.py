@@ -12,6 +12,7 @@ import grpc.aio
 
 from fleet.v1 import (
     agent_service_pb2,
+    booking_service_pb2,
     cost_model_service_pb2,
     fleet_service_pb2,
     identity_service_pb2,
@@ -49,6 +50,46 @@ def add_agent_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.AgentService."""
     rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], servicer, guard)
+
+
+class BookingServiceStub(Protocol):
+    """Client side of fleet.v1.BookingService."""
+
+    book: grpc.aio.UnaryUnaryMultiCallable[
+        booking_service_pb2.BookRequest, booking_service_pb2.BookResponse
+    ]
+    list_bookings: grpc.aio.UnaryUnaryMultiCallable[
+        booking_service_pb2.ListBookingsRequest, booking_service_pb2.ListBookingsResponse
+    ]
+    cancel_booking: grpc.aio.UnaryUnaryMultiCallable[
+        booking_service_pb2.CancelBookingRequest, booking_service_pb2.CancelBookingResponse
+    ]
+
+
+class BookingServiceServicer(Protocol):
+    """Server side of fleet.v1.BookingService."""
+
+    async def book(
+        self, request: booking_service_pb2.BookRequest, context: rpc.CallContext, /
+    ) -> booking_service_pb2.BookResponse: ...
+    async def list_bookings(
+        self, request: booking_service_pb2.ListBookingsRequest, context: rpc.CallContext, /
+    ) -> booking_service_pb2.ListBookingsResponse: ...
+    async def cancel_booking(
+        self, request: booking_service_pb2.CancelBookingRequest, context: rpc.CallContext, /
+    ) -> booking_service_pb2.CancelBookingResponse: ...
+
+
+def booking_service_stub(channel: rpc.Channel) -> BookingServiceStub:
+    """Return a client stub of fleet.v1.BookingService on a channel."""
+    return cast(BookingServiceStub, rpc.Stub(channel, booking_service_pb2.DESCRIPTOR.services_by_name["BookingService"]))
+
+
+def add_booking_service(
+    server: grpc.aio.Server, servicer: BookingServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.BookingService."""
+    rpc.add_service(server, booking_service_pb2.DESCRIPTOR.services_by_name["BookingService"], servicer, guard)
 
 
 class CostModelServiceStub(Protocol):

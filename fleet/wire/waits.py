@@ -9,6 +9,7 @@ from fleet.base.text import sendable
 from fleet.domain.narrowing import ClauseCount
 from fleet.domain.waits import Forecast, LeaseBefore, QuotaLimit, QuotaUse, Wait, WaitReason
 from fleet.v1 import lease_pb2
+from fleet.wire.bookings import booking_before_from_proto, booking_before_to_proto
 from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto
 from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
 
@@ -21,6 +22,7 @@ WAIT_REASONS: Mapping[WaitReason, lease_pb2.WaitReason] = {
     WaitReason.QUOTA: lease_pb2.WAIT_REASON_QUOTA,
     WaitReason.QUEUED: lease_pb2.WAIT_REASON_QUEUED,
     WaitReason.SET: lease_pb2.WAIT_REASON_SET,
+    WaitReason.BOOKED: lease_pb2.WAIT_REASON_BOOKED,
     WaitReason.MARKED: lease_pb2.WAIT_REASON_MARKED,
 }
 _BY_NUMBER: Mapping[int, WaitReason] = {number: reason for reason, number in WAIT_REASONS.items()}
@@ -41,6 +43,7 @@ def wait_to_proto(wait: Wait) -> lease_pb2.Wait:
         quota=quota_to_proto(wait.quota) if wait.quota else None,
         leases=map(lease_before_to_proto, wait.leases),
         clauses=map(_clause_to_proto, wait.clauses),
+        booking=booking_before_to_proto(wait.booking) if wait.booking else None,
     )
 
 
@@ -58,6 +61,7 @@ def wait_from_proto(message: lease_pb2.Wait) -> Wait | None:
         quota=quota_from_proto(message.quota) if message.HasField("quota") else None,
         leases=tuple(map(lease_before_from_proto, message.leases)),
         clauses=tuple(ClauseCount(each.clause, each.device_count) for each in message.clauses),
+        booking=booking_before_from_proto(message.booking) if message.HasField("booking") else None,
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.domain.health import HealthState
 from fleet.domain.leases import LeaseTerms
 from fleet.errors import ConfigError, DiskFull, JournalDamaged
 from fleet.tracker import fsck
@@ -34,13 +35,15 @@ VERSION_3 = VERSION_2.with_name("version_3.sqlite")
 """The same entries, written by the last tracker that kept the places of requests."""
 VERSION_4 = VERSION_2.with_name("version_4.sqlite")
 """The same entries and the use of one account, written by the last tracker without marks of health."""
+VERSION_5 = VERSION_2.with_name("version_5.sqlite")
+"""The same entries and a mark of health, written by the last tracker without bookings."""
 NOW = 1_800_000_000.0
 EPOCH = int(NOW * 1e3) << 20
 MANY = 12_000
 """Requests that fill more than SQLite's cache, so that rows reach the disk before their transaction is committed."""
 
 
-@pytest.fixture(params=[VERSION_2, VERSION_3, VERSION_4], ids=["2", "3", "4"])
+@pytest.fixture(params=[VERSION_2, VERSION_3, VERSION_4, VERSION_5], ids=["2", "3", "4", "5"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A journal of an older version in a state directory."""
     return Path(shutil.copyfile(request.param, tmp_path / "journal.sqlite"))
@@ -165,6 +168,16 @@ def test_a_journal_of_an_older_version_keeps_all_that_it_held(path: Path) -> Non
     assert rows_of(durable) == rows_of(expected())
     assert version_of(path) == SCHEMA_VERSION
     assert rows_of(opened(path)) == rows_of(expected())
+
+
+def test_marks_and_use_of_the_version_before_are_kept(tmp_path: Path) -> None:
+    durable = opened(Path(shutil.copyfile(VERSION_5, tmp_path / "journal.sqlite")))
+
+    assert [(name, entry.mark.state, entry.mark.reason) for name, entry in durable.health] == [
+        ("devices/new", HealthState.DRAINING, "new switch")
+    ]
+    assert [use.account for use in durable.uses] == ["ann@läb"]
+    assert durable.bookings == []
 
 
 def test_clients_find_their_leases_and_places_after_the_upgrade(path: Path) -> None:

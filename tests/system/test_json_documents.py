@@ -97,6 +97,9 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
         run("leases revoke", device.lease.name, *at)
     acquired = CliRunner().invoke(app, ["acquire", "cpu", *at, "--json", "--", "sh", "-c", "echo said; exit 0"])
     found["acquire"] = json.loads(acquired.stdout)
+    booking = run("book", "cpu", "--from", "2h", "--for", "1h", *at)["bookings"][0]["name"]
+    run("bookings", *at)
+    run("bookings cancel", booking, *at)
     for word in ("drain", "maintain", "quarantine", "retire", "resume"):
         run(f"devices {word}", "bench", "--reason", "fan", *at)
     run("devices reset-epochs", "bench", *at)

@@ -167,6 +167,40 @@ def test_a_drained_board_is_given_back_by_a_tune_that_goes_on_after_it_resumes(
     assert json.loads(out)["trials"] == _TRIALS
 
 
+def test_a_booked_board_is_free_at_its_time_although_the_tracker_was_killed(fleet: Fleet) -> None:
+    """A batch lease holds the only board. It goes at the start, and a lease without an end does not get between."""
+    words = ("acquire", "cpu", "--class", "batch", "--tracker", fleet.address)
+    batch = start_fleet(*words, "--", sys.executable, "-c", "import time; time.sleep(600)")
+    eventually_sync(lambda: [each["state"] for each in devices(fleet)] == ["leased"], _WITHIN_SEC)
+
+    booked = run_fleet("book", "cpu", "--from", "25s", "--for", "1h", "--tracker", fleet.address, "--json")
+    assert booked.returncode == 0, booked.stderr
+    (booking,) = json.loads(booked.stdout)["bookings"]
+    words = ("acquire", "--booking", booking["name"], "--tracker", fleet.address, "--wait-timeout", "120", "--json")
+    waiting = start_fleet(*words, "--", "true")
+    fleet.tracker.kill()
+    fleet.tracker.start()
+    eventually_sync(lambda: bookings(fleet) == [booking], _WITHIN_SEC)
+    refused = run_fleet("acquire", "cpu", "--tracker", fleet.address, "--wait-timeout", "1", "--", "true")
+
+    out, err = waiting.communicate(timeout=_WITHIN_SEC)
+    _, batch_err = batch.communicate(timeout=_WITHIN_SEC)
+    assert refused.returncode != 0
+    assert waiting.returncode == 0, err
+    assert json.loads(out)["device"] == booking["device_names"][0]
+    assert batch.returncode != 0
+    assert "booked" in batch_err
+    assert [each["name"] for each in bookings(fleet)] == [booking["name"]]
+    cancelled = run_fleet("bookings", "cancel", booking["name"], "--tracker", fleet.address)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert bookings(fleet) == []
+
+
+def bookings(fleet: Fleet) -> list[dict[str, Any]]:
+    found = run_fleet("bookings", "--tracker", fleet.address, "--json")
+    return list(json.loads(found.stdout)["bookings"]) if found.returncode == 0 else []
+
+
 def devices(fleet: Fleet) -> list[dict[str, Any]]:
     found: Any = fleet.snapshot()["devices"]
     return list(found)

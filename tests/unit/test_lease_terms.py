@@ -27,6 +27,7 @@ TERMS = st.builds(
     purpose=TEXT,
     prefer=TEXT,
     bid=st.floats(0, 1e9),
+    booking=TEXT,
 )
 
 
@@ -59,10 +60,13 @@ def test_terms_are_read_once() -> None:
         ("cpu", {"wait_timeout_sec": math.inf}, "a wait takes"),
         ("cpu", {"priority": 2**31}, "lies between"),
         ("cpu", {"bid": -1.0}, "at least zero"),
+        (LeaseTerms(selector="cpu", also=("cpu",)), {"booking": "t3"}, "one by one"),
         ("cpu", {"bid": math.nan}, "at least zero"),
     ],
 )
-def test_invalid_lease_terms_are_refused_by_the_client(selector: str, keywords: LeaseKeywords, said: str) -> None:
+def test_invalid_lease_terms_are_refused_by_the_client(
+    selector: str | LeaseTerms, keywords: LeaseKeywords, said: str
+) -> None:
     """The client refuses such terms without the tracker."""
     with pytest.raises(InvalidRequest, match=said):
         make_terms(selector, **keywords)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.selectors import device_labels, parse_selector
-from fleet.errors import Cancelled, WaitTimeout
+from fleet.errors import Cancelled, NotFound, WaitTimeout
 from fleet.testing import Ledger
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.invariants import validate
@@ -66,7 +66,8 @@ def comparable(durable: Durable, day: int) -> object:
         request.key: dataclasses.astuple(dataclasses.replace(request, account="")) for request in durable.requests
     }
     uses = {use.account: use.day_sec for use in durable.uses if use.day == day and use.day_sec}
-    return devices, requests, uses, dict(durable.health)
+    bookings = [(each.name, each.account, each.starts_at_sec, each.device_names) for each in durable.bookings]
+    return devices, requests, uses, dict(durable.health), sorted(bookings)
 
 
 def is_of_a_set(effect: ev.Effect) -> bool:
@@ -123,7 +124,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 self.waiting.discard((client_id, lease.request_id))
             case ev.Refused(client_id, request_id, error_class, _):
                 was_waiting = (client_id, request_id) in self.waiting
-                assert not was_waiting or error_class in (Cancelled, WaitTimeout)
+                assert not was_waiting or error_class in (Cancelled, WaitTimeout, NotFound)
                 self.waiting.discard((client_id, request_id))
             case ev.LeaseEnded(lease_name=lease_name, end=end):
                 # UNKNOWN is also the answer if another client names a live lease.
@@ -339,6 +340,43 @@ class TrackerMachine(RuleBasedStateMachine):
         mark = HealthMark(state=state, by="root", at_sec=self.now, reason="test", until_sec=until_sec)
         self.apply(ev.MarkHealth(tuple(sorted(names)), mark))
 
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        selector=st.sampled_from(SELECTORS),
+        in_sec=st.sampled_from([0.0, 20.0, 500.0, 90_000.0]),
+        for_sec=st.sampled_from([0.0, 10.0, 1000.0]),
+        device_count=st.sampled_from([1, 1, 2]),
+    )
+    def book(self, client: str, selector: str, in_sec: float, for_sec: float, device_count: int) -> None:
+        entry = self.state.clients.get(client)
+        account = entry.account if entry else "lab"
+        starts_at_sec = self.now + in_sec
+        self.apply(
+            ev.Book(
+                selector=selector,
+                device_count=device_count,
+                starts_at_sec=starts_at_sec,
+                ends_at_sec=starts_at_sec + for_sec,
+                holder="someone@here",
+                account=account,
+            )
+        )
+
+    @precondition(lambda self: self.state.bookings.entries)
+    @rule(client=st.sampled_from(CLIENTS), pick=st.integers(0, 10), wait_timeout_sec=st.sampled_from([0.0, 2.0]))
+    def acquire_booked(self, client: str, pick: int, wait_timeout_sec: float) -> None:
+        self.request_count += 1
+        name = list(self.state.bookings.entries)[pick % len(self.state.bookings.entries)]
+        terms = LeaseTerms(selector="", booking=name, wait_timeout_sec=wait_timeout_sec)
+        self.apply(ev.Acquire(client, f"r{self.request_count}", terms))
+
+    @precondition(lambda self: self.state.bookings.entries)
+    @rule(pick=st.integers(0, 10))
+    def cancel_booking(self, pick: int) -> None:
+        name = list(self.state.bookings.entries)[pick % len(self.state.bookings.entries)]
+        self.apply(ev.CancelBooking(name))
+        assert name not in self.state.bookings.entries
+
     @rule(policy=st.sampled_from(POLICIES))
     def change_policy(self, policy: SharePolicy) -> None:
         self.apply(ev.PolicyChanged(policy))
@@ -367,6 +405,7 @@ class TrackerMachine(RuleBasedStateMachine):
         if hasattr(self, "state"):
             queued = {request.key for request in self.state.waiting.first(len(self.state.waiting))}
             queued |= {key for key, entry in self.state.sets.entries.items() if entry.is_told}
+            queued |= {key for booking in self.state.bookings.entries.values() for key in booking.requests}
             assert self.waiting == queued
 
 

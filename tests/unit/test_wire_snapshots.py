@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.leases import Lease, LeaseClass, LeaseTerms, PendingRequest
 from fleet.domain.narrowing import ClauseCount
 from fleet.domain.snapshot import Snapshot
-from fleet.domain.waits import LeaseBefore, QuotaUse, Wait, WaitReason, wait_text
+from fleet.domain.waits import BookingBefore, LeaseBefore, QuotaUse, Wait, WaitReason, wait_text
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
+from fleet.wire.bookings import booking_from_proto, booking_to_proto
 from fleet.wire.json_shape import device_json, snapshot_json, telemetry_json
 from fleet.wire.leases import request_from_proto, request_to_proto
 from fleet.wire.snapshots import snapshot_from_proto, snapshot_to_proto
@@ -83,6 +85,21 @@ waits = st.builds(
     quota=st.none() | quotas,
     leases=st.lists(leases_before, max_size=3).map(tuple),
     clauses=st.lists(st.builds(ClauseCount, st.text(), counts), max_size=3).map(tuple),
+    booking=st.none()
+    | st.builds(BookingBefore, name=st.text(), holder=st.text(), starts_in_sec=moments, ends_in_sec=moments),
+)
+bookings = st.builds(
+    Booking,
+    name=st.text(),
+    selector=st.text(),
+    device_count=counts,
+    starts_at_sec=moments,
+    ends_at_sec=moments,
+    holder=st.text(),
+    account=st.text(),
+    booked_at_sec=moments,
+    device_names=st.lists(st.text(), max_size=3).map(tuple),
+    leased_count=counts,
 )
 jobs = st.builds(
     JobStatus,
@@ -148,6 +165,11 @@ def test_json_has_the_names_and_the_defaults_of_the_protos() -> None:
     assert telemetry_json(Telemetry(read_at_sec=1.5))["read_at"] == "1970-01-01T00:00:01.500Z"
     names = {field.name.removesuffix("_sec") for field in dataclasses.fields(Snapshot)}
     assert names == snapshot_json(Snapshot(started_at_sec=1)).keys()
+
+
+@given(bookings)
+def test_a_booking_survives_the_wire(booking: Booking) -> None:
+    assert booking_from_proto(booking_to_proto(booking)) == booking
 
 
 @given(waits)

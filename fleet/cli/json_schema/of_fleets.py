@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from fleet.cli.json_schema.words import (
+    Booking,
     Candidate,
     ClauseOmission,
     Device,
@@ -43,6 +44,12 @@ class Leases(TypedDict):
     """`fleet leases`, and `fleet leases revoke`: the revoked one"""
 
     leases: list[Lease]
+
+
+class Bookings(TypedDict):
+    """`fleet bookings`, and `fleet book` and `fleet bookings cancel`: the one booking"""
+
+    bookings: list[Booking]
 
 
 class Requests(TypedDict):

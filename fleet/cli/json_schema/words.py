@@ -19,6 +19,7 @@ class Message:
     name: str
 
 
+Booking = Annotated[Free, Message("Booking")]
 Device = Annotated[Free, Message("Device")]
 Lease = Annotated[Free, Message("Lease")]
 Telemetry = Annotated[Free, Message("Telemetry")]

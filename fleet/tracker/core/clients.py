@@ -92,6 +92,7 @@ def _park_requests(tables: Tables, client: ClientEntry) -> None:
     tables.waiting.discard_many(client.requests.values())
     for request in client.requests.values():
         tables.sets.discard(request)
+        tables.bookings.discard(request)
         tables.forget_yields_for(request)
     tables.park(client, client.requests)
     client.requests.clear()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fleet.domain.health import HealthMark
 from fleet.domain.leases import LeaseTerms
 from fleet.errors import FleetError
-from fleet.tracker.core.records import LeaseEnd, LeaseEntry, RequestEntry, YieldEntry
+from fleet.tracker.core.records import BookingEntry, LeaseEnd, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.share_policy import SharePolicy
 
 
@@ -152,6 +152,28 @@ class MarkHealth:
     mark: HealthMark
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Book:
+    """A member books devices. Answered by Booked or BookingRefused."""
+
+    selector: str
+    device_count: int
+    starts_at_sec: float
+    ends_at_sec: float
+    holder: str
+    account: str
+    key_id: str = ""
+    request_id: str = ""
+    """Chosen by the caller: the same one books nothing more. Empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBooking:
+    """A booking is cancelled. Answered by BookingCancelled, or by nothing if there is none of the name."""
+
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class PoisonFound:
     """An agent reported a program that killed one of its devices."""
@@ -203,6 +225,8 @@ Event = (
     | ResetEpochs
     | MarkHealth
     | PoisonFound
+    | Book
+    | CancelBooking
     | PolicyChanged
     | Tick
     | JournalFailed
@@ -328,5 +352,37 @@ class HealthMarked:
     mark: HealthMark
 
 
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """To the booker: the devices are kept free, now or since an earlier call."""
+
+    booking: BookingEntry
+
+
+@dataclass(frozen=True, slots=True)
+class BookingRefused:
+    """To the booker: nothing was booked."""
+
+    error_class: type[FleetError]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookingCancelled:
+    """To the caller: the booking has ended."""
+
+    booking: BookingEntry
+
+
+@dataclass(frozen=True, slots=True)
+class BookingChanged:
+    """Devices of a booking left, so that it cannot be kept any more, or others took their place."""
+
+    booking: BookingEntry
+    missing_count: int
+    """Number of devices that cannot be had; 0: it is kept again."""
+
+
+BookingEffect = Booked | BookingRefused | BookingCancelled | BookingChanged
 ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded | YieldWanted
-Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked | HealthMarked
+Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked | HealthMarked | BookingEffect

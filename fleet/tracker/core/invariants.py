@@ -22,7 +22,9 @@ def validate(state: TrackerState) -> None:
     _validate_quotas(state)
     _validate_yields(state)
     _validate_sets(state)
-    state.waiting.validate([group for entry in state.sets.entries.values() for group in entry.groups])
+    _validate_bookings(state)
+    kept = [group for entry in state.sets.entries.values() for group in entry.groups]
+    state.waiting.validate([*kept, *(booking.group for booking in state.bookings.entries.values())])
 
 
 def _validate_leases(state: TrackerState) -> None:
@@ -49,6 +51,7 @@ def _validate_requests(state: TrackerState) -> None:
     _require(parked == state.parked_by_account, "parked requests of each account are counted")
     singles = list(state.waiting.first(len(state.waiting)))
     queued = singles + [entry.request for entry in state.sets.entries.values()]
+    queued += [request for booking in state.bookings.entries.values() for request in booking.requests.values()]
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():
         _require(client.is_connected or not client.requests, "a client that is gone waits for nothing")
@@ -85,7 +88,13 @@ def _validate_yields(state: TrackerState) -> None:
     _require(set(by_request.values()) <= batch, "only live batch leases give way to requests")
     cleared = {name for name, wanted in state.yields.items() if wanted.request_key is None}
     closed = {device.lease.name for device in state.devices.values() if device.lease and not device.mark.state.is_open}
-    _require(cleared <= closed, "only leases of closed devices end by a mark")
+    booked = {name for name in cleared if state.yields[name].booking}
+    _require(cleared - booked <= closed, "only leases of closed devices end by a mark")
+    planned = {
+        (booking.name, name) for booking in state.bookings.entries.values() for name in booking.entry.device_names
+    }
+    asked = {(state.yields[name].booking, state.leases[name].device_name) for name in booked}
+    _require(asked <= planned, "only leases of booked devices end by a booking")
     owing = {name for name in closed & batch if state.leases[name].terms.even_if is None}
     _require(owing <= cleared, "batch leases of closed devices give way")
     _require(by_request == state.yields_by_request, "requests know the leases that they asked")
@@ -110,13 +119,37 @@ def _validate_sets(state: TrackerState) -> None:
         _require(is_planned or not entry.is_examined, "a set is planned again")
 
 
+def _validate_bookings(state: TrackerState) -> None:
+    table, now = state.bookings, state.now_sec
+    table.validate(state.leases)
+    for booking in table.entries.values():
+        _require(state.timers.is_set(("booking", booking.name)), f"{booking.name} is visited in time")
+        for request in booking.requests.values():
+            _require(request.account == booking.entry.account, f"requests of {booking.name} are of its account")
+    for name, slots in table.by_device.items():
+        device = state.devices.get(name)
+        lease = device.lease if device is not None else None
+        if device is None or lease is None or not device.mark.state.is_open:
+            continue
+        for slot in slots:
+            starts_at_sec = slot.booking.entry.starts_at_sec
+            is_in_time = lease.ends_at_sec <= starts_at_sec or lease.terms.lease_class is LeaseClass.BATCH
+            is_older = lease.granted_at_sec <= slot.planned_at_sec
+            is_own = lease.terms.booking == slot.booking.name
+            _require(is_in_time or is_older or is_own, f"{lease.name} does not reach into {slot.booking.name}")
+    limit_sec = now + state.limits.max_duration_sec
+    near = {name for name in table.by_device if table.limit_sec(name) < limit_sec}
+    served = {device.name for device in state.devices.values() if device.can_serve}
+    _require(near & served <= table.held.keys() | state.sets.held.keys(), "booked devices are held")
+
+
 def _validate_devices(state: TrackerState) -> None:
     marks = {name: device.mark for name, device in state.devices.items() if device.mark.at_sec}
     _require(marks == {name: mark for name, mark in state.marks.items() if name in state.devices}, "devices are marked")
     suspects = {name for name, mark in marks.items() if mark.state is HealthState.SUSPECT}
     _require(state.matching.suspects == suspects, "suspects are known")
     can_serve = {device.name for device in state.devices.values() if device.can_serve}
-    can_serve -= state.sets.held.keys()
+    can_serve -= state.sets.held.keys() | state.bookings.held.keys()
     free = set(state.matching.free_devices())
     _require(free <= can_serve, "free devices are those that can serve")
     _require(can_serve - free <= set(state.sets.offered), "free devices are those that can serve and are not offered")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from fleet.domain.leases import LeaseClass
+from fleet.tracker.core import booked, health
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import health
 from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.records import DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
@@ -27,7 +27,7 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
         return
     request = None if tables.journal_trouble else next_request(tables, device)
     if request is None:
-        if device.can_serve:
+        if device.can_serve and booked.is_open(tables, device.name):
             tables.matching.set_free(device.name)
         else:
             tables.matching.set_busy(device.name)
@@ -56,6 +56,8 @@ def next_request(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
 
 def _next_for(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     if device.can_serve:
+        if device.name in tables.bookings.by_device:
+            return booked.next_for(tables, device.name)
         return tables.waiting.next_for(device.name, tables.now_sec)
     return health.next_exempt(tables, device)
 
@@ -69,6 +71,8 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id:
     epoch = max(tables.last_epoch, device.epoch + 1)
     terms = request.terms
     ends_at_sec = now_sec + (terms.max_sec or tables.limits.max_duration_sec)
+    if terms.booking:
+        ends_at_sec = min(ends_at_sec, tables.bookings.entries[terms.booking].entry.ends_at_sec)
     lease = LeaseEntry(
         name=f"leases/{tables.nonce}-{tables.grant_count}",
         device_name=device.name,
@@ -91,6 +95,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id:
     device.epoch, device.lease = lease.epoch, lease
     _note_grant(tables, device)
     tables.leases[lease.name] = lease
+    tables.bookings.note_grant(lease)
     if terms.lease_class is LeaseClass.BATCH:
         tables.batch[lease.name] = lease
     tables.clients[lease.client_id].leases[lease.request_id] = lease
@@ -171,6 +176,7 @@ def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_to
         tables.gave_way[lease.name] = lease.client_id, lease.asked_at_sec
         if len(tables.gave_way) > tables.limits.remembered_ends:
             tables.gave_way.popitem(last=False)
+    tables.bookings.note_end(lease, tables.now_sec)
     _settle(tables, lease)
     tables.timers.cancel(("lease", lease.name))
     del client.leases[lease.request_id]

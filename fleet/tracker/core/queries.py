@@ -13,9 +13,9 @@ from fleet.tracker.core import explaining
 from fleet.tracker.core.admission import checked_selector, no_match_error
 from fleet.tracker.core.epochs import nonce_of
 from fleet.tracker.core.outlook import Outlook, make_outlook
-from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
+from fleet.tracker.core.records import BookingEntry, DeviceEntry, LeaseEntry, RequestEntry, TrackerLimits
 from fleet.tracker.core.share_policy import SharePolicy
-from fleet.tracker.core.standing import Standing, standing_of
+from fleet.tracker.core.standing import Standing, next_booking, standing_of
 from fleet.tracker.core.tables import Tables
 
 
@@ -138,17 +138,40 @@ class Queries:
         """Return all live leases."""
         return list(self._tables.leases.values())
 
+    # bookings
+
+    def bookings(self) -> list[BookingEntry]:
+        """Return all bookings, earliest start first."""
+        entries = (booking.entry for booking in self._tables.bookings.entries.values())
+        return sorted(entries, key=lambda entry: (entry.starts_at_sec, entry.name))
+
+    def booking(self, name: str) -> BookingEntry | None:
+        """Return a booking by its name."""
+        booking = self._tables.bookings.entries.get(name)
+        return booking.entry if booking else None
+
+    def booked_lease_count(self, name: str) -> int:
+        """Return the number of a booking's devices that are leased to its account."""
+        booking = self._tables.bookings.entries.get(name)
+        return sum(1 for slot in booking.slots if slot.lease_name) if booking else 0
+
+    def next_booking(self, device: DeviceEntry) -> BookingEntry | None:
+        """Return the next or current booking of a device."""
+        return next_booking(self._tables, device)
+
     # requests
 
     @property
     def request_count(self) -> int:
         """Number of waiting requests, including parked ones."""
-        return len(self._tables.waiting) + len(self._tables.sets) + self._tables.parked_by_account.total()
+        booked = sum(len(booking.requests) for booking in self._tables.bookings.entries.values())
+        return len(self._tables.waiting) + len(self._tables.sets) + booked + self._tables.parked_by_account.total()
 
     def first_requests(self, limit: int) -> list[RequestEntry]:
-        """Return the first requests in the order of service: sets, then the others."""
+        """Return the first requests in the order of service: those for bookings, then sets, then the others."""
+        booked = [each for booking in self._tables.bookings.entries.values() for each in booking.requests.values()]
         sets = [entry.request for entry in self._tables.sets.in_order(self._tables.now_sec)]
-        return list(islice(chain(sets, self._tables.waiting.first(limit)), limit))
+        return list(islice(chain(booked, sets, self._tables.waiting.first(limit)), limit))
 
     def is_waiting(self, request: RequestEntry) -> bool:
         """Return True if a request still waits."""

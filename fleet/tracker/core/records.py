@@ -53,6 +53,9 @@ class TrackerLimits:
     max_sets: int = 256
     """Sets of devices that wait, of everybody. Each is planned anew every second."""
     max_sets_per_account: int = 16
+    max_bookings: int = 500
+    """Bookings of everybody. Each is visited every few seconds at least."""
+    max_bookings_per_account: int = 20
     max_clients: int = 10_000
     """Streams of clients at once."""
     max_clients_per_user: int = 1_000
@@ -224,13 +227,15 @@ class YieldEntry:
 
     lease_name: str
     request_key: tuple[str, str] | None
-    """Request that asks; None: a mark of the device's health does."""
+    """Request that asks; None: a mark of the device's health does, or a booking."""
     lease_class: LeaseClass
     """Class of the request; the lease's own without one."""
     until_sec: float
     """The lease ends then."""
     reason: str = ""
-    """The mark, in words; empty for a request."""
+    """The mark or the booking, in words; empty for a request."""
+    booking: str = ""
+    """Booking that asks; empty: none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +263,29 @@ class HealthEntry:
     """See DeviceEntry; kept with a count only."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class BookingEntry:
+    """Devices that are kept free for an account from one moment to another."""
+
+    name: str
+    """ "bookings/<id>"."""
+    selector: str
+    """Canonical."""
+    starts_at_sec: float
+    ends_at_sec: float
+    booked_at_sec: float
+    holder: str
+    """Its author."""
+    account: str
+    """Its requests are served."""
+    key_id: str = ""
+    """Key of the holder; empty without TLS."""
+    request_id: str = ""
+    """Chosen by the caller, so that a repeated call books nothing more."""
+    device_names: tuple[str, ...] = ()
+    """Planned devices, one for each that is booked; "" where none can be had."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Durable:
     """Part of the state in the journal."""
@@ -273,6 +301,8 @@ class Durable:
     """Health by device name, oldest mark first."""
     poison: list[Poison] = field(default_factory=list)
     """Programs that killed a device, oldest first."""
+    bookings: list[BookingEntry] = field(default_factory=list)
+    """Oldest first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -289,6 +319,7 @@ class Changes:
     """Health by device name."""
     poison: dict[str, Poison | None] = field(default_factory=dict)
     """Programs that killed a device, by digest."""
+    bookings: dict[str, BookingEntry | None] = field(default_factory=dict)
 
     def merge(self, newer: Changes) -> None:
         """Add newer changes, which replace older ones of the same entry."""
@@ -298,7 +329,8 @@ class Changes:
         self.uses |= newer.uses
         self.health |= newer.health
         self.poison |= newer.poison
+        self.bookings |= newer.bookings
 
     def __len__(self) -> int:
         devices = len(self.devices) + len(self.leases) + len(self.health)
-        return devices + len(self.requests) + len(self.uses) + len(self.poison)
+        return devices + len(self.requests) + len(self.uses) + len(self.poison) + len(self.bookings)

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from fleet.domain.accounts import account_text
-from fleet.domain.health import HealthState
-from fleet.errors import Cancelled, DiskFull, InvalidRequest, QueueFull, WaitTimeout
+from fleet.errors import Cancelled, DiskFull, InvalidRequest, NotFound, QueueFull, WaitTimeout
+from fleet.tracker.core import booked, bookings, health, leases, sets, yielding
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import health, leases, sets, yielding
 from fleet.tracker.core.admission import (
     check_account,
     checked_bid,
@@ -21,6 +20,7 @@ from fleet.tracker.core.admission import (
     no_match_error,
     preferred_selector,
 )
+from fleet.tracker.core.booking_admission import check_booking, with_booked_terms
 from fleet.tracker.core.records import ClientEntry, RequestEntry, member_ids
 from fleet.tracker.core.tables import Tables
 
@@ -69,7 +69,8 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
         parked.terms = replace(parked.terms, selector=selector, also=tuple(also))
         check_account(parked.terms.account, client)
         health.check_even_if(parked.terms, client)
-    except InvalidRequest as error:
+        check_booking(tables, parked)
+    except (InvalidRequest, NotFound) as error:
         tables.refuse(client.client_id, parked.request_id, type(error), str(error))
         return
     with contextlib.suppress(InvalidRequest):  # it was valid when the request was admitted
@@ -81,14 +82,16 @@ def _take_up(tables: Tables, client: ClientEntry, parked: RequestEntry, event: e
 
 def _take_in(tables: Tables, client: ClientEntry, event: ev.Acquire) -> None:
     tables.arrivals += 1
-    quota = tables.accounts.quota(event.terms.account or client.account, event.terms.lease_class)
     try:
+        event = with_booked_terms(tables, event)
+        quota = tables.accounts.quota(event.terms.account or client.account, event.terms.lease_class)
         request = make_request(event, client, tables.now_sec, tables.arrivals, tables.limits, quota)
         health.check_even_if(request.terms, client)
-    except InvalidRequest as error:
+        check_booking(tables, request)
+    except (InvalidRequest, NotFound) as error:
         tables.refuse(client.client_id, event.request_id, type(error), str(error))
         return
-    if not request.terms.also and not tables.matching.count(request.terms.selector):
+    if not (request.terms.also or request.terms.booking) and not tables.matching.count(request.terms.selector):
         refusal = no_match_error(event.terms.selector, tables.devices, tables.matching)
         tables.refuse(client.client_id, request.request_id, type(refusal), str(refusal))
         return
@@ -122,6 +125,9 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     if request.terms.also:
         sets.begin(tables, request)
         return
+    if request.terms.booking:
+        bookings.begin(tables, request)
+        return
     tables.waiting.push(request)
     tables.effects.append(ev.Queued(client.client_id, request))
     yielding.want_for(tables, request)
@@ -129,17 +135,13 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
 
 def _device_for(tables: Tables, request: RequestEntry) -> str | None:
     """Return a free device for a single request, if a quota of its account leaves room for it."""
-    if request.terms.also:
+    if request.terms.also or request.terms.booking:
         return None
-    name = tables.matching.take_free(
-        request.terms.selector,
-        tables.now_sec,
-        preferred_selector(request.terms),
-        takes_suspects=health.is_served(HealthState.SUSPECT, request.terms),
-    )
+    name = booked.take_free(tables, request, preferred_selector(request.terms))
     if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
         return None
-    return name or sets.held_for(tables, request) or health.exempt_name(tables, request)
+    held = name or booked.held_for(tables, request) or sets.held_for(tables, request)
+    return held or health.exempt_name(tables, request)
 
 
 def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from fleet.domain.leases import LeaseClass
-from fleet.tracker.core import clients, devices, leases, marking, poisons
+from fleet.tracker.core import bookings, clients, devices, leases, marking, poisons
 from fleet.tracker.core.records import ClientEntry, DeviceEntry, Durable, RequestEntry
 from fleet.tracker.core.tables import Tables
 
@@ -18,6 +18,7 @@ def restore(tables: Tables, durable: Durable) -> None:
         _restore_device(tables, device)
     marking.restore(tables, durable.health)
     poisons.restore(tables, durable.poison)
+    bookings.restore(tables, durable.bookings)
     for use in durable.uses:
         account = tables.accounts.restore(use, tables.now_sec)
         if tables.use_of(account) is None and not account.leases:  # long ago

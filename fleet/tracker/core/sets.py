@@ -18,8 +18,8 @@ from functools import partial
 from itertools import islice
 
 from fleet.errors import FleetError, NoMatchingDevice
+from fleet.tracker.core import booked, leases, yielding
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.admission import no_match_error
 from fleet.tracker.core.health import is_served
 from fleet.tracker.core.matching import Group
@@ -83,6 +83,8 @@ def held_for(tables: Tables, request: RequestEntry) -> str | None:
     for name, entry in islice(tables.sets.held.items(), _MAX_HELD):
         device = tables.devices[name]
         if not device.can_serve or name not in group.devices or not is_served(device.mark.state, request.terms):
+            continue
+        if not booked.fits(tables, name, request.terms):
             continue
         if _ends_in_time(tables, request, entry):
             return name
@@ -217,7 +219,13 @@ def _free_sec(tables: Tables, entry: WaitingSet, group: Group, device: DeviceEnt
     """
     if device is None or not (device.is_attached and device.is_healthy and _serves(entry, group, device)):
         return math.inf
-    lease = device.lease
+    free_sec = _end_sec(tables, entry, device.lease)
+    is_left = booked.fits(tables, device.name, entry.request.terms, max(free_sec, tables.now_sec))
+    return free_sec if is_left else math.inf
+
+
+def _end_sec(tables: Tables, entry: WaitingSet, lease: LeaseEntry | None) -> float:
+    """Return the moment when a device's lease ends for a set, at the latest; infinite if that is not known."""
     if lease is None:
         return tables.now_sec
     if wanted := tables.yields.get(lease.name):
@@ -259,7 +267,8 @@ def _fits(tables: Tables, entry: WaitingSet) -> bool:
 def _complete(tables: Tables, entry: WaitingSet) -> bool:
     """Grant a set if all its devices are free."""
     request, devices = entry.request, [tables.devices.get(name) for name in entry.devices]
-    free = [device for device in devices if device is not None and device.can_serve]
+    terms = request.terms
+    free = [device for device in devices if device and device.can_serve and booked.fits(tables, device.name, terms)]
     if not free or len(free) < entry.size or entry.is_blocked or not _fits(tables, entry):
         return False
     if not all(_serves(entry, group, device) for device, group in zip(free, entry.groups, strict=True)):
@@ -270,8 +279,8 @@ def _complete(tables: Tables, entry: WaitingSet) -> bool:
     tables.remove_request(request)
     parts = zip(chosen, request.terms.selectors, request.member_ids, strict=True)
     for number, (device, selector, member_id) in enumerate(parts):
-        terms = replace(request.terms, selector=selector, also=())
-        part = replace(request, request_id=member_id, terms=terms)
+        own_terms = replace(terms, selector=selector, also=())
+        part = replace(request, request_id=member_id, terms=own_terms)
         leases.grant(tables, device, part, set_id=request.request_id, member=number)
     return True
 
@@ -316,6 +325,7 @@ def _fill_in(tables: Tables, device: DeviceEntry, entry: WaitingSet) -> None:
 
 def _next_within(tables: Tables, device: DeviceEntry, longest_sec: float) -> RequestEntry | None:
     """Return the next single request with a lease of limited length; None if all is free within the grace anyway."""
+    longest_sec = min(longest_sec, tables.bookings.limit_sec(device.name) - tables.now_sec)
     if longest_sec <= tables.accounts.policy.yield_grace_sec:
         return None
     return tables.waiting.next_within(device.name, longest_sec, tables.limits.max_duration_sec)

@@ -10,9 +10,10 @@ from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass
 from fleet.domain.narrowing import ClauseCount
 from fleet.domain.waits import QuotaUse, WaitReason
+from fleet.tracker.core import booked
 from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.health import closed_states
-from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.core.records import BookingEntry, DeviceEntry, LeaseEntry, RequestEntry
 from fleet.tracker.core.tables import Tables
 
 _EXAMINED_DEVICES = 8
@@ -39,12 +40,15 @@ class Standing:
     leases: Sequence[LeaseEntry] = ()
     """Leases of the first matching devices."""
     clauses: Sequence[ClauseCount] = ()
+    booking: BookingEntry | None = None
+    """Booking that the reason is about."""
 
     @property
     def gist(self) -> tuple[object, ...]:
         """Fields whose changes are sent to clients."""
         leases = (lease.name for lease in self.leases)
-        return self.position, self.reason, self.device_name, self.ready_count, self.quota, *leases
+        booking = self.booking.name if self.booking else ""
+        return self.position, self.reason, self.device_name, self.ready_count, self.quota, booking, *leases
 
 
 def standing_of(tables: Tables, request: RequestEntry) -> Standing:
@@ -59,6 +63,8 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
         return Standing(position=position, reason=WaitReason.QUOTA, at_sec=now, quota=quota)
     if request.terms.also:
         return _of_set(tables, request)
+    if request.terms.booking:
+        return _of_booking(tables, request)
     if states := closed_states(tables, request):
         return Standing(
             position=position,
@@ -71,8 +77,9 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
     if not devices:
         clauses = tables.matching.kept_narrowing(selector)
         return Standing(position=position, reason=WaitReason.NO_DEVICE, at_sec=now, clauses=clauses)
-    device = next((device for device in devices if device.lease), devices[0])
-    reason = _obstacle(device)
+    is_booked = next((device for device in devices if _is_booked(tables, device, request)), None)
+    device = is_booked or next((device for device in devices if device.lease), devices[0])
+    reason = WaitReason.BOOKED if is_booked else _obstacle(device)
     return Standing(
         position=position,
         reason=reason,
@@ -81,6 +88,30 @@ def standing_of(tables: Tables, request: RequestEntry) -> Standing:
         device_name=device.name,
         detail=device.reason if reason is WaitReason.FAULTED else "",
         leases=tuple(device.lease for device in devices if device.lease)[:_SHOWN_LEASES],
+        booking=next_booking(tables, device) if is_booked else None,
+    )
+
+
+def next_booking(tables: Tables, device: DeviceEntry) -> BookingEntry | None:
+    """Return the next or current booking of a device."""
+    slots = tables.bookings.by_device.get(device.name)
+    return slots[0].booking.entry if slots else None
+
+
+def _is_booked(tables: Tables, device: DeviceEntry, request: RequestEntry) -> bool:
+    """Return True if a free device does not serve a request because of a booking."""
+    return device.can_serve and not booked.fits(tables, device.name, request.terms)
+
+
+def _of_booking(tables: Tables, request: RequestEntry) -> Standing:
+    booking = tables.bookings.entries.get(request.terms.booking)
+    keys = list(booking.requests) if booking else []
+    return Standing(
+        position=keys.index(request.key) if request.key in keys else 0,
+        reason=WaitReason.BOOKED,
+        at_sec=tables.now_sec,
+        match_count=len(booking.slots) if booking else 0,
+        booking=booking.entry if booking else None,
     )
 
 

@@ -7,6 +7,7 @@ The rules that hold after every event (`fleet.tracker.core.invariants` checks th
 - A request leaves the queue by grant, cancel, deadline or loss of its client; nothing else.
 - No device is free while a request that it could serve waits, unless a quota of the request's account is used up, the
   journal cannot be written, or free devices are being offered in portions.
+- No lease is granted on a booked device that would reach into the booking, except batch leases, which give way in time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from typing import assert_never
 
 from fleet.errors import DiskFull
-from fleet.tracker.core import clients, devices, epochs, leases, marking, poisons, requests, sets, yielding
+from fleet.tracker.core import bookings, clients, devices, epochs, leases, marking, poisons, requests, sets, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import DAY_SEC
 from fleet.tracker.core.records import Durable, LeaseEnd, TrackerLimits
@@ -70,6 +71,7 @@ class TrackerState(Tables):
                     break
         _apply(self, event)
         yielding.sweep(self)
+        bookings.advance(self)
         sets.advance(self)
         effects, self.effects = self.effects, []
         if effects:
@@ -99,6 +101,10 @@ def _apply(tables: Tables, event: ev.Event) -> None:
             marking.mark(tables, event)
         case ev.PoisonFound():
             poisons.find(tables, event)
+        case ev.Book():
+            bookings.book(tables, event)
+        case ev.CancelBooking():
+            bookings.cancel(tables, event)
         case ev.PolicyChanged():
             _change_policy(tables, event)
         case ev.ClientConnected():

@@ -14,6 +14,7 @@ from fleet.domain.poison import Poison
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import Account, Accounts
+from fleet.tracker.core.booking_table import BookingTable
 from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.positions import Positions
 from fleet.tracker.core.records import (
@@ -96,6 +97,7 @@ class Tables:
         self.accounts = Accounts(policy or SharePolicy())
         self.waiting = Waiting(self.matching, self.accounts)
         self.sets = SetQueue(self.matching, self.accounts, self.waiting)
+        self.bookings = BookingTable(self.matching)
         self.positions = Positions(self.waiting, self.matching)
         self.waiting_by_account: dict[str, Counter[str]] = {}
         """Number of waiting requests of each account, by selector; "" counts all selectors of a single device."""
@@ -150,6 +152,7 @@ class Tables:
             uses=[use for use in uses if use is not None],
             health=[(name, entry) for name in self._judged() if (entry := self.health_of(name)) is not None],
             poison=list(self.poison.values()),
+            bookings=[booking.entry for booking in self.bookings.entries.values()],
         )
 
     def health_of(self, name: str) -> HealthEntry | None:
@@ -180,6 +183,7 @@ class Tables:
             self.count_waiting([request], -1)
         self.waiting.discard(request)
         self.sets.discard(request)
+        self.bookings.discard(request)
         self.forget_yields_for(request)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None

@@ -227,22 +227,26 @@ class Waiting:
                 return self._requests[min(lane.places[0] for lane in lanes)[-1]]
         return None
 
-    def next_within(self, device_name: str, longest_sec: float, default_sec: float) -> RequestEntry | None:
+    def next_within(
+        self, device_name: str, longest_sec: float, default_sec: float, *, takes_batch: bool = False
+    ) -> RequestEntry | None:
         """Return the first request for a device, in order, whose lease would last no longer than this.
 
         Args:
             default_sec: length of leases without their own limit.
+            takes_batch: whether batch leases of any length will do.
         """
         found = [(group, line) for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
         is_suspect = device_name in self._matching.suspects
         for lease_class in LeaseClass:
-            if is_suspect and lease_class is LeaseClass.BATCH:
+            is_batch = lease_class is LeaseClass.BATCH
+            if is_suspect and is_batch:
                 found = [(group, line) for group, line in found if group.exact_name is not None]
             lanes = [lane for _, line in found for lane in line.lanes[lease_class].values() if not lane.is_blocked]
             for lane in heapq.nsmallest(_MAX_FILLING_LANES, lanes, key=_lane_order):
                 for place in lane.places[:_MAX_FILLING]:
                     request = self._requests[place[-1]]
-                    if (request.terms.max_sec or default_sec) <= longest_sec:
+                    if (takes_batch and is_batch) or (request.terms.max_sec or default_sec) <= longest_sec:
                         return request
         return None
 

@@ -4,7 +4,8 @@ A request of a higher class asks one batch lease on a suitable device for its de
 account with less use, once the lease has lasted its slice. The holder is told, and gives the device back at its next
 batch border. One that has not at the end of the grace loses the lease.
 
-So does a mark that closes a device. At the moment that the mark states, a lease of any class ends.
+So does a mark that closes a device, and a booking. At the moment that the mark states, or at the start of the booking,
+a lease of any class ends.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from functools import partial
 from itertools import islice
 
 from fleet.domain.leases import LeaseClass, LeaseEnd
+from fleet.tracker.core import booked, leases
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases
 from fleet.tracker.core.health import is_served
 from fleet.tracker.core.matching import Group
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, YieldEntry
@@ -72,7 +73,9 @@ def sweep(tables: Tables) -> None:
         if (groups, is_suspect) not in following:
             following[groups, is_suspect] = tables.waiting.next_among(groups, tables.now_sec, is_suspect=is_suspect)
         request = following[groups, is_suspect]
-        if request and request.key not in tables.yields_by_request and is_due(tables, lease, request):
+        if request is None or not booked.fits(tables, lease.device_name, request.terms):
+            continue
+        if request.key not in tables.yields_by_request and is_due(tables, lease, request):
             want(tables, lease, request)
 
 
@@ -108,14 +111,14 @@ def clear(tables: Tables, device: DeviceEntry, extra_sec: float = 0.0) -> None:
         until_sec=max(min(ends_sec), tables.now_sec),
         reason=f"its device is {mark.state}: {mark.reason}",
     )
-    _demand(tables, lease, wanted)
+    demand(tables, lease, wanted)
 
 
 def stop_clearing(tables: Tables, device: DeviceEntry) -> None:
     """Withdraw the demand of a device's former mark. Idempotent."""
     lease = device.lease
     wanted = tables.yields.get(lease.name) if lease is not None else None
-    if wanted is not None and wanted.request_key is None:
+    if wanted is not None and wanted.request_key is None and not wanted.booking:
         tables.forget_yield(wanted.lease_name)
 
 
@@ -128,7 +131,9 @@ def _suitable(tables: Tables, request: RequestEntry) -> Iterator[LeaseEntry]:
         leased = [tables.devices[name] for name in devices if name not in held_for_sets]
     for device in leased:
         lease = device.lease
-        if lease is not None and lease.name in tables.batch and is_served(device.mark.state, request.terms):
+        if lease is None or lease.name not in tables.batch or not is_served(device.mark.state, request.terms):
+            continue
+        if booked.fits(tables, device.name, request.terms):
             yield lease
 
 
@@ -166,10 +171,11 @@ def want(tables: Tables, lease: LeaseEntry, request: RequestEntry, member_id: st
         lease_name=lease.name, request_key=key, lease_class=request.terms.lease_class, until_sec=until_sec
     )
     tables.yields_by_request[key] = lease.name
-    _demand(tables, lease, wanted)
+    demand(tables, lease, wanted)
 
 
-def _demand(tables: Tables, lease: LeaseEntry, wanted: YieldEntry) -> None:
+def demand(tables: Tables, lease: LeaseEntry, wanted: YieldEntry) -> None:
+    """Ask a lease to end, and end it at the moment that the demand states."""
     tables.yields[lease.name] = wanted
     tables.timers.set(("yield", lease.name), wanted.until_sec, partial(_end, tables, lease.name))
     tables.effects.append(ev.YieldWanted(lease.client_id, wanted))

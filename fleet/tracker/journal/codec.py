@@ -21,7 +21,16 @@ from typing import Any, TypeAlias
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.poison import DIGEST, Poison
-from fleet.tracker.core.records import Changes, DeviceEntry, Durable, HealthEntry, LeaseEntry, RequestEntry, UseEntry
+from fleet.tracker.core.records import (
+    BookingEntry,
+    Changes,
+    DeviceEntry,
+    Durable,
+    HealthEntry,
+    LeaseEntry,
+    RequestEntry,
+    UseEntry,
+)
 
 Row: TypeAlias = tuple[str, str, int]
 """Key, content, checksum."""
@@ -30,6 +39,7 @@ UNREADABLE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """Errors raised for rows that no tracker has written."""
 
 _TERMS = tuple(field.name for field in fields(LeaseTerms))
+_BOOKING = tuple(field.name for field in fields(BookingEntry) if field.name != "name")
 _MARK = tuple(field.name for field in fields(HealthMark))
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -55,6 +65,8 @@ def changed_rows(changes: Changes) -> Iterator[tuple[str, str | None]]:
         yield f"health {name}", _health_content(health) if health else None
     for digest, found in changes.poison.items():
         yield f"poison {digest}", _poison_content(found) if found else None
+    for name, booking in changes.bookings.items():
+        yield f"booking {name}", _booking_content(booking) if booking else None
 
 
 def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
@@ -69,6 +81,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
     uses: list[UseEntry] = []
     health: list[tuple[str, HealthEntry]] = []
     poison: list[Poison] = []
+    bookings: list[BookingEntry] = []
     for full_key, content in rows:
         kind, _, key = full_key.partition(" ")
         match kind:
@@ -84,6 +97,8 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
                 health.append((key, _health(content)))
             case "poison":
                 poison.append(_poison(key, content))
+            case "booking":
+                bookings.append(_booking(key, content))
             case _:
                 raise ValueError(f"an entry of the unknown kind {kind!r}")
     for name, content in leases.items():
@@ -91,6 +106,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
             device.epoch, device.lease = _lease(name, content)
     health.sort(key=lambda named: named[1].mark.at_sec)
     poison.sort(key=lambda found: (found.at_sec, found.digest))
+    bookings.sort(key=lambda booking: (booking.booked_at_sec, booking.name))
     return Durable(
         boot=boot,
         devices=[devices[name] for name in sorted(devices)],
@@ -98,6 +114,7 @@ def entries_of(rows: Iterable[tuple[str, str]], boot: int) -> Durable:
         uses=uses,
         health=health,
         poison=poison,
+        bookings=bookings,
     )
 
 
@@ -236,6 +253,29 @@ def _poison(digest: str, content: str) -> Poison:
     if not (DIGEST.fullmatch(digest) and math.isfinite(at_sec)):
         raise ValueError(f"no program that killed a device: {digest!r}")
     return Poison(digest=digest, device_name=str(found["device_name"]), at_sec=at_sec)
+
+
+def _booking_content(booking: BookingEntry) -> str:
+    return _encode({name: getattr(booking, name) for name in _BOOKING})
+
+
+def _booking(name: str, content: str) -> BookingEntry:
+    found = _named(json.loads(content))
+    names = found["device_names"]
+    if not isinstance(names, list):
+        raise TypeError("a booking has a list of devices")
+    return BookingEntry(
+        name=name,
+        selector=str(found["selector"]),
+        starts_at_sec=float(found["starts_at_sec"]),
+        ends_at_sec=float(found["ends_at_sec"]),
+        booked_at_sec=float(found["booked_at_sec"]),
+        holder=str(found["holder"]),
+        account=str(found["account"]),
+        key_id=str(found["key_id"]),
+        request_id=str(found["request_id"]),
+        device_names=tuple(map(str, names)),
+    )
 
 
 @functools.lru_cache(maxsize=1024)

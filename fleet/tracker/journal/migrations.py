@@ -78,7 +78,12 @@ def _keep(_: str, content: str) -> str:
     return content
 
 
-_STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields, 3: _drop_order, 4: _keep}
+def _keep_too(_: str, content: str) -> str:
+    """Keep a row of version 5. Its trackers know no bookings, and would grant their devices to others."""
+    return content
+
+
+_STEPS: Mapping[int, Callable[[str, str], str]] = {2: _name_fields, 3: _drop_order, 4: _keep, 5: _keep_too}
 """Migrations by the version that they start from."""
 
 OLDEST_VERSION = min(_STEPS)

@@ -12,6 +12,7 @@ from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest
 from fleet.v1 import (
+    booking_pb2,
     cost_model_service_pb2,
     device_pb2,
     fleet_service_pb2,
@@ -20,6 +21,7 @@ from fleet.v1 import (
     lease_service_pb2,
     measurement_pb2,
 )
+from fleet.wire.bookings import booking_from_proto
 from fleet.wire.devices import device_from_proto, device_to_proto
 from fleet.wire.leases import lease_from_proto, lease_to_proto, request_from_proto
 from fleet.wire.measurements import measurement_from_proto
@@ -40,6 +42,7 @@ _READERS: list[tuple[type[Message], Callable[[Any], object]]] = [
     (fleet_service_pb2.GetHistoryResponse, message_json),
     (identity_service_pb2.ListAuditEntriesResponse, message_json),
     (lease_service_pb2.OpenLeasesResponse, message_json),
+    (booking_pb2.Booking, booking_from_proto),
 ]
 
 _DEVICE = DeviceStatus(

@@ -12,7 +12,15 @@ from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.poison import Poison
 from fleet.errors import ConfigError
-from fleet.tracker.core.records import Changes, DeviceEntry, HealthEntry, LeaseEntry, RequestEntry, UseEntry
+from fleet.tracker.core.records import (
+    BookingEntry,
+    Changes,
+    DeviceEntry,
+    HealthEntry,
+    LeaseEntry,
+    RequestEntry,
+    UseEntry,
+)
 from fleet.tracker.journal.checking import read_journal
 from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of
 from fleet.tracker.journal.file import Journal
@@ -94,6 +102,18 @@ def _changes() -> Changes:
     use = UseEntry(account="ann", used_sec=30.0, at_sec=31.0, day=1, day_sec={LeaseClass.BATCH: 30.0})
     found = Poison(digest=f"sha256:{64 * '0'}", device_name=device.name, at_sec=7.0)
     mark = HealthMark(state=HealthState.DRAINING, by="ann", at_sec=7.0, reason="fan", until_sec=9.0)
+    booking = BookingEntry(
+        name="bookings/t3wtc0",
+        selector="kind=cpu",
+        starts_at_sec=100.0,
+        ends_at_sec=200.0,
+        booked_at_sec=1.0,
+        holder="me@here",
+        account="ann",
+        key_id="k",
+        request_id="r",
+        device_names=("devices/1", ""),
+    )
     return Changes(
         devices={device.name: device},
         leases={device.name: device},
@@ -101,6 +121,7 @@ def _changes() -> Changes:
         uses={use.account: use},
         health={device.name: HealthEntry(mark=mark, fault_count=2, is_used=True)},
         poison={found.digest: found},
+        bookings={booking.name: booking},
     )
 
 

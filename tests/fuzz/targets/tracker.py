@@ -15,6 +15,7 @@ from fleet.testing.identity import credentials, key
 from fleet.tracker.core.records import TrackerLimits
 from fleet.v1 import (
     agent_service_pb2,
+    booking_service_pb2,
     device_pb2,
     fleet_service_pb2,
     identity_service_pb2,
@@ -41,6 +42,7 @@ TRACKER_RPCS = (
     *("IdentityService/RenewCertificate", "LeaseService/CancelRequest"),
     *("FleetService/CheckSelector", "FleetService/WatchFleet", "LeaseService/SetHealth"),
     *("LeaseService/ExplainRequest", "FleetService/GetUsage"),
+    *("BookingService/Book", "BookingService/ListBookings", "BookingService/CancelBooking"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS = ("FleetService/WatchFleet",)
@@ -54,6 +56,7 @@ async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Gu
     stubs.add_lease_service(server, tracker.lease_servicer, guard)
     stubs.add_agent_service(server, tracker.agent_servicer, guard)
     stubs.add_fleet_service(server, tracker.fleet_servicer, guard)
+    stubs.add_booking_service(server, tracker.booking_servicer, guard)
     stubs.add_identity_service(server, tracker.identity_servicer, guard)
 
 
@@ -131,6 +134,10 @@ def _calls() -> list[bytes]:
     drain = lease_service_pb2.SetHealthRequest(
         selector="name=a", state=device_pb2.HEALTH_STATE_DRAINING, reason="fan", until=timestamp(2e6)
     )
+    book = booking_service_pb2.BookRequest(
+        request_id="b", selector="cpu", device_count=1, starts_at=timestamp(2e6), ends_at=timestamp(2.1e6)
+    )
+    cancel = booking_service_pb2.CancelBookingRequest(name="bookings/a")
     create = identity_service_pb2.CreateJoinTokenRequest(role=1, ttl=duration(60.0), note="n")
     return [
         _of("LeaseService/OpenLeases", hello.SerializeToString(), events.SerializeToString()),
@@ -151,6 +158,9 @@ def _calls() -> list[bytes]:
         _of("FleetService/CheckSelector", fleet_service_pb2.CheckSelectorRequest(selector="cpu").SerializeToString()),
         _of("FleetService/WatchFleet", b""),
         _of("LeaseService/ExplainRequest", lease_service_pb2.ExplainRequestRequest(request_id="r").SerializeToString()),
+        _of("BookingService/Book", book.SerializeToString()),
+        _of("BookingService/ListBookings", b""),
+        _of("BookingService/CancelBooking", cancel.SerializeToString()),
         _of("FleetService/GetUsage", fleet_service_pb2.GetUsageRequest(by=1, since=duration(60.0)).SerializeToString()),
     ]
 

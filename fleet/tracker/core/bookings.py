@@ -1,0 +1,261 @@
+"""Life cycle of a booking: made, kept free, used, released. Pure.
+
+Each round visits the bookings one at a time, so that no turn gets long: a visit searches devices for those that left,
+asks leases in the way to end, and releases devices that nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from fleet.domain.bookings import (
+    NOTICE_SEC,
+    UNUSED_SEC,
+    booking_id,
+)
+from fleet.domain.leases import LeaseClass
+from fleet.errors import (
+    Cancelled,
+    FleetError,
+    NotFound,
+)
+from fleet.tracker.core import booked, leases, yielding
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.booking_admission import admit, number_of
+from fleet.tracker.core.booking_plan import Search, rank_of
+from fleet.tracker.core.booking_table import PlannedBooking, Slot
+from fleet.tracker.core.records import BookingEntry, LeaseEntry, RequestEntry, YieldEntry
+from fleet.tracker.core.tables import Tables
+
+_LOOK_SEC = 1.0
+"""Interval of the rounds that visit all bookings."""
+_LOOK_EACH_SEC = 0.01
+"""Rounds of many bookings are this far apart for each of them."""
+_STEP_SEC = 1e-3
+"""Interval of the steps of a round, so that other events get their turn."""
+_RETRY_SEC = 5.0
+"""Interval of the searches for a device that cannot be had."""
+
+
+def book(tables: Tables, event: ev.Book) -> None:
+    """Make a booking, or repeat the answer to an earlier call."""
+    for booking in tables.bookings.entries.values():
+        entry = booking.entry
+        if event.request_id and (entry.request_id, entry.key_id) == (event.request_id, event.key_id):
+            tables.effects.append(ev.Booked(entry))
+            return
+    try:
+        booking = admit(tables, event)
+    except FleetError as error:
+        tables.effects.append(ev.BookingRefused(type(error), str(error)))
+        return
+    _set_timer(tables, booking)
+    tables.bookings.look_sec = tables.now_sec
+    tables.effects.append(ev.Booked(booking.entry))
+
+
+def cancel(tables: Tables, event: ev.CancelBooking) -> None:
+    """End a booking. Its leases go on, as any other."""
+    booking = tables.bookings.entries.get(event.name)
+    if booking is not None:
+        entry = booking.entry
+        _end(tables, booking, Cancelled, f"{entry.name} was cancelled")
+        tables.effects.append(ev.BookingCancelled(entry))
+
+
+def begin(tables: Tables, request: RequestEntry) -> None:
+    """Serve a request with a booking, or have it wait for the start or for a device."""
+    booking = tables.bookings.entries[request.terms.booking]
+    booking.requests[request.key] = request
+    _serve_own(tables, booking)
+    if request.key in booking.requests:
+        tables.effects.append(ev.Queued(request.client_id, request))
+
+
+def restore(tables: Tables, entries: Iterable[BookingEntry]) -> None:
+    """Restore the bookings of the journal, on the devices that were planned, as far as they are known."""
+    for entry in sorted(entries, key=lambda each: (each.booked_at_sec, each.name)):
+        names = entry.device_names
+        booking = tables.bookings.add(entry)
+        tables.bookings.last_number = max(tables.bookings.last_number, number_of(entry.name))
+        for slot, name in zip(booking.slots, names, strict=True):
+            others = tables.bookings.by_device.get(name, ())
+            is_free = name in tables.devices and not any(slot.overlaps(other) for other in others)
+            tables.bookings.plan(slot, name if is_free else "", tables.now_sec)
+            if is_free:
+                booked.update_hold(tables, name)
+        if booking.missing_count:
+            tables.changes.bookings[entry.name] = entry
+        _set_timer(tables, booking)
+    for lease in tables.leases.values():
+        tables.bookings.note_grant(lease)
+
+
+def advance(tables: Tables) -> None:
+    """Visit bookings, one at a time. Called with every event."""
+    table = tables.bookings
+    if tables.journal_trouble or not table.entries:
+        tables.timers.cancel(("bookings",))
+        return
+    if not table.unvisited and table.look_sec <= tables.now_sec:
+        table.unvisited = list(table.entries)
+        table.look_sec = tables.now_sec + max(_LOOK_SEC, _LOOK_EACH_SEC * len(table))
+    if table.unvisited:
+        _visit(tables, table.unvisited.pop())
+    next_sec = tables.now_sec + _STEP_SEC if table.unvisited else max(table.look_sec, tables.now_sec + _STEP_SEC)
+    tables.timers.set(("bookings",), next_sec, _wake)
+
+
+def _wake() -> None:
+    """Do nothing: `advance` runs with every event, that of a timer too."""
+
+
+def _set_timer(tables: Tables, booking: PlannedBooking) -> None:
+    """Visit a booking at its next moment, whatever the rounds."""
+    entry, now = booking.entry, tables.now_sec
+    grace_sec = tables.accounts.policy.yield_grace_sec
+    moments = (entry.starts_at_sec - NOTICE_SEC, entry.starts_at_sec - grace_sec, entry.starts_at_sec)
+    at_sec = min((moment for moment in moments if moment > now), default=entry.ends_at_sec)
+    tables.timers.set(("booking", booking.name), at_sec, partial(_be_due, tables, booking.name))
+
+
+def _be_due(tables: Tables, name: str) -> None:
+    booking = tables.bookings.entries.get(name)
+    if booking is not None:
+        _set_timer(tables, booking)
+        _visit(tables, name)
+
+
+def _visit(tables: Tables, name: str) -> None:
+    """Have a booking follow the time and the devices."""
+    booking, now = tables.bookings.entries.get(name), tables.now_sec
+    if booking is None:
+        return
+    entry = booking.entry
+    if now >= entry.ends_at_sec:
+        _end(tables, booking, NotFound, f"{entry.name} has ended")
+        return
+    _find_missing(tables, booking)
+    is_active = booking.is_active(now)
+    for slot in list(booking.slots):
+        if is_active and not slot.lease_name and _is_unused(booking, slot, now):
+            _release(tables, slot)
+            continue
+        device = tables.devices.get(slot.device_name)
+        if device is None:
+            continue
+        booked.update_hold(tables, device.name)
+        if device.lease is not None and not slot.lease_name:
+            _want(tables, booking, device.lease)
+    if not booking.slots:
+        _end(tables, booking, NotFound, f"{entry.name} was released: nobody used it for {UNUSED_SEC / 60:g} min")
+        return
+    _offer(tables, booking)
+    if booking.missing_count != booking.told_missing:
+        booking.told_missing = booking.missing_count
+        tables.effects.append(ev.BookingChanged(entry, booking.missing_count))
+
+
+def _find_missing(tables: Tables, booking: PlannedBooking) -> None:
+    """Replace devices that left."""
+    for slot in booking.slots:
+        if slot.device_name and not slot.lease_name and not _is_kept(tables, booking, slot):
+            booked.commit(tables, {slot: ""})
+            booking.search_sec = tables.now_sec
+    missing = [slot for slot in booking.slots if not slot.device_name]
+    if not missing or tables.now_sec < booking.search_sec:
+        return
+    search = Search(tables)
+    found = [search.place([slot]) for slot in missing]
+    booked.commit(tables, search.moves)
+    if not all(found):
+        booking.search_sec = tables.now_sec + _RETRY_SEC
+
+
+def _is_kept(tables: Tables, booking: PlannedBooking, slot: Slot) -> bool:
+    """Return True if a slot may stay on its device: it matches, and serves or will serve at the start."""
+    if slot.device_name not in booking.group.devices:
+        return False
+    device = tables.devices[slot.device_name]
+    if device.lease is not None:  # its holder is asked for it
+        is_near = booking.entry.starts_at_sec - tables.now_sec < NOTICE_SEC
+        return device.mark.state.is_open and (not is_near or (device.is_attached and device.is_healthy))
+    return rank_of(tables, slot, slot.device_name) is not None
+
+
+def _is_unused(booking: PlannedBooking, slot: Slot, now: float) -> bool:
+    since_sec = max(booking.entry.starts_at_sec, slot.unused_since_sec, slot.planned_at_sec)
+    return not booking.requests and now - since_sec >= UNUSED_SEC
+
+
+def _want(tables: Tables, booking: PlannedBooking, lease: LeaseEntry) -> None:
+    """Ask a lease that outlasts the start of a booking to end."""
+    entry, now = booking.entry, tables.now_sec
+    grace_sec = tables.accounts.policy.yield_grace_sec
+    is_batch = lease.terms.lease_class is LeaseClass.BATCH
+    is_early = now < entry.starts_at_sec - (grace_sec if is_batch else NOTICE_SEC)
+    if is_early or lease.ends_at_sec <= entry.starts_at_sec:
+        return
+    until_sec = max(entry.starts_at_sec, now + grace_sec)
+    wanted = tables.yields.get(lease.name)
+    if wanted is not None and wanted.until_sec <= until_sec:
+        return
+    reason = f"its device is booked by {entry.holder}: {booking_id(entry.name)}"
+    tables.forget_yield(lease.name)
+    demand = YieldEntry(
+        lease_name=lease.name,
+        request_key=None,
+        lease_class=lease.terms.lease_class,
+        until_sec=until_sec,
+        reason=reason,
+        booking=entry.name,
+    )
+    yielding.demand(tables, lease, demand)
+
+
+def _offer(tables: Tables, booking: PlannedBooking) -> None:
+    """Offer one free device of a booking to waiting requests: quotas and leases may have changed."""
+    booking.offered += 1
+    slot = booking.slots[booking.offered % len(booking.slots)]
+    device = tables.devices.get(slot.device_name)
+    is_wanted = bool(booking.requests or len(tables.waiting))
+    if is_wanted and device is not None and device.can_serve and device.name not in tables.sets.held:
+        leases.serve(tables, device)
+    _serve_own(tables, booking)
+
+
+def _serve_own(tables: Tables, booking: PlannedBooking) -> None:
+    """Grant the free devices of a booking that has started to the requests that wait for them."""
+    if not booking.is_active(tables.now_sec):
+        return
+    for slot in list(booking.slots):
+        if not booking.requests:
+            return
+        device = tables.devices.get(slot.device_name)
+        if device is not None and device.can_serve:
+            leases.serve(tables, device)
+
+
+def _release(tables: Tables, slot: Slot) -> None:
+    name, booking = slot.device_name, slot.booking
+    tables.bookings.release(slot)
+    tables.changes.bookings[booking.name] = booking.entry
+    tables.version += 1
+    if name:
+        booked.update_hold(tables, name)
+        booked.withdraw(tables, name, booking.name)
+
+
+def _end(tables: Tables, booking: PlannedBooking, error_class: type[FleetError], message: str) -> None:
+    """Remove a booking, and refuse the requests that wait for it."""
+    names = booking.entry.device_names
+    for request in list(booking.requests.values()):
+        tables.remove_request(request)
+        tables.refuse(request.client_id, request.request_id, error_class, message)
+    for slot in list(booking.slots):
+        _release(tables, slot)
+    booking.entry.device_names = names
+    tables.bookings.remove(booking)
+    tables.timers.cancel(("booking", booking.name))
+    tables.changes.bookings[booking.name] = None
