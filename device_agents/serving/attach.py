@@ -26,6 +26,7 @@ from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
 from fleet.base.text import sendable
 from fleet.domain.devices import Inventory
+from fleet.domain.poison import DIGEST
 from fleet.errors import FleetError, NotAllowed, TrackerUnavailable, Unauthenticated
 from fleet.v1 import agent_service_pb2 as pb
 from fleet.v1 import device_pb2
@@ -233,7 +234,8 @@ class TrackerLink:
             self._sessions.fence(_fence_from_proto(fence))
         for poison in response.poison:
             remaining_sec = timestamp_sec(poison.expires) - timestamp_sec(response.tracker_time)
-            self._poison.learn(poison.digest, remaining_sec)
+            if DIGEST.fullmatch(poison.digest):
+                self._poison.learn(poison.digest, remaining_sec)
         for notice in response.notices:
             _log_notice(notice)
         if response.public_key and not self.attached.is_set():

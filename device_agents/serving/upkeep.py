@@ -30,6 +30,8 @@ RunHook: TypeAlias = Callable[[Hook, str, LeaseNames], Awaitable[str]]
 
 MAX_CYCLES = 3
 _DAY_SEC = 86_400.0
+_CLOSE_SEC = 10.0
+"""An agent that was asked to end has twice as long."""
 FAULT_SEC = 600.0
 """Time until a device with a failed hook serves leases again."""
 
@@ -57,7 +59,8 @@ class Upkeep:
         self._turn = asyncio.Lock()
         self._fault, self._faulted_at_sec = "", 0.0
         self._is_cycling = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._cleaning: set[asyncio.Task[None]] = set()
 
     @property
     def fault(self) -> str:
@@ -88,8 +91,11 @@ class Upkeep:
 
     def end_lease(self) -> None:
         """Clean up after a lease in the background, once nothing of it is running."""
-        if self._notes.of(self._device_name).lease_name:
-            self._start(self._clean_up_in_turn(), "after-lease")
+        if not self._notes.of(self._device_name).lease_name:
+            return
+        cleaning = asyncio.create_task(self._clean_up_in_turn(), name=f"after-lease-{self._device_name}")
+        self._cleaning.add(cleaning)
+        cleaning.add_done_callback(self._cleaning.discard)
 
     def watch(
         self, health: Callable[[], Awaitable[Health]], turn: Callable[[], AbstractAsyncContextManager[object]]
@@ -102,23 +108,23 @@ class Upkeep:
         """
         self.end_lease()
         if self._hooks.power_cycle is not None:
-            self._start(self._watch(self._hooks.power_cycle, health, turn), "power-cycle")
+            watching = self._watch(self._hooks.power_cycle, health, turn)
+            self._watching = asyncio.create_task(watching, name=f"power-cycle-{self._device_name}")
 
     async def close(self) -> None:
-        """Kill the hooks in progress. What is left to clean up is noted for the next start. Idempotent."""
+        """Clean up after a lease, for ten seconds at most: the rest is noted for the next start. Idempotent."""
         self.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._cleaning:
+            await asyncio.wait(self._cleaning, timeout=_CLOSE_SEC)
+        tasks = [*self._cleaning, *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Begin to kill the hooks in progress. Idempotent."""
-        for task in self._tasks:
-            task.cancel()
-
-    def _start(self, work: Awaitable[None], name: str) -> None:
-        task = asyncio.ensure_future(work)
-        task.set_name(f"{name}-{self._device_name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Power cycle the device no more. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
 
     async def _clean_up_in_turn(self) -> None:
         async with self._turn:

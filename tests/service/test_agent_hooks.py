@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from device_agents.serving.timing import Timing
-from fleet.errors import DeviceFaulted
+from fleet.errors import DeviceFaulted, LeaseRevoked
 from fleet.testing import eventually
 from tests.programs import is_alive
 from tests.service.agent_bench import DEVICE, Holder, StubTracker, marked_processes, serve_bench
@@ -314,6 +314,58 @@ async def test_a_signal_ends_an_agent_with_a_hook(tmp_path: Path, tracker: StubT
         assert "Traceback" not in err
         await asyncio.gather(opening, return_exceptions=True)
         await holder.close()
+
+
+async def test_an_agent_that_ends_cleans_up_after_its_lease(tmp_path: Path, tracker: StubTracker) -> None:
+    """Before it exits."""
+    log = tmp_path / "log"
+    after = script(tmp_path, "after", f"sleep 0.3; echo $FLEET_LEASE >> {log}")
+    hooks = {"after_lease": {"command": [after]}}
+    with running(tmp_path / "agent", tracker.address, yaml=yaml_with(hooks)) as agent:
+        holder = await holder_of(agent, tracker, 1)
+        await holder.open()
+
+        agent.process.send_signal(signal.SIGTERM)
+        code, _, _ = await asyncio.to_thread(agent.finish)
+
+        assert (code, log.read_text()) == (0, "leases/1\n")
+        await holder.close()
+
+
+async def test_a_lease_that_ends_during_its_hook_opens_no_session(tmp_path: Path, tracker: StubTracker) -> None:
+    """The board is cleaned up all the same."""
+    log, go, begun = tmp_path / "log", tmp_path / "go", tmp_path / "begun"
+    before = script(tmp_path, "before", f"touch {begun}; while [ ! -e {go} ]; do sleep 0.02; done")
+    after = script(tmp_path, "after", f"echo $FLEET_LEASE >> {log}")
+    hooks = {"before_lease": {"command": [before]}, "after_lease": {"command": [after]}}
+    with running(tmp_path / "agent", tracker.address, yaml=yaml_with(hooks)) as agent:
+        holder = await holder_of(agent, tracker, 1)
+        opening = asyncio.create_task(holder.open())
+        await eventually(begun.exists)
+        tracker.fence(DEVICE, 1)
+        await eventually(lambda: tracker.reports[DEVICE].fenced_epoch == 1, timeout_sec=20.0)
+        go.touch()
+
+        with pytest.raises(LeaseRevoked):
+            await opening
+        await eventually(lambda: log.exists() and log.read_text() == "leases/1\n")
+        await holder.close()
+
+
+async def test_a_lease_gets_another_worker_after_a_power_cycle(tmp_path: Path) -> None:
+    """The former one knew the board as it was before."""
+    device = {"driver": "simulated", "name": "sim", "time_scale": 0.0, "disconnect_after": 1, "reconnect_sec": 0.5}
+    config = {"devices": [{**device, "power_cycle": {"command": ["true"]}}]}
+    async with serve_bench(tmp_path / "agent", config, timing=Timing(health_sec=0.05)) as bench:
+        holder = bench.holding(1)
+        first = await holder.run(b"good")
+        served = bench.agent._devices[0]  # noqa: SLF001
+        await eventually(lambda: served.upkeep.cycles == 1 and served.is_well)
+
+        second = await holder.run(b"good")
+
+        assert second.run_secs
+        assert second.provenance.worker_pid != first.provenance.worker_pid
 
 
 async def test_damaged_notes_of_hooks_count_as_none(tmp_path: Path, tracker: StubTracker) -> None:

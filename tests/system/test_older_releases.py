@@ -109,9 +109,14 @@ class Bench:
     """Of the release."""
     artifact: Path
 
-    def client(self, selector: str, *, is_older: bool) -> dict[str, Any]:
+    @property
+    def is_tracker_older(self) -> bool:
+        """True if the tracker is of the release."""
+        return bool(self.fleet.tracker.around)
+
+    def client(self, selector: str, *, is_older: bool, artifact: Path | None = None) -> dict[str, Any]:
         """Lease a device, measure on it and release it, in a process of its own."""
-        command = [sys.executable, "-c", _CLIENT, self.fleet.address, selector, str(self.artifact)]
+        command = [sys.executable, "-c", _CLIENT, self.fleet.address, selector, str(artifact or self.artifact)]
         added = {"PYTHONPATH": str(self.code)} if is_older else {}
         folder = self.artifact.parent  # not the repository, which would be first on the path
         done = subprocess.run(
@@ -220,6 +225,33 @@ def test_a_release_and_today_work_together(bench: Bench, agent: str, is_older: b
 
     assert found.pop("times") == pytest.approx([120e-6] * 2, rel=0.2)
     assert found == {"device": f"devices/{agent}", "errors": [], "was_held": True}
+
+
+def test_agents_and_clients_of_a_release_work_beside_poison(bench: Bench) -> None:
+    """An older agent runs everything, an older client sees an error that it knows, an older tracker ignores reports."""
+    folder = bench.artifact.parent
+    bad, config = folder / "bad", folder / "faulty.yaml"
+    bad.write_bytes(b"crash")
+    settings = "time_scale: 0, disconnect_after: 1, reconnect_sec: 3600"
+    config.write_text(f"devices:\n- {{driver: simulated, name: faulty, {settings}}}\n")
+    words = ("--tracker", bench.fleet.address, "--config", str(config))
+    faulty = _server(folder, "device_agents", "faulty", *words)
+    faulty.start()
+    try:
+        eventually_sync(lambda: "devices/faulty" in _available(bench.fleet), 30.0)
+        assert bench.client("name=faulty", is_older=False, artifact=bad)["errors"] == ["CRASHED"]
+        eventually_sync(lambda: "devices/faulty" not in _available(bench.fleet), 30.0)
+    finally:
+        faulty.stop()
+
+    def error(device: str, *, is_older: bool) -> str:
+        (found,) = bench.client(f"name={device}", is_older=is_older, artifact=bad)["errors"]
+        return str(found)
+
+    expected = "CRASHED" if bench.is_tracker_older else "POISONED"
+    eventually_sync(lambda: error("newer", is_older=False) == expected, 30.0)
+    assert error("newer", is_older=True) == ("CRASHED" if bench.is_tracker_older else "RUN_FAILED")
+    assert error("older", is_older=False) == "CRASHED"
 
 
 def test_agents_come_back_after_their_trackers_death(bench: Bench) -> None:

@@ -11,11 +11,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from device_agents.config import make_drivers, parse_config
 from device_agents.serving.admission import Admission
+from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.membership import Membership
+from device_agents.serving.poison import PoisonList
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
@@ -25,15 +28,16 @@ from device_agents.workers.pool import WorkerPool
 from fleet.domain.tokens import Claims
 from fleet.identity.roles import Role
 from fleet.testing.identity import credentials, key_id
-from fleet.v1 import measurement_pb2, tensor_pb2
+from fleet.v1 import agent_service_pb2, measurement_pb2, tensor_pb2
 from fleet.v1 import session_service_pb2 as pb
 from fleet.wire import stubs
 from fleet.wire.peers import Guard
-from fleet.wire.times import duration
+from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
 from tests.fuzz.calls import BETWEEN, Caller, Server
 from tests.fuzz.loops import ServerLoop
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, no_loop
+from tests.fuzz.targets.places import scratch
 from tests.fuzz.targets.proofs import SIGNER
 
 _DEVICE = "devices/sim"
@@ -166,6 +170,40 @@ def _calls() -> list[bytes]:
     ]
 
 
+def _answer(content: bytes) -> None:
+    """Have an agent take a message of its tracker, and ask it about a program."""
+    clock, poison = TrackerClock(), PoisonList()
+    link = TrackerLink(
+        "127.0.0.1:1",
+        Membership(scratch(), "127.0.0.1:1"),
+        lambda: Hello(agent_id="a", address=":1", inventories={}),
+        [],
+        clock,
+        SessionTable([], Admission([_DEVICE], clock), None, None),  # type: ignore[arg-type] # neither is used
+        poison=poison,
+    )
+    with contextlib.suppress(DecodeError):
+        response = agent_service_pb2.AttachResponse.FromString(content)
+        response.ClearField("public_key")  # an agent ends its stream over a bad key
+        link._take(response)  # noqa: SLF001 - the rest of it needs a tracker
+    poison.has(_DIGEST)
+    assert not poison.unsent()
+
+
+def _answers() -> list[bytes]:
+    poison = agent_service_pb2.Poison(digest=_DIGEST, expires=timestamp(2_000.0))
+    fence = agent_service_pb2.Fence(device_name=_DEVICE, epoch=3, nonce="n", live_lease_name="leases/3")
+    notice = agent_service_pb2.AttachNotice(kind=1, device_name=_DEVICE, other_address="there:1")
+    first = agent_service_pb2.AttachResponse(
+        tracker_time=timestamp(1_000.0),
+        public_key=SIGNER.public_key,
+        fences=[fence],
+        notices=[notice],
+        poison=[poison],
+    )
+    return [first.SerializeToString()]
+
+
 _called, _entered = _Agent(), _Agent()
 AGENT = [
     Target(
@@ -182,5 +220,11 @@ AGENT = [
         close=_entered.close,
         seeds=lambda: [token(), token(8), token(2**62)],
         words=(b"leases/7", b"devices/sim"),
+    ),
+    Target(
+        name="tracker_answers",
+        run=no_loop(_answer),
+        seeds=_answers,
+        words=(_DIGEST.encode(), b"sha256:", b"devices/sim"),
     ),
 ]
