@@ -85,10 +85,11 @@ class BookingServicer:
         raise NotFound(f"there is no booking {name!r}; 'fleet bookings' lists those there are")
 
     def _shown(self, entry: BookingEntry) -> Booking:
-        return booking_of(entry, self._queries.booked_lease_count(entry.name))
+        queries = self._queries
+        return booking_of(entry, queries.kept_devices(entry.name), queries.booked_lease_count(entry.name))
 
 
-def booking_of(entry: BookingEntry, leased_count: int) -> Booking:
+def booking_of(entry: BookingEntry, device_names: tuple[str, ...], leased_count: int) -> Booking:
     """Return a booking as clients see it."""
     return Booking(
         name=entry.name,
@@ -99,6 +100,6 @@ def booking_of(entry: BookingEntry, leased_count: int) -> Booking:
         holder=entry.holder,
         account="" if entry.account in (entry.holder, entry.key_id) else entry.account,
         booked_at_sec=entry.booked_at_sec,
-        device_names=tuple(filter(None, entry.device_names)),
+        device_names=device_names,
         leased_count=leased_count,
     )

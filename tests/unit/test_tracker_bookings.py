@@ -270,10 +270,40 @@ def test_it_is_told_that_a_booking_cannot_be_kept_and_that_it_can_again(bench: B
 
     told = [each.missing_count for each in pass_time(bench, 2.0) if isinstance(each, ev.BookingChanged)]
     assert told == [1]
-    assert sorted(booking.device_names) == ["", "devices/pi-1"]
+    assert bench.state.bookings.entries[booking.name].kept_names == ("devices/pi-1",)
     bench.apply(ev.AgentAttached("other", "host:2", (board("pi-7"),)))
     told = [each.missing_count for each in pass_time(bench, 10.0) if isinstance(each, ev.BookingChanged)]
     assert told == [0]
+
+
+def test_a_board_that_reconnects_is_still_booked(bench: Bench) -> None:
+    """Another request does not slip in, neither while the board is away nor when it comes back."""
+    hello = ev.AgentAttached("agent", "host:1", tuple(map(board, ("pi-0", "pi-1", "gpu-0", "gpu-1"))))
+    booking = book(bench, "alice", "board=pi", count=2, in_sec=0.0)
+    ask(bench, "bob", "b", "board=pi")
+    bench.apply(ev.AgentDetached("agent"))
+    bench.tick(20.0)
+
+    assert granted(bench.apply(hello) + pass_time(bench, 20.0)) == []
+    bench.apply(ev.AgentDetached("agent"))
+    told = [each.missing_count for each in pass_time(bench, 100.0) if isinstance(each, ev.BookingChanged)]
+    assert told == [2]
+    assert granted(bench.apply(hello) + pass_time(bench, 2.0)) == []
+    assert len(granted(ask(bench, "alice", "a", booking=booking.name))) == 1
+
+
+def test_a_running_booking_keeps_its_board_over_a_restart(bench: Bench) -> None:
+    """Agents come back before their boards are given to others."""
+    booking = book(bench, "alice", "board=pi", count=2, in_sec=0.0)
+    bench.restart(away_sec=1.0)
+    for _ in range(5):
+        bench.tick(1.0)
+    bench.connect("alice", "bob")
+    ask(bench, "bob", "b", "board=pi")
+
+    effects = bench.apply(ev.AgentAttached("agent", "host:1", tuple(map(board, ("pi-0", "pi-1")))))
+    assert granted(effects) == []
+    assert len(granted(ask(bench, "alice", "a", booking=booking.name))) == 1
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ class Slot:
     """Planned device; empty: none can be had."""
     planned_at_sec: float = 0.0
     """Moment of the plan: leases granted before may outlast the start, later ones do not."""
+    is_lost: bool = False
+    """True if the device cannot be had now. It stays planned, in case it comes back, until another one is found."""
     lease_name: str = ""
     """Live lease of the booking on the device."""
     unused_since_sec: float = -math.inf
@@ -59,8 +61,13 @@ class PlannedBooking:
 
     @property
     def missing_count(self) -> int:
-        """Number of slots without a device."""
-        return sum(1 for slot in self.slots if not slot.device_name)
+        """Number of slots without a device that can be had."""
+        return len(self.slots) - len(self.kept_names)
+
+    @property
+    def kept_names(self) -> tuple[str, ...]:
+        """Planned devices that can be had."""
+        return tuple(slot.device_name for slot in self.slots if slot.device_name and not slot.is_lost)
 
     def is_active(self, now: float) -> bool:
         """Return True between its start and its end."""
@@ -106,7 +113,7 @@ class BookingTable:
             own.remove(slot)
             if not own:
                 del self.by_device[slot.device_name]
-        slot.device_name, slot.planned_at_sec = device_name, now
+        slot.device_name, slot.planned_at_sec, slot.is_lost = device_name, now, False
         if device_name:
             own = self.by_device.setdefault(device_name, [])
             own.append(slot)

@@ -23,7 +23,7 @@ from fleet.errors import (
 from fleet.tracker.core import booked, leases, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.booking_admission import admit, number_of
-from fleet.tracker.core.booking_plan import Search, rank_of
+from fleet.tracker.core.booking_plan import Search
 from fleet.tracker.core.booking_table import PlannedBooking, Slot
 from fleet.tracker.core.records import BookingEntry, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.tables import Tables
@@ -34,6 +34,8 @@ _LOOK_EACH_SEC = 0.01
 """Rounds of many bookings are this far apart for each of them."""
 _STEP_SEC = 1e-3
 """Interval of the steps of a round, so that other events get their turn."""
+_AWAY_SEC = 30.0
+"""A device is replaced after its agent was away for so long. Agents reconnect, also after a restart of the tracker."""
 _RETRY_SEC = 5.0
 """Interval of the searches for a device that cannot be had."""
 
@@ -85,7 +87,7 @@ def restore(tables: Tables, entries: Iterable[BookingEntry]) -> None:
             tables.bookings.plan(slot, name if is_free else "", tables.now_sec)
             if is_free:
                 booked.update_hold(tables, name)
-        if booking.missing_count:
+        if entry.device_names != names:
             tables.changes.bookings[entry.name] = entry
         _set_timer(tables, booking)
     for lease in tables.leases.values():
@@ -160,10 +162,11 @@ def _visit(tables: Tables, name: str) -> None:
 def _find_missing(tables: Tables, booking: PlannedBooking) -> None:
     """Replace devices that left."""
     for slot in booking.slots:
-        if slot.device_name and not slot.lease_name and not _is_kept(tables, booking, slot):
+        if slot.device_name and not slot.lease_name and slot.device_name not in booking.group.devices:
             booked.commit(tables, {slot: ""})
             booking.search_sec = tables.now_sec
-    missing = [slot for slot in booking.slots if not slot.device_name]
+        slot.is_lost = not slot.lease_name and not (slot.device_name and _is_kept(tables, booking, slot))
+    missing = [slot for slot in booking.slots if slot.is_lost]
     if not missing or tables.now_sec < booking.search_sec:
         return
     search = Search(tables)
@@ -174,14 +177,12 @@ def _find_missing(tables: Tables, booking: PlannedBooking) -> None:
 
 
 def _is_kept(tables: Tables, booking: PlannedBooking, slot: Slot) -> bool:
-    """Return True if a slot may stay on its device: it matches, and serves or will serve at the start."""
-    if slot.device_name not in booking.group.devices:
-        return False
-    device = tables.devices[slot.device_name]
-    if device.lease is not None:  # its holder is asked for it
-        is_near = booking.entry.starts_at_sec - tables.now_sec < NOTICE_SEC
-        return device.mark.state.is_open and (not is_near or (device.is_attached and device.is_healthy))
-    return rank_of(tables, slot, slot.device_name) is not None
+    """Return True if the device of a slot serves, or will serve at the start. One that left a moment ago counts."""
+    device, now = tables.devices[slot.device_name], tables.now_sec
+    is_near = booking.entry.starts_at_sec - now < NOTICE_SEC
+    is_back_soon = device.detached_at_sec is not None and now - device.detached_at_sec < _AWAY_SEC
+    is_well = is_back_soon or (device.is_attached and device.is_healthy)
+    return device.mark.state.is_open and (is_well or not is_near)
 
 
 def _is_unused(booking: PlannedBooking, slot: Slot, now: float) -> bool:

@@ -120,7 +120,7 @@ def _validate_sets(state: TrackerState) -> None:
 
 
 def _validate_bookings(state: TrackerState) -> None:
-    table, now = state.bookings, state.now_sec
+    table = state.bookings
     table.validate(state.leases)
     for booking in table.entries.values():
         _require(state.timers.is_set(("booking", booking.name)), f"{booking.name} is visited in time")
@@ -137,10 +137,6 @@ def _validate_bookings(state: TrackerState) -> None:
             is_older = lease.granted_at_sec <= slot.planned_at_sec
             is_own = lease.terms.booking == slot.booking.name
             _require(is_in_time or is_older or is_own, f"{lease.name} does not reach into {slot.booking.name}")
-    limit_sec = now + state.limits.max_duration_sec
-    near = {name for name in table.by_device if table.limit_sec(name) < limit_sec}
-    served = {device.name for device in state.devices.values() if device.can_serve}
-    _require(near & served <= table.held.keys() | state.sets.held.keys(), "booked devices are held")
 
 
 def _validate_devices(state: TrackerState) -> None:

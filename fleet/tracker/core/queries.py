@@ -150,6 +150,11 @@ class Queries:
         booking = self._tables.bookings.entries.get(name)
         return booking.entry if booking else None
 
+    def kept_devices(self, name: str) -> tuple[str, ...]:
+        """Return the planned devices of a booking that can be had."""
+        booking = self._tables.bookings.entries.get(name)
+        return booking.kept_names if booking else ()
+
     def booked_lease_count(self, name: str) -> int:
         """Return the number of a booking's devices that are leased to its account."""
         booking = self._tables.bookings.entries.get(name)
