@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet.domain.usage import LONGEST_SEC, UsageKey, UsageRow
 from fleet.errors import FleetError
@@ -25,6 +25,7 @@ _MAX_BYTES = 1 << 30
 _PRUNED_SHARE = 20
 """A file that is too large loses its oldest rows, one in this many."""
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_MOST_SEC, _MOST_LEASES = 1e11, 2**31
 _MAX_ROWS = 10_000
 """Most rows of one answer."""
 
@@ -66,8 +67,9 @@ SELECT CASE ? WHEN 'account' THEN account WHEN 'device' THEN device ELSE lease_c
     max(ended_sec), sum(leases), sum(length_sec), sum(wait_sec), sum(CASE WHEN wait_sec IS NULL THEN 0 ELSE leases END)
 FROM leases WHERE ended_sec >= ? GROUP BY subject ORDER BY sum(length_sec) DESC, subject LIMIT ?
 """
-_LATEST = "SELECT * FROM leases WHERE leases = 1 ORDER BY ended_sec DESC LIMIT ?"
 _COLUMNS = [field.name for field in fields(LeaseRow)]
+_LATEST = "SELECT * FROM leases WHERE leases = 1 ORDER BY ended_sec DESC LIMIT ?"
+T = TypeVar("T")
 
 
 class HistoryFile:
@@ -146,16 +148,7 @@ def read_usage(path: Path, by: UsageKey, since_sec: float) -> list[UsageRow]:
         FleetError: the file cannot be read.
     """
     rows = _select(path, _USAGE, by.value, since_sec, _MAX_ROWS)
-    return [
-        UsageRow(
-            key=subject,
-            holder=holder if by is UsageKey.ACCOUNT else "",
-            lease_count=count,
-            device_sec=device_sec,
-            wait_sec=wait_sec / waits if waits else None,
-        )
-        for subject, holder, _, count, device_sec, wait_sec, waits in rows
-    ]
+    return _readable(lambda row: _usage_row(by, *row), rows)
 
 
 def read_latest(path: Path, limit: int) -> list[LeaseRow]:
@@ -164,7 +157,58 @@ def read_latest(path: Path, limit: int) -> list[LeaseRow]:
     Raises:
         FleetError: the file cannot be read.
     """
-    return [LeaseRow(**dict(zip(_COLUMNS, row, strict=True))) for row in reversed(_select(path, _LATEST, limit))]
+    return _readable(lambda row: _lease_row(*row), reversed(_select(path, _LATEST, limit)))
+
+
+def _readable(read: Callable[[Sequence[Any]], T], rows: Iterable[Sequence[Any]]) -> list[T]:
+    """Return the rows as values, without those that no tracker has written."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            found.append(read(row))
+    return found
+
+
+def _usage_row(
+    by: UsageKey, subject: Any, holder: Any, _: Any, count: Any, device_sec: Any, wait_sec: Any, waits: Any
+) -> UsageRow:
+    return UsageRow(
+        key=_text(subject),
+        holder=_text(holder) if by is UsageKey.ACCOUNT else "",
+        lease_count=_number(count),
+        device_sec=_sec(device_sec),
+        wait_sec=_sec(wait_sec) / waits if waits else None,
+    )
+
+
+def _lease_row(*values: Any) -> LeaseRow:
+    found: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
+    for name in ("account", "holder", "device", "model", "lease_class", "end"):
+        _text(found[name])
+    for name in ("ended_sec", "length_sec"):
+        _sec(found[name])
+    for name in ("wait_sec", "forecast_sec"):
+        _sec(found[name] or 0.0)
+    _number(found["leases"])
+    return LeaseRow(**found)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, not {type(value).__name__}")
+    return value
+
+
+def _sec(value: Any) -> float:
+    if not (isinstance(value, int | float) and 0.0 <= value < _MOST_SEC):  # false for NaN, too
+        raise ValueError(f"no time: {value!r}")
+    return float(value)
+
+
+def _number(value: Any) -> int:
+    if not (isinstance(value, int) and 0 <= value < _MOST_LEASES):
+        raise ValueError(f"no number of leases: {value!r}")
+    return value
 
 
 def _select(path: Path, query: str, *values: str | float) -> list[Any]:
@@ -175,7 +219,7 @@ def _select(path: Path, query: str, *values: str | float) -> list[Any]:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
                 return []  # it is being made
             return connection.execute(query, values).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
         raise FleetError(
             f"the history of leases in {path} cannot be read: {error}; a damaged file begins anew within a minute"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,7 +24,7 @@ from fleet.testing import FakeClock, LeaseStream, SimulatedAgent, eventually, ev
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.history_file import HistoryFile, LeaseRow, read_usage
+from fleet.tracker.history_file import HistoryFile, LeaseRow, read_latest, read_usage
 from fleet.tracker.lease_history import LeaseHistory
 from tests.full_disk import full_disk
 from tests.unit.tracker_bench import offer
@@ -123,6 +124,17 @@ def test_use_by_each_subject(tmp_path: Path) -> None:
     assert [each.key for each in read_usage(file.path, UsageKey.DEVICE, 0.0)] == ["devices/a"]
     assert [each.lease_count for each in read_usage(file.path, UsageKey.CLASS, 150.0)] == [4]
     assert read_usage(tmp_path / "missing.sqlite", UsageKey.CLASS, 0.0) == []
+
+
+def test_rows_that_no_tracker_wrote_are_left_out(tmp_path: Path) -> None:
+    """Texts in place of times, times without end, negative numbers: neither forecasts nor the use read them."""
+    file = HistoryFile(tmp_path / "history.sqlite")
+    odd = ({"length_sec": "soon"}, {"length_sec": math.inf}, {"leases": -1}, {"holder": b"\xff"}, {"wait_sec": -1.0})
+    file.write([row(100.0), *(row(200.0, account=f"odd-{n}", **each) for n, each in enumerate(odd))])
+    file.close()
+
+    assert read_latest(file.path, 9) == [row(100.0)]
+    assert "team-a" in {each.key for each in read_usage(file.path, UsageKey.ACCOUNT, 0.0)}
 
 
 def test_old_leases_and_those_of_a_large_file_go(tmp_path: Path) -> None:

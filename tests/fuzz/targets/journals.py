@@ -11,7 +11,8 @@ from device_agents.workers import ledger
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.poison import Poison
-from fleet.errors import ConfigError
+from fleet.domain.usage import Usage, UsageKey
+from fleet.errors import ConfigError, FleetError
 from fleet.tracker.core.records import (
     BookingEntry,
     Changes,
@@ -21,10 +22,13 @@ from fleet.tracker.core.records import (
     RequestEntry,
     UseEntry,
 )
+from fleet.tracker.forecast import Lengths
+from fleet.tracker.history_file import HistoryFile, LeaseRow, read_latest, read_usage
 from fleet.tracker.journal.checking import read_journal
 from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.journal.mark import mark_path
+from fleet.wire.usage import usage_to_proto
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import scratch, written
 
@@ -48,6 +52,18 @@ def _mark(content: bytes) -> None:
     mark_path(path).write_bytes(content)
     with contextlib.suppress(ConfigError):
         read_journal(path)
+
+
+def _history(content: bytes) -> None:
+    path = written("history.sqlite", content)
+    with contextlib.suppress(FleetError):
+        for by in UsageKey:
+            for row in read_usage(path, by, 0.0):
+                usage_to_proto(Usage(since_sec=0.0, rows=(row,)))
+    with contextlib.suppress(FleetError):
+        lengths = Lengths()
+        for row in read_latest(path, 100):
+            lengths.add(row.account, LeaseClass.BATCH, row.model, row.length_sec)
 
 
 def _epochs(content: bytes) -> None:
@@ -140,7 +156,30 @@ def _files() -> list[bytes]:
     return [path.read_bytes()]
 
 
+def _histories() -> list[bytes]:
+    path = scratch() / "seed-history.sqlite"
+    path.unlink(missing_ok=True)
+    file = HistoryFile(path)
+    lease = LeaseRow(
+        ended_sec=100.0,
+        account="ann",
+        holder="ann",
+        device="devices/1",
+        model="rpi4",
+        lease_class="batch",
+        end="released",
+        leases=1,
+        length_sec=30.0,
+        wait_sec=2.0,
+        forecast_sec=None,
+    )
+    file.write([lease])
+    file.close()
+    return [path.read_bytes()]
+
+
 JOURNALS = [
+    Target(name="history_file", run=no_loop(_history), seeds=_histories, most_bytes=16_384, quick_inputs=60),
     Target(name="journal", run=no_loop(_journal), seeds=_files, most_bytes=32768, quick_inputs=40),
     Target(
         name="journal_entries",
