@@ -367,15 +367,16 @@ class Agent:
             agent_id=self._agent_id,
             address=self._config.advertise_address or address_of(host, self.port),
             inventories={
-                device.name: self._with_jail(inventory)
+                device.name: self._with_facts(device, inventory)
                 for device in self._devices
                 if (inventory := device.inventory()) is not None
             },
             version=package_version(),
         )
 
-    def _with_jail(self, inventory: Inventory) -> Inventory:
-        return replace(inventory, facts={**inventory.facts, "jail": str(self._pool.jail)})
+    def _with_facts(self, device: ServedDevice, inventory: Inventory) -> Inventory:
+        facts = {**inventory.facts, "jail": str(self._pool.jail)}
+        return replace(inventory, facts=facts, has_before_lease=device.driver.hooks.before_lease is not None)
 
     def _check_jail(self) -> None:
         """Log the isolation layers of the workers.

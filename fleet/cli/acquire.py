@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 import time
@@ -161,6 +162,7 @@ def acquire(
             if has_waited:
                 console.print(f"got {', '.join(device.name for device in devices)}")
             granted_sec = time.monotonic()
+            await asyncio.gather(*(device.open() for device in devices if device.inventory.has_before_lease))
             for device in devices:
                 device.watch_yield(lambda device=device: console.print(_end_text(device)))  # type: ignore[misc]
             code = await run_holding(devices, client.address, command, has_stdout=not json_output)

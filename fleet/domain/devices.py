@@ -63,6 +63,9 @@ class Inventory:
 
     runtime: RuntimeKind = RuntimeKind.TVM
 
+    has_before_lease: bool = False
+    """Its agent runs the owner's hook `before_lease` when a session opens."""
+
     def __repr__(self) -> str:
         labels = "".join(f", {key}={value}" for key, value in sorted(self.labels.items()))
         return sanitize(f"<Inventory {self.device_model or 'of no model'}, kind={self.kind}{labels}>")

@@ -100,7 +100,7 @@ class HealthMark(_message.Message):
     def __init__(self, state: _Optional[_Union[HealthState, str]] = ..., by: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Inventory(_message.Message):
-    __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated", "runtime")
+    __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated", "runtime", "has_before_lease")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class Inventory(_message.Message):
     FACTS_FIELD_NUMBER: _ClassVar[int]
     IS_SIMULATED_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    HAS_BEFORE_LEASE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     labels: _containers.ScalarMap[str, str]
     target_json: str
@@ -137,7 +138,8 @@ class Inventory(_message.Message):
     facts: _containers.ScalarMap[str, str]
     is_simulated: bool
     runtime: RuntimeKind
-    def __init__(self, kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., target_json: _Optional[str] = ..., device_model: _Optional[str] = ..., host_fingerprint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., core_count: _Optional[int] = ..., tvm_version: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., is_simulated: _Optional[bool] = ..., runtime: _Optional[_Union[RuntimeKind, str]] = ...) -> None: ...
+    has_before_lease: bool
+    def __init__(self, kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., target_json: _Optional[str] = ..., device_model: _Optional[str] = ..., host_fingerprint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., core_count: _Optional[int] = ..., tvm_version: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., is_simulated: _Optional[bool] = ..., runtime: _Optional[_Union[RuntimeKind, str]] = ..., has_before_lease: _Optional[bool] = ...) -> None: ...
 
 class Telemetry(_message.Message):
     __slots__ = ("read_at", "temp_c", "freq_hz", "governor", "load_1min", "cpu_busy", "trials", "trials_per_min", "last_error", "memory_available_bytes", "power_w", "throttle_reasons", "battery_percent", "foreign_processes", "reference_sec")

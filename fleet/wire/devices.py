@@ -51,6 +51,7 @@ def inventory_to_proto(inventory: Inventory) -> device_pb2.Inventory:
         facts=inventory.facts,
         is_simulated=inventory.is_simulated,
         runtime=_RUNTIMES[inventory.runtime],
+        has_before_lease=inventory.has_before_lease,
     )
 
 
@@ -68,6 +69,7 @@ def inventory_from_proto(message: device_pb2.Inventory) -> Inventory:
         facts=dict(message.facts),
         is_simulated=message.is_simulated,
         runtime=_RUNTIMES_BY_NUMBER.get(message.runtime, RuntimeKind.TVM),
+        has_before_lease=message.has_before_lease,
     )
 
 

@@ -135,6 +135,29 @@ async def test_the_command_runs_with_the_lease_and_its_exit_code_is_ours(local: 
     await eventually(lambda: is_free(client))
 
 
+async def test_a_command_starts_after_the_hook_of_its_device(tmp_path: Path) -> None:
+    """Also one that does not use the agent; if the hook fails, the command does not start, and the lease ends."""
+    done = tmp_path / "done"
+    hooks = {"good": f"sleep 0.5; echo prepared > {done}", "bad": "echo no power; exit 1"}
+    entries = [
+        f"- {{driver: simulated, name: {name}, before_lease: {{command: [sh, -c, '{text}']}}}}\n"
+        for name, text in hooks.items()
+    ]
+    config = tmp_path / "agent.yaml"
+    config.write_text("devices:\n" + "".join(entries))
+    async with (
+        LocalFleet(agent_config=config, state_dir=tmp_path / "state") as local,
+        fleet.aio.connect(local.address) as client,
+    ):
+        code, stdout, stderr = await finished(await start(local, "acquire", "name=good", "--", "cat", str(done)))
+        assert (code, stdout) == (0, "prepared\n"), stderr
+        code, stdout, stderr = await finished(await start(local, "acquire", "name=bad", "--", "echo", "started"))
+        assert (code, stdout) == (1, "")
+        assert "devices/bad: before_lease: no power" in stderr
+        assert "Traceback" not in stderr
+        assert not (await client.snapshot()).leases
+
+
 async def test_code_under_acquire_uses_the_held_device(local: LocalFleet, tmp_path: Path) -> None:
     """`fleet.held_device()` measures under the lease of the surrounding command."""
     process = await start(

@@ -35,6 +35,7 @@ inventories = st.builds(
     facts=st.dictionaries(st.text(), st.text(), max_size=3),
     is_simulated=st.booleans(),
     runtime=st.sampled_from(RuntimeKind),
+    has_before_lease=st.booleans(),
 )
 readings = st.builds(
     Telemetry,
