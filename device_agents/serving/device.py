@@ -199,7 +199,7 @@ class ServedDevice:
         return (await self._telemetry()).temp_c
 
     @asynccontextmanager
-    async def running(self, digest: str) -> AsyncIterator[Run]:
+    async def running(self, digest: str, worker: WorkerHandle) -> AsyncIterator[Run]:
         """Blame a program if the device turns unhealthy inside the block, or soon after it failed."""
         self._suspicion.begin(digest)
         run = Run()
@@ -208,6 +208,8 @@ class ServedDevice:
         finally:
             self._suspicion.end(is_failed=run.is_failed)
         if run.is_failed:
+            if worker.is_stuck:
+                self.note_killed(worker)  # now, or the next program would be blamed
             await self.health()
 
     def learn(self, error: ErrorKind | None, message: str) -> None:

@@ -1,7 +1,7 @@
 """Programs that killed a device, of this agent or of the fleet. The agent refuses to run them unasked.
 
-A program is blamed if a healthy device turns unhealthy while it runs, or within ten seconds after it failed: some
-drivers notice a dead board at the next look, and a killed worker that hangs in the kernel a second later.
+A program is blamed if a healthy device turns unhealthy while it runs, or within 15 seconds after it failed: some
+drivers notice a dead board at the next look, and a killed worker counts as hanging in the kernel after ten seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fleet.domain.poison import KEPT_SEC, MAX_POISON
 
 logger = logging.getLogger(__name__)
 
-_BLAMED_SEC = 10.0
+_BLAMED_SEC = 15.0
 
 
 class PoisonList:

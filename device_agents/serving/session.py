@@ -234,7 +234,7 @@ class Session:
                 order = order_of(worker_pb2.WorkerRequest.MEASURE_FIELD_NUMBER, raw, worker.give(path))
                 wait_sec = time.monotonic() - arrived_sec
                 observation = await Observation.start(self.device, worker.pid)
-                async with self.device.running(digest) as run:
+                async with self.device.running(digest, worker) as run:
                     measurement = await self._measure_in(worker, request, order, timeout_sec)
                     run.is_failed = bool(measurement.error)
                     self.device.learn(error_kind_from_proto(measurement.error), measurement.error_message)
@@ -291,10 +291,8 @@ class Session:
         if self._is_refused(request):
             proof = Proof(verdict=ProofVerdict.IMPOSSIBLE, message=poisoned(request.artifact_digest))
             return proof_to_proto(proof)
-        running = self.device.running(request.artifact_digest)
-        async with self.device.turn, self.device.quiet(), self._worker_apart() as worker, running as run:
-            proof = await prove(worker, request, worker.give(path), cpus=self._pinned_cpus)
-            run.is_failed = not proof.is_proven
+        async with self.device.turn, self.device.quiet(), self._worker_apart() as worker:
+            proof = await self._prove_in(worker, request, path)
         return proof_to_proto(replace(proof, message=sanitize_lines(proof.message)))
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
@@ -353,13 +351,19 @@ class Session:
     ) -> CallAnswer:
         order = order_of(worker_pb2.WorkerRequest.CALL_FIELD_NUMBER, content, worker.give(path))
         bound = bound_of_call(request).within(self.intake.most_bytes)
-        async with self.device.running(request.artifact_digest) as run:
+        async with self.device.running(request.artifact_digest, worker) as run:
             try:
                 head, outputs = await worker.exchange_call(order, call_timeout_sec(request), bound)
             except WorkerLost as lost:
                 return failed_call(lost.kind, str(lost), lost.signal_number)
             run.is_failed = bool(head.error)
             return CallAnswer(cleaned_call(head), outputs)
+
+    async def _prove_in(self, worker: WorkerHandle, request: session_service_pb2.ProveRequest, path: Path) -> Proof:
+        async with self.device.running(request.artifact_digest, worker) as run:
+            proof = await prove(worker, request, worker.give(path), cpus=self._pinned_cpus)
+            run.is_failed = not proof.is_proven
+        return proof
 
     @asynccontextmanager
     async def _worker_apart(self) -> AsyncIterator[WorkerHandle]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from fleet.domain.poison import DIGEST, MAX_POISON
@@ -10,6 +11,8 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.engine import Engine
 from fleet.v1 import agent_service_pb2
 from fleet.wire.times import timestamp
+
+logger = logging.getLogger(__name__)
 
 
 class PoisonFeed:
@@ -40,4 +43,8 @@ def note_found(engine: Engine, agent_id: str, found: Iterable[agent_service_pb2.
     if bad := [each.digest for each in reported if not DIGEST.fullmatch(each.digest)]:
         raise InvalidRequest(f"the digest {bad[0][:80]!r} is malformed; write it like 'sha256:' and 64 digits")
     for each in reported:
-        engine.submit(ev.PoisonFound(agent_id, each.device_name, each.digest))
+        device = engine.queries.device(each.device_name)
+        if device is None or device.agent_id != agent_id or engine.queries.is_poison(each.digest):
+            continue
+        logger.warning("a program killed a device", extra={"device": device.name, "digest": each.digest})
+        engine.submit(ev.PoisonFound(agent_id, device.name, each.digest))

@@ -66,6 +66,26 @@ async def test_a_pool_ends_without_it(pool: WorkerPool) -> None:
 
 
 @pytest.mark.slow
+async def test_a_program_whose_worker_cannot_be_killed_is_poison(pool: WorkerPool, deaf: DeafToKills) -> None:
+    """It is blamed at once, so that the next program is not."""
+    worker = await pool.start_worker(SPEC, lambda _: None)
+    os.kill(worker.pid, signal.SIGSTOP)
+    (driver,) = make_drivers(parse_config({"devices": [{"driver": "simulated"}]}))
+    await driver.open(pool)
+    device = ServedDevice(driver, asyncio.Lock())
+
+    async with device.running("sha256:1", worker):
+        await asyncio.wait_for(worker.kill(), 30)
+    async with device.running("sha256:2", worker):
+        pass
+
+    assert device.poison.unsent() == {"sha256:1": device.name}
+    os.kill(worker.pid, signal.SIGKILL)
+    await eventually(lambda: not worker.is_stuck)
+    await driver.close()
+
+
+@pytest.mark.slow
 async def test_killing_does_not_wait_for_ever(pool: WorkerPool, deaf: DeafToKills) -> None:
     """The device is faulted while the process exists, names it and its state, and heals."""
     worker = await pool.start_worker(SPEC, lambda _: None)

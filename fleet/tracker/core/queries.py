@@ -65,6 +65,10 @@ class Queries:
         """Number of programs that were ever found to be poison, since the start."""
         return self._tables.poison_count
 
+    def is_poison(self, digest: str) -> bool:
+        """Tell whether a program is known to have killed a device."""
+        return digest in self._tables.poison
+
     def newest_poison(self, count: int) -> list[Poison]:
         """Return the newest programs that killed a device, at most `count`."""
         return list(islice(reversed(self._tables.poison.values()), count))
