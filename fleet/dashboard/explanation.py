@@ -64,15 +64,19 @@ def _omission_line(found: Explanation, omission: Omission) -> str:
 def _candidates(found: Explanation) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, show_header=False)
     for each in found.candidates:
-        table.add_row(Text(formatting.short_name(each.device_name)), STATES[each.state], Text(_holder(each)))
+        table.add_row(
+            Text(formatting.short_name(each.device_name)), STATES[each.state], Text(_holder(each, found.at_sec))
+        )
     hidden = found.device_count - len(found.candidates)
     head = Text(f"{count_text(found.device_count, 'device')} would do", "bold")
     return [head, *([table] if found.candidates else []), *([Text(f"and {hidden} more", "dim")] if hidden > 0 else [])]
 
 
-def _holder(candidate: Candidate) -> str:
+def _holder(candidate: Candidate, now_sec: float) -> str:
     lease, booking = candidate.lease, candidate.booking
     held = f"{lease.held_by} for {elapsed_text(lease.held_sec)}, {lease.lease_class}" if lease else candidate.reason
+    if candidate.free_at_sec is not None:
+        held += f", expected free in {elapsed_text(max(candidate.free_at_sec - now_sec, 0.0))}"
     return "; ".join(filter(None, (held, booking_text(booking) if booking else "")))
 
 

@@ -18,6 +18,8 @@ class Candidate:
     reason: str = ""
     """Why it cannot serve, in a sentence."""
     lease: LeaseBefore | None = None
+    free_at_sec: float | None = None
+    """Moment at which its lease is expected to end [s since 1970]; None: unknown."""
     booking: BookingBefore | None = None
     """Next booking of the device, of another account; None: there is none."""
 

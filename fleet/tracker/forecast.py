@@ -28,6 +28,8 @@ _LEAST_WAITS = 8
 _REMEMBERED_LENGTHS = 256
 _LEAST_LENGTHS = 5
 """A group of ended leases with fewer is too small to draw from."""
+_MAX_GROUPS = 8_192
+"""Groups of leases whose lengths are remembered: accounts come and go."""
 _ADDED_SEC = 1.0
 """Added to waits before they are compared, so that an error of a second does not count as a large ratio."""
 _STEPS = 128
@@ -44,14 +46,33 @@ class Lengths:
         self._latest: defaultdict[tuple[str, ...], deque[float]] = defaultdict(deque)
         self._sorted: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
 
+    def __len__(self) -> int:
+        return len(self._latest)
+
     def add(self, account: str, lease_class: LeaseClass, model: str, sec: float) -> None:
         """Add an ended lease."""
         for key in _groups(account, lease_class, model):
+            if key not in self._latest:
+                self._make_room()
             latest, ordered = self._latest[key], self._sorted[key]
             latest.append(sec)
             insort(ordered, sec)
             if len(latest) > _REMEMBERED_LENGTHS:
                 del ordered[bisect_left(ordered, latest.popleft())]
+
+    def rest_sec(self, account: str, lease_class: LeaseClass, model: str, age_sec: float) -> float | None:
+        """Return the expected rest of a live lease [s]: the median of like leases that lasted at least as long.
+
+        None: none is known.
+        """
+        ordered = self.like(account, lease_class, model)
+        first = bisect_left(ordered, age_sec)
+        return quantile(ordered[first:], 0.5) - age_sec if first < len(ordered) else None
+
+    def _make_room(self) -> None:
+        """Forget the oldest group of an account when there are too many."""
+        if len(self._latest) >= _MAX_GROUPS and (oldest := next((key for key in self._latest if key[0]), None)):
+            del self._latest[oldest], self._sorted[oldest]
 
     def like(self, account: str, lease_class: LeaseClass, model: str) -> Sequence[float]:
         """Return sorted lengths of the most similar leases that are known well enough; empty if none are known."""

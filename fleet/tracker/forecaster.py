@@ -78,6 +78,15 @@ class Forecaster(Observer):
         """Return the wait that was forecast for a live lease's request; None: no forecast was made."""
         return self._said.get(lease_name)
 
+    def free_at_sec(self, lease: LeaseEntry | None) -> float | None:
+        """Return the moment at which a live lease is expected to end; None: no similar lease has lasted as long."""
+        if lease is None or (device := self._queries.device(lease.device_name)) is None:
+            return None
+        age_sec = max(self._clock.now_sec() - lease.granted_at_sec, 0.0)
+        model = board_model(device.description)
+        rest_sec = self._lengths.rest_sec(lease.account, lease.terms.lease_class, model, age_sec)
+        return None if rest_sec is None else min(self._clock.now_sec() + rest_sec, lease.ends_at_sec)
+
     async def run(self) -> None:
         """Make forecasts until cancelled."""
         while True:

@@ -253,7 +253,12 @@ class LeaseServicer(Observer):
             quota=queries.quota_of(request),
             device_count=queries.count(request.terms.selector),
             candidates=tuple(
-                candidate_of(device, queries.next_booking(device), queries.now_sec)
+                candidate_of(
+                    device,
+                    queries.next_booking(device),
+                    queries.now_sec,
+                    self._forecasts.free_at_sec(device.lease),
+                )
                 for device in queries.candidates(request)
             ),
             omissions=tuple(omissions),

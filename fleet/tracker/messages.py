@@ -175,13 +175,14 @@ def _lease_before(lease: LeaseEntry, now: float) -> LeaseBefore:
     )
 
 
-def candidate_of(device: DeviceEntry, booking: BookingEntry | None, now: float) -> Candidate:
+def candidate_of(device: DeviceEntry, booking: BookingEntry | None, now: float, free_at_sec: float | None) -> Candidate:
     """Return a device that matches a request as clients see it."""
     return Candidate(
         device_name=device.name,
         state=state_from_proto(device_state(device)),
         reason=device.reason if device.is_attached else "its agent is not attached",
         lease=_lease_before(device.lease, now) if device.lease else None,
+        free_at_sec=free_at_sec,
         booking=_booking_before(booking, now) if booking else None,
     )
 

@@ -222,18 +222,20 @@ class ExplainRequestResponse(_message.Message):
     def __init__(self, request: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., account: _Optional[str] = ..., weight: _Optional[float] = ..., used: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., share_had: _Optional[float] = ..., share_due: _Optional[float] = ..., quota: _Optional[_Union[_lease_pb2.QuotaUse, _Mapping]] = ..., device_count: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., omissions: _Optional[_Iterable[_Union[ClauseOmission, _Mapping]]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("device_name", "state", "reason", "lease", "booking")
+    __slots__ = ("device_name", "state", "reason", "lease", "booking", "free_at")
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     BOOKING_FIELD_NUMBER: _ClassVar[int]
+    FREE_AT_FIELD_NUMBER: _ClassVar[int]
     device_name: str
     state: _device_pb2.DeviceState
     reason: str
     lease: _lease_pb2.LeaseBefore
     booking: _lease_pb2.BookingBefore
-    def __init__(self, device_name: _Optional[str] = ..., state: _Optional[_Union[_device_pb2.DeviceState, str]] = ..., reason: _Optional[str] = ..., lease: _Optional[_Union[_lease_pb2.LeaseBefore, _Mapping]] = ..., booking: _Optional[_Union[_lease_pb2.BookingBefore, _Mapping]] = ...) -> None: ...
+    free_at: _timestamp_pb2.Timestamp
+    def __init__(self, device_name: _Optional[str] = ..., state: _Optional[_Union[_device_pb2.DeviceState, str]] = ..., reason: _Optional[str] = ..., lease: _Optional[_Union[_lease_pb2.LeaseBefore, _Mapping]] = ..., booking: _Optional[_Union[_lease_pb2.BookingBefore, _Mapping]] = ..., free_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ClauseOmission(_message.Message):
     __slots__ = ("clause", "device_count", "free_count")

@@ -55,6 +55,7 @@ def _candidate_to_proto(candidate: Candidate) -> lease_service_pb2.Candidate:
         state=state_to_proto(candidate.state),
         reason=sendable(candidate.reason),
         lease=lease_before_to_proto(candidate.lease) if candidate.lease else None,
+        free_at=timestamp(candidate.free_at_sec) if candidate.free_at_sec is not None else None,
         booking=booking_before_to_proto(candidate.booking) if candidate.booking else None,
     )
 
@@ -65,5 +66,6 @@ def _candidate_from_proto(message: lease_service_pb2.Candidate) -> Candidate:
         state=state_from_proto(message.state),
         reason=message.reason,
         lease=lease_before_from_proto(message.lease) if message.HasField("lease") else None,
+        free_at_sec=timestamp_sec(message.free_at) if message.HasField("free_at") else None,
         booking=booking_before_from_proto(message.booking) if message.HasField("booking") else None,
     )

@@ -94,7 +94,7 @@ def test_the_text_says_the_gain_from_each_clause() -> None:
     shown = _text(found)
     assert "had 25% of the recent use, due 50% (weight 2)" in shown
     assert "1 of 2 leases at once" in shown
-    assert "ann for 1 min, batch" in shown
+    assert "ann for 1 min, batch, expected free in 5 min" in shown
     assert "without board=pi: now, 3 of 12 devices are free" in shown
     assert "without os=linux: no other device" in shown
 
@@ -114,7 +114,8 @@ def explanation(quota: QuotaUse | None) -> Explanation:
         share_due=0.5,
         quota=quota,
         device_count=1,
-        candidates=(Candidate(device_name="devices/pi-1", state=DeviceState.LEASED, lease=lease),),
+        at_sec=1000.0,
+        candidates=(Candidate(device_name="devices/pi-1", state=DeviceState.LEASED, lease=lease, free_at_sec=1300.0),),
         omissions=(Omission("board=pi", 12, 3), Omission("os=linux", 1, 0)),
     )
 
@@ -126,7 +127,7 @@ def test_an_explanation_survives_the_wire(state: DeviceState, count: int, share:
         account=text,
         share_had=share,
         device_count=count,
-        candidates=(Candidate(device_name=text, state=state),),
+        candidates=(Candidate(device_name=text, state=state, free_at_sec=count / 2),),
         omissions=(Omission(text, count, count),),
     )
     assert explanation_from_proto(explanation_to_proto(found)) == found

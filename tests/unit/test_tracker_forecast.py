@@ -62,6 +62,24 @@ def test_only_lengths_beyond_the_age_are_drawn() -> None:
     assert set(starts(outlook, lengths(10.0, 10.0, 10.0, 60.0, 80.0))["client", "r"]) == {10.0, 30.0}
 
 
+def test_the_expected_end_of_a_lease_is_the_median_of_longer_ones() -> None:
+    """Lengths below the present age do not count; without longer ones, no end is expected."""
+    known = lengths(10.0, 10.0, 60.0, 80.0, 100.0)
+    assert known.rest_sec("ann", NORMAL, "pi", 50.0) == 30.0
+    assert known.rest_sec("ann", NORMAL, "pi", 101.0) is None
+    assert known.rest_sec("bob", INTERACTIVE, "pi", 0.0) is None
+
+
+def test_lengths_of_very_many_accounts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest accounts go; the groups of everybody stay."""
+    monkeypatch.setattr("fleet.tracker.forecast._MAX_GROUPS", 8)
+    known = Lengths()
+    for number in range(50):
+        known.add(f"account-{number}", NORMAL, "pi", float(number))
+    assert known.like("account-0", NORMAL, "pi") == [float(number) for number in range(50)]
+    assert len(known) <= 8
+
+
 def test_the_account_with_less_use_goes_first_within_a_class() -> None:
     lanes = [lane("ann", "a"), lane("bob", "b"), lane("eve", "i", lease_class=INTERACTIVE)]
     outlook = Outlook(boards=[Board(0, "pi")], lanes=lanes, uses={"ann": 9.0, "bob": 1.0, "eve": 50.0})
