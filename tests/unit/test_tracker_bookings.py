@@ -319,7 +319,7 @@ def test_a_running_booking_keeps_its_board_over_a_restart(bench: Bench) -> None:
         ({"count": 0}, InvalidRequest, "1 to 64 devices"),
         ({"count": -1}, InvalidRequest, "1 to 64 devices"),
         ({"count": 65}, InvalidRequest, "1 to 64 devices"),
-        ({"count": 3}, NoMatchingDevice, "2 devices match"),
+        ({"count": 3}, NoMatchingDevice, "matches 2 of the 3 devices wanted"),
         ({"selector": "board=zynq"}, NoMatchingDevice, "no device matches"),
         ({"selector": "board=="}, InvalidRequest, "selector"),
         ({"selector": "\x1b[31m"}, InvalidRequest, "control characters"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleet.base.quantities import count_text
 from fleet.base.text import sanitize
 from fleet.domain.bookings import booking_id, check_count, check_length, checked_start
 from fleet.domain.leases import LeaseClass
@@ -51,7 +52,7 @@ def admit(tables: Tables, event: ev.Book) -> PlannedBooking:
     if not count:
         raise no_match_error(selector, tables.devices, tables.matching)
     if count < event.device_count:
-        raise NoMatchingDevice(f"{count} devices match {selector!r}, and {event.device_count} are wanted; choose fewer")
+        raise NoMatchingDevice(f"{selector!r} matches {count} of the {event.device_count} devices wanted; choose fewer")
     tables.bookings.last_number = max(tables.bookings.last_number + 1, int(tables.now_sec))
     entry = BookingEntry(
         name=f"bookings/{_text(tables.bookings.last_number)}",
@@ -156,7 +157,7 @@ def _no_room_error(tables: Tables, entry: BookingEntry, search: Search) -> Fleet
         for other in tables.bookings.entries.values()
         if other.entry.starts_at_sec < entry.ends_at_sec and entry.starts_at_sec < other.entry.ends_at_sec
     ]
-    wanted = f"{len(entry.device_names)} devices that match {entry.selector!r}"
+    wanted = f"{count_text(len(entry.device_names), 'device')} for {entry.selector!r}"
     if not rivals:
         return AlreadyBooked(f"{wanted} cannot be had then: some are away, marked, or leased for longer")
     listed = ", ".join(f"{booking_id(other.name)} of {other.holder}" for other in rivals[:_SHOWN_RIVALS])
