@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from sortedcontainers import SortedList
 
-from benchmarks.lab_sim import Ask, Simulation
+from benchmarks.lab_sim import RENEWAL_SEC, Ask, Simulation
 from benchmarks.lab_trace import BOARDS, MODELS
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.selectors import device_labels
@@ -22,6 +22,8 @@ from fleet.tracker.core.state import TrackerState
 EPOCH_SEC = 1_800_000_000.0
 """The simulation's zero on the tracker's clock."""
 _LONG_SEC = 1e8
+_TTL_SEC = 4 / 3 * RENEWAL_SEC
+"""A lease that outlasts its expected length is charged for this at its renewal, until it ends."""
 _FAMILY = "family."
 
 
@@ -52,7 +54,7 @@ class Turns:
         self._asks[request_id] = ask
         selector, *also = map(_selector, ask.arrival.selectors)
         lease_class = ask.arrival.lease_class
-        terms = LeaseTerms(selector=selector, also=tuple(also), lease_class=lease_class, ttl_sec=_LONG_SEC)
+        terms = LeaseTerms(selector=selector, also=tuple(also), lease_class=lease_class, ttl_sec=_TTL_SEC)
         self._apply(ev.Acquire(account, request_id, terms, ask.continues), now)
 
     def end(self, ask: Ask, now: float) -> None:
@@ -69,7 +71,7 @@ class Turns:
         client = "before"
         self._state.apply(ev.ClientConnected(client, client), EPOCH_SEC)
         for name in MODELS:
-            terms = LeaseTerms(selector=_selector(name), ttl_sec=_LONG_SEC)
+            terms = LeaseTerms(selector=_selector(name), ttl_sec=_TTL_SEC)
             for effect in self._state.apply(ev.Acquire(client, name, terms), EPOCH_SEC):
                 if isinstance(effect, ev.Granted):
                     self._state.apply(ev.Release(client, effect.lease.name), EPOCH_SEC)

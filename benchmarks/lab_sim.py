@@ -14,15 +14,15 @@ from typing import Protocol
 
 from benchmarks.lab_trace import BOARDS, DAY_SEC, MODELS, Arrival
 from fleet.domain.leases import LeaseClass
-from fleet.tracker.core.share_policy import SharePolicy
 
 _MEAN_LEASE_SEC = 1800.0
 """Median length of a tuning job's leases."""
 _SHORTEST_SEC = 30.0
 _LOOK_SEC = 300.0
-_RENEWAL_SEC = 900.0
-_WINDOW_SEC = SharePolicy().half_life_sec
-"""Fairness is judged in windows of this length. In shorter ones, repayment of earlier use would count as unfair."""
+RENEWAL_SEC = 900.0
+"""Interval of a lease's renewals."""
+_WINDOW_SEC = 4 * 3600.0
+"""Fairness is judged in windows of this length."""
 
 
 @dataclass(slots=True, eq=False)
@@ -170,7 +170,7 @@ class Simulation:
         ask.ends_sec = now + ask.device_sec
         self.held[board] = ask
         self._at(ask.ends_sec, partial(self._end, ask, now))
-        self._at(now + _RENEWAL_SEC, partial(self._renew, ask, now))
+        self._at(now + RENEWAL_SEC, partial(self._renew, ask, now))
 
     def must_yield(self, board: str, now: float) -> None:
         """Give a board back at the next border of trials, a few seconds later; called by the scheduler."""
@@ -206,7 +206,7 @@ class Simulation:
     def _renew(self, ask: Ask, granted: float, now: float) -> None:
         if ask.granted_sec == granted and self.held.get(ask.board) is ask:
             self.scheduler.renew(ask, now)
-            self._at(now + _RENEWAL_SEC, partial(self._renew, ask, granted))
+            self._at(now + RENEWAL_SEC, partial(self._renew, ask, granted))
 
     def _look(self, now: float) -> None:
         window = int(now // _WINDOW_SEC)
