@@ -11,6 +11,7 @@ and of the rest:
 - DRAINED: no grant of a device that an admin has drained, until it resumes or the journal was set back;
 - HALF: the devices of a set are granted together, all or none;
 - QUOTA: no account has more leases of a class at once than its quota;
+- REACHED: no lease is granted on a booked device that would reach into the booking, except batch leases;
 - YIELD: no request waits on while a lease that had to give way to it lives far beyond its grace;
 - LOST: every record that the library acknowledged is in it at the end;
 - STARVED: when faults have stopped, every client that waits has a measurement within a bound;
@@ -40,6 +41,7 @@ class Wrong(StrEnum):
     DRAINED = "drained"
     HALF = "half"
     QUOTA = "quota"
+    REACHED = "reached"
     YIELD = "yield"
     LOST = "lost"
     STARVED = "starved"
@@ -64,6 +66,9 @@ class Bounds:
     served_sec: float = 60.0
     """From the last fault until every waiting client is served."""
 
+    plan_sec: float = 1.0
+    """Age of a booking's plan from which on it binds: a turn of the tracker logs its plans before its grants."""
+
     yield_sec: float = 30.0
     """From a demand to give way until the lease has ended: the grace, and stops of the tracker."""
 
@@ -85,6 +90,7 @@ def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Findin
         *_grants_of_drained_devices(history),
         *_half_sets(history),
         *_quota_overruns(history, bounds.leases),
+        *_reached_bookings(history, bounds.plan_sec),
         *_lost_yields(history, bounds.yield_sec),
         *_lost_records(history),
         *_starved(history, bounds.served_sec),
@@ -198,6 +204,24 @@ def _quota_overruns(history: Sequence[Event], most: Mapping[str, int]) -> Iterat
                 yield Finding(wrong=Wrong.QUOTA, text=text, events=tuple(alike))
 
 
+def _reached_bookings(history: Sequence[Event], plan_sec: float) -> Iterator[Finding]:
+    """Plans from before a restart do not count: the journal may have been set back."""
+    plans: dict[str, Event] = {}
+    for event in _of_tracker(history):
+        match event.what:
+            case What.OPENED:
+                plans.clear()
+            case What.BOOKED:
+                plans[event.booking] = event
+            case What.GRANTED if event.lease_class != "batch":
+                for plan in plans.values():
+                    is_planned = event.device in plan.names and event.booking != plan.booking
+                    overlaps = event.starts_at_sec < plan.ends_at_sec and plan.starts_at_sec < event.ends_at_sec
+                    if is_planned and overlaps and event.at_sec - plan.at_sec > plan_sec:
+                        text = f"{event.lease} was granted {event.device}, and reaches into {plan.booking}"
+                        yield Finding(wrong=Wrong.REACHED, text=text, events=(plan, event))
+
+
 def _lost_yields(history: Sequence[Event], bound_sec: float) -> Iterator[Finding]:
     """A request withdraws its demand when it leaves the queue, and so does a mark of the device that replaces it."""
     demands: dict[str, Event] = {}
@@ -272,7 +296,7 @@ def _is_named(event: Event) -> bool:
 
 def _of_tracker(history: Iterable[Event]) -> list[Event]:
     """Return the lines of the tracker's log, in order."""
-    kinds = (What.OPENED, What.GRANTED, What.OVER, What.DEMANDED, What.QUEUED)
+    kinds = (What.OPENED, What.GRANTED, What.OVER, What.DEMANDED, What.QUEUED, What.BOOKED)
     return [event for event in history if event.what in kinds]
 
 

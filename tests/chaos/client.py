@@ -42,6 +42,8 @@ _CLASSES = {LeaseClass.INTERACTIVE: 2, LeaseClass.NORMAL: 4, LeaseClass.BATCH: 4
 _OBEDIENT_SHARE = 0.7
 """Share of demands to give way that a holder follows; others cost the lease."""
 _TTL_SEC = 5.0
+SHORT_SEC = 6.0
+"""Maximum length of every second lease, so that devices can be booked for a moment later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,13 @@ class Holder:
         else:
             selector = self._rng.choice(_SELECTORS)
         self._write(What.ASK, text=selector, lease_class=lease_class)
-        terms = LeaseTerms(selector=selector, lease_class=lease_class, ttl_sec=_TTL_SEC, purpose=purpose(self._name, 1))
+        terms = LeaseTerms(
+            selector=selector,
+            lease_class=lease_class,
+            ttl_sec=_TTL_SEC,
+            max_sec=self._rng.choice((None, SHORT_SEC)),
+            purpose=purpose(self._name, 1),
+        )
         async with self._client.acquire(terms, continues=former) as device:
             await self._use(device)
             if device.yield_wanted is not None and self._rng.random() < _OBEDIENT_SHARE:

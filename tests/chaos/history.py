@@ -46,6 +46,8 @@ class What(StrEnum):
     """Tracker: ended `lease`."""
     DEMANDED = "demanded"
     """Tracker: `lease` has to give way to the request `run`; empty: to a mark of its device."""
+    BOOKED = "booked"
+    """Tracker: `names` are planned for `booking` from here on; none: it has ended."""
     QUEUED = "queued"
     """Tracker: queued the request `run`."""
 
@@ -86,6 +88,11 @@ class Event:
     lease_class: str = ""
     of_set: str = ""
     """Of GRANTED: name of the set; empty for a single device."""
+    booking: str = ""
+    """Of BOOKED: its name. Of GRANTED: the booking that the request names."""
+    starts_at_sec: float = 0.0
+    """Of BOOKED and GRANTED: start of the booking or lease, on the tracker's clock."""
+    ends_at_sec: float = 0.0
     is_alone: bool = True
     """Of BEGIN: whether the device was free at that moment."""
     number: int = 0

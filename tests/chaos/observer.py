@@ -1,4 +1,4 @@
-"""An observer of the tracker that logs grants, ends of leases and demands to give way.
+"""An observer of the tracker that logs grants, ends of leases, plans of bookings and demands to give way.
 
 The tracker finds it by the entry point that `install` writes, and its log's path in CHAOS_TRACKER_LOG. A kill can cut
 off the last lines of a tracker's life, which its journal has.
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.records import Changes
 from fleet.tracker.observers import GROUP, Observer
 from tests.chaos.history import Log, What
 
@@ -36,6 +37,17 @@ class TrackerLog(Observer):
         self._log = Log(Path(os.environ[LOG]), "tracker")
         self._log.write(What.OPENED)
 
+    def on_change(self, changes: Changes) -> None:
+        """Write a line for each changed booking."""
+        for name, entry in changes.bookings.items():
+            self._log.write(
+                What.BOOKED,
+                booking=name,
+                names=[device for device in entry.device_names if device] if entry else [],
+                starts_at_sec=entry.starts_at_sec if entry else 0.0,
+                ends_at_sec=entry.ends_at_sec if entry else 0.0,
+            )
+
     def on_effect(self, effect: ev.Effect) -> None:
         """Write the line."""
         match effect:
@@ -49,6 +61,9 @@ class TrackerLog(Observer):
                     run=f"{lease.client_id}/{lease.request_id}",
                     account=lease.account,
                     lease_class=lease.terms.lease_class,
+                    booking=lease.terms.booking,
+                    starts_at_sec=lease.granted_at_sec,
+                    ends_at_sec=lease.ends_at_sec,
                     of_set=f"{lease.client_id}/{effect.set_id}" if effect.set_id else "",
                     number=int(lease.terms.purpose.rsplit(" ", 1)[-1]) if effect.set_id else 1,
                 )

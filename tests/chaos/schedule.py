@@ -35,6 +35,8 @@ class Kind(StrEnum):
     """SIGSTOP for `for_sec` of all that it has started."""
     DRAIN = "drain"
     """An admin drains the device, and resumes it after `for_sec`."""
+    BOOK = "book"
+    """Somebody books a device of this kind for seconds later, uses it, and cancels the booking after `for_sec`."""
 
 
 _WEIGHTS = {
@@ -55,6 +57,8 @@ _PAUSE_SEC = 1.2
 """Mean time from one fault to the next."""
 _DRAIN_PAUSE_SEC = 7.0
 """Mean time from one drain to the next."""
+_BOOK_PAUSE_SEC = 4.0
+"""Mean time from one booking to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,7 @@ def make_storm(
     agents: Sequence[str],
     clients: Sequence[str],
     devices: Sequence[str],
+    kinds: Sequence[str],
 ) -> list[Fault]:
     """Return the faults of storm number `storm`, in time.
 
@@ -104,16 +109,19 @@ def make_storm(
         )
         faults.append(fault)
         at_sec += rng.expovariate(1 / _PAUSE_SEC)
-    faults += _drains(random.Random(f"{seed}:{storm}:drains"), length_sec, devices)
+    faults += _commands(Kind.DRAIN, _DRAIN_PAUSE_SEC, random.Random(f"{seed}:{storm}:drains"), length_sec, devices)
+    faults += _commands(Kind.BOOK, _BOOK_PAUSE_SEC, random.Random(f"{seed}:{storm}:books"), length_sec, kinds)
     in_time = sorted(faults, key=lambda fault: fault.at_sec)
     return [replace(fault, number=number) for number, fault in enumerate(in_time, first)]
 
 
-def _drains(rng: random.Random, length_sec: float, devices: Sequence[str]) -> Iterator[Fault]:
-    at_sec = rng.expovariate(1 / _DRAIN_PAUSE_SEC)
+def _commands(
+    kind: Kind, pause_sec: float, rng: random.Random, length_sec: float, targets: Sequence[str]
+) -> Iterator[Fault]:
+    at_sec = rng.expovariate(1 / pause_sec)
     while at_sec < length_sec:
-        yield Fault(number=0, at_sec=at_sec, kind=Kind.DRAIN, target=rng.choice(devices), for_sec=rng.uniform(1.0, 6.0))
-        at_sec += rng.expovariate(1 / _DRAIN_PAUSE_SEC)
+        yield Fault(number=0, at_sec=at_sec, kind=kind, target=rng.choice(targets), for_sec=rng.uniform(1.0, 6.0))
+        at_sec += rng.expovariate(1 / pause_sec)
 
 
 def _targets(kind: Kind, agents: Sequence[str], clients: Sequence[str]) -> Sequence[str]:

@@ -30,7 +30,7 @@ from fleet.base.scratch import remove_abandoned
 from fleet.library import Library, Record, RecordKind
 from fleet.testing import eventually
 from tests.chaos import disks
-from tests.chaos.client import WORKLOAD
+from tests.chaos.client import SHORT_SEC, WORKLOAD
 from tests.chaos.history import Log, What
 from tests.chaos.observer import LOG, install
 from tests.chaos.programs import Program, own_environment
@@ -53,6 +53,9 @@ _TUNED_TRIALS = 6
 _CLIENTS = 3
 _HOLDERS = 3
 _DEVICES = ("a-0", "a-1", "b-0", "b-1", "c")
+_KINDS = ("simulated", "simulated", "cpu")
+"""Kinds of devices that are booked."""
+_BOOK_TRIES = 4
 _MOST_TRIES = 20
 """Tries to resume a device in a calm."""
 _WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
@@ -119,6 +122,7 @@ class Site:
             agents=self.agents,
             clients=programs,
             devices=_DEVICES,
+            kinds=_KINDS,
         )
         self._faults += len(faults)
         began = time.monotonic()
@@ -134,6 +138,7 @@ class Site:
                 if not program.is_running:
                     await self._start(program)
         await self._resume_all()
+        await self._cancel_bookings()
         sizes = {path: path.stat().st_size for path in self.logs.glob("client-*.jsonl")}
         calm_sec = time.monotonic()
         self.log.write(What.CALM, names=self.waiting)
@@ -163,8 +168,8 @@ class Site:
                 self.log.write(What.FAULT, number=fault.number, text=str(fault))
                 await self._fill(fault)
             return
-        if fault.kind is Kind.DRAIN:
-            await self._drain(fault)
+        if fault.kind in (Kind.DRAIN, Kind.BOOK):
+            await (self._drain(fault) if fault.kind is Kind.DRAIN else self._book(fault))
             return
         program = self._programs[fault.target]
         async with program.busy:
@@ -208,6 +213,31 @@ class Site:
             self.log.write(What.RESUMING, device=f"devices/{device}")
             if await self._judge("resume", device) is None:
                 self._unsure.add(device)
+
+    async def _book(self, fault: Fault) -> None:
+        """Book a device, use it, and cancel the booking. None of it need succeed."""
+        self.log.write(What.FAULT, number=fault.number, text=str(fault))
+        words = ("book", fault.target, "--from", f"{SHORT_SEC + 1:g}s", "--for", "60s", "--json")
+        for _ in range(_BOOK_TRIES):
+            if (shown := await self._ask(*words)) is None:
+                continue
+            (booking,) = json.loads(shown)["bookings"]
+            await self._ask("acquire", "--booking", booking["name"], "--wait-timeout", f"{SHORT_SEC + 5:g}", "true")
+            await asyncio.sleep(fault.for_sec)
+            await self._ask("bookings", "cancel", booking["name"])
+            return
+
+    async def _cancel_bookings(self) -> None:
+        """Cancel all bookings: one of a clock that was ahead would keep a device from leases for an hour."""
+        for _ in range(_MOST_TRIES):
+            shown = await self._ask("bookings", "--json")
+            if shown is None:
+                continue
+            names = [each["name"] for each in json.loads(shown)["bookings"]]
+            if not names:
+                return
+            for name in names:
+                await self._ask("bookings", "cancel", name)
 
     async def _resume_all(self) -> None:
         """Resume all devices, quarantined ones too."""

@@ -102,6 +102,25 @@ def demanded(number: int, at_sec: float, *, run: str = "c/9") -> Event:
     return Event(at_sec=at_sec, who="tracker", what=What.DEMANDED, lease=f"leases/{number}", run=run)
 
 
+def booked(*devices: str, at_sec: float = 1.0) -> Event:
+    """The tracker's plan of a booking."""
+    return Event(
+        at_sec=at_sec,
+        who="tracker",
+        what=What.BOOKED,
+        booking="bookings/b",
+        names=devices,
+        starts_at_sec=100.0,
+        ends_at_sec=200.0,
+    )
+
+
+def until(ends_at_sec: float, **facts: str) -> Event:
+    """A lease of d9 that is granted at 9 s."""
+    lease = granted(9, lease_class=facts.get("lease_class", "normal"))
+    return replace(lease, starts_at_sec=9.0, ends_at_sec=ends_at_sec, booking=facts.get("booking", ""))
+
+
 OPENED = Event(at_sec=0, who="tracker", what=What.OPENED)
 QUEUED = Event(at_sec=5, who="tracker", what=What.QUEUED, run="c/9")
 DRAINED = Event(at_sec=1.5, who="site", what=What.DRAINED, device="a", epoch=1)
@@ -178,6 +197,7 @@ PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
     ),
     "open files that grow": (Wrong.LEAKED, [CENSUS, replace(CENSUS, counts={"files": 90, "bytes": 1e8})]),
     "memory that grows": (Wrong.LEAKED, [CENSUS, replace(CENSUS, counts={"files": 30, "bytes": 2e8})]),
+    "a lease that reaches into a booking": (Wrong.REACHED, [booked("d9"), until(101.0)]),
     "a process that is left": (
         Wrong.LEAKED,
         [Event(at_sec=9, who="site", what=What.LEFT, names=("process 17 of agent-0",))],
@@ -221,6 +241,12 @@ def test_a_grant_from_before_a_drain_or_after_it_is_sound(late: Event) -> None:
         pytest.param([demanded(1, 2), OPENED, granted(9, at_sec=90)], id="a demand from before a restart"),
         pytest.param([demanded(1, 2), demanded(1, 3, run=""), granted(9, at_sec=90)], id="a mark that took over"),
         pytest.param([demanded(1, 2), over(1, 90)], id="a request that left the queue"),
+        pytest.param([booked("d9"), until(100.0)], id="a lease that ends before the booking"),
+        pytest.param([booked("d8"), until(150.0)], id="a lease on a board that no booking needs"),
+        pytest.param([booked("d9"), booked(at_sec=5.0), until(150.0)], id="a lease after a booking was cancelled"),
+        pytest.param([booked("d9"), until(150.0, lease_class="batch")], id="a batch lease before a booking"),
+        pytest.param([booked("d9"), until(150.0, booking="bookings/b")], id="a lease of the booking"),
+        pytest.param([booked("d9"), OPENED, until(150.0)], id="a plan that a journal set back may lack"),
     ],
 )
 def test_sound_decisions_of_the_tracker_have_no_findings(history: list[Event]) -> None:
