@@ -86,6 +86,8 @@ class BookingTable:
         """Devices that are left out of the free ones: their next booking starts before a longest lease would end."""
         self.unvisited: list[str] = []
         """Bookings still to be visited in the current round, in reverse order."""
+        self.moments: list[tuple[float, str]] = []
+        """Heap of the next moment of each booking: notice, grace, start, end. Ended ones are skipped."""
         self.look_sec = -math.inf
         """Start of the next round."""
         self.last_number = 0

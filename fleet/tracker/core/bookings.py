@@ -6,8 +6,9 @@ asks leases in the way to end, and releases devices that nobody uses.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterable
-from functools import partial
 
 from fleet.domain.bookings import (
     NOTICE_SEC,
@@ -36,6 +37,8 @@ _STEP_SEC = 1e-3
 """Interval of the steps of a round, so that other events get their turn."""
 _AWAY_SEC = 30.0
 """A device is replaced after its agent was away for so long. Agents reconnect, also after a restart of the tracker."""
+_MOST_DUE = 8
+"""Number of due bookings that one event takes up."""
 _RETRY_SEC = 5.0
 """Interval of the searches for a device that cannot be had."""
 
@@ -52,7 +55,7 @@ def book(tables: Tables, event: ev.Book) -> None:
     except FleetError as error:
         tables.effects.append(ev.BookingRefused(type(error), str(error)))
         return
-    _set_timer(tables, booking)
+    _set_moment(tables, booking)
     tables.bookings.look_sec = tables.now_sec
     tables.effects.append(ev.Booked(booking.entry))
 
@@ -89,7 +92,8 @@ def restore(tables: Tables, entries: Iterable[BookingEntry]) -> None:
                 booked.update_hold(tables, name)
         if entry.device_names != names:
             tables.changes.bookings[entry.name] = entry
-        _set_timer(tables, booking)
+        _set_moment(tables, booking)
+        tables.timers.set(("bookings",), tables.now_sec, _wake)
     for lease in tables.leases.values():
         tables.bookings.note_grant(lease)
 
@@ -99,13 +103,17 @@ def advance(tables: Tables) -> None:
     table = tables.bookings
     if tables.journal_trouble or not table.entries:
         tables.timers.cancel(("bookings",))
+        if not table.entries:
+            table.moments.clear()
         return
+    _take_due(tables)
     if not table.unvisited and table.look_sec <= tables.now_sec:
         table.unvisited = list(table.entries)
         table.look_sec = tables.now_sec + max(_LOOK_SEC, _LOOK_EACH_SEC * len(table))
     if table.unvisited:
         _visit(tables, table.unvisited.pop())
-    next_sec = tables.now_sec + _STEP_SEC if table.unvisited else max(table.look_sec, tables.now_sec + _STEP_SEC)
+    next_sec = min(table.look_sec, table.moments[0][0]) if table.moments else table.look_sec
+    next_sec = max(-math.inf if table.unvisited else next_sec, tables.now_sec + _STEP_SEC)
     tables.timers.set(("bookings",), next_sec, _wake)
 
 
@@ -113,20 +121,26 @@ def _wake() -> None:
     """Do nothing: `advance` runs with every event, that of a timer too."""
 
 
-def _set_timer(tables: Tables, booking: PlannedBooking) -> None:
-    """Visit a booking at its next moment, whatever the rounds."""
+def _set_moment(tables: Tables, booking: PlannedBooking) -> None:
+    """Have a booking visited at its next moment, whatever the rounds."""
     entry, now = booking.entry, tables.now_sec
     grace_sec = tables.accounts.policy.yield_grace_sec
     moments = (entry.starts_at_sec - NOTICE_SEC, entry.starts_at_sec - grace_sec, entry.starts_at_sec)
     at_sec = min((moment for moment in moments if moment > now), default=entry.ends_at_sec)
-    tables.timers.set(("booking", booking.name), at_sec, partial(_be_due, tables, booking.name))
+    heapq.heappush(tables.bookings.moments, (at_sec, booking.name))
 
 
-def _be_due(tables: Tables, name: str) -> None:
-    booking = tables.bookings.entries.get(name)
-    if booking is not None:
-        _set_timer(tables, booking)
-        _visit(tables, name)
+def _take_due(tables: Tables) -> None:
+    """Have bookings visited next that have reached a moment."""
+    table = tables.bookings
+    for _ in range(_MOST_DUE):
+        if not table.moments or table.moments[0][0] > tables.now_sec:
+            return
+        _, name = heapq.heappop(table.moments)
+        if (booking := table.entries.get(name)) is not None:
+            table.unvisited.append(name)
+            if booking.entry.ends_at_sec > tables.now_sec:
+                _set_moment(tables, booking)
 
 
 def _visit(tables: Tables, name: str) -> None:
@@ -258,5 +272,4 @@ def _end(tables: Tables, booking: PlannedBooking, error_class: type[FleetError],
         _release(tables, slot)
     booking.entry.device_names = names
     tables.bookings.remove(booking)
-    tables.timers.cancel(("booking", booking.name))
     tables.changes.bookings[booking.name] = None

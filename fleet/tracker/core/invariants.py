@@ -123,7 +123,8 @@ def _validate_bookings(state: TrackerState) -> None:
     table = state.bookings
     table.validate(state.leases)
     for booking in table.entries.values():
-        _require(state.timers.is_set(("booking", booking.name)), f"{booking.name} is visited in time")
+        is_visited = state.timers.is_set(("bookings",)) or bool(state.journal_trouble)
+        _require(is_visited, f"{booking.name} is visited in time")
         for request in booking.requests.values():
             _require(request.account == booking.entry.account, f"requests of {booking.name} are of its account")
     for name, slots in table.by_device.items():
