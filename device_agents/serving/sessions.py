@@ -39,6 +39,9 @@ class SessionTable:
         self._locks = {name: asyncio.Lock() for name in self._devices}
         self._endings: set[asyncio.Task[None]] = set()
         self._entering: set[asyncio.Task[Session]] = set()
+        self._newest: dict[str, tuple[Claims, bytes]] = {}
+        """Claims and token of the lease that entered last or waits to enter, by device: a hook may outlast a token."""
+
         self._is_closed = False
         self._meeting = asyncio.Event()
         """Set, and replaced, when the tracker's message with key and nonces arrives."""
@@ -52,6 +55,7 @@ class SessionTable:
     def remove(self, device_name: str) -> None:
         """Stop accepting leases of a device, which must have no session."""
         del self._devices[device_name]
+        self._newest.pop(device_name, None)
         self._admission.remove(device_name)
 
     async def enter(self, token: bytes) -> Session:
@@ -62,11 +66,12 @@ class SessionTable:
         """
         if not self._could_be_good(token):
             await self._await_tracker(token)
-        claims = self._admission.check(token)
+        claims = self._check(token)
         session = self._sessions.get(claims.device_name)
         if session is not None and session.is_live and session.holds(claims):
             self._extend(session, claims)
             return session
+        self._note(claims, token)
         entering = asyncio.create_task(
             self._enter_in_turn(claims.device_name, token), name=f"enter-{claims.lease_name}"
         )
@@ -166,13 +171,30 @@ class SessionTable:
         if not entering.cancelled():
             entering.exception()  # its caller may have hung up
 
+    def _note(self, claims: Claims, token: bytes) -> None:
+        known = self._newest.get(claims.device_name)
+        if known is None or (known[0].epoch, known[0].expires_at_sec) < (claims.epoch, claims.expires_at_sec):
+            self._newest[claims.device_name] = claims, token
+
+    def _check(self, token: bytes) -> Claims:
+        """Return the newest claims of a token's lease, which may have been renewed since the token came.
+
+        Raises:
+            FleetError: see Admission.check.
+        """
+        claims = self._admission.read(token)
+        newest, newest_token = self._newest.get(claims.device_name, (claims, token))
+        is_same = (newest.lease_name, newest.epoch) == (claims.lease_name, claims.epoch)
+        is_newer = is_same and newest.expires_at_sec > claims.expires_at_sec
+        return self._admission.check(newest_token if is_newer else token)
+
     async def _enter_in_turn(self, device_name: str, token: bytes) -> Session:
         async with self._locks[device_name]:
             return await self._enter_alone(token)
 
     async def _enter_alone(self, token: bytes) -> Session:
         # Check again: while an older session was ending, another lease may have started, or this one ended.
-        claims = self._admission.check(token)
+        claims = self._check(token)
         if self._is_closed:
             raise DeviceClosed("the agent is shutting down; acquire another device")
         self._admission.admit(claims)
@@ -190,14 +212,14 @@ class SessionTable:
             await session.end(DeviceClosed(f"{claims.device_name} could not be prepared for {claims.lease_name}"))
             raise
         self._sessions[claims.device_name] = session
-        self._arm(session)
-        logger.info("session opened", extra={"lease": claims.lease_name, "device": claims.device_name})
         # A fence may have arrived during the waits above, when there was no session for it to end.
         try:
-            self._admission.check(token)
+            session.extend(self._check(token))
         except FleetError as error:
             await session.end(error)
             raise
+        self._arm(session)
+        logger.info("session opened", extra={"lease": claims.lease_name, "device": claims.device_name})
         session.warm_up()
         return session
 

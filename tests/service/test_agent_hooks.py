@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from device_agents.serving.timing import Timing
-from fleet.errors import DeviceFaulted, LeaseRevoked
+from fleet.errors import DeviceFaulted, LeaseExpired, LeaseRevoked
 from fleet.testing import eventually
 from tests.programs import is_alive
 from tests.service.agent_bench import DEVICE, Holder, StubTracker, marked_processes, serve_bench
@@ -349,6 +349,43 @@ async def test_a_lease_that_ends_during_its_hook_opens_no_session(tmp_path: Path
         with pytest.raises(LeaseRevoked):
             await opening
         await eventually(lambda: log.exists() and log.read_text() == "leases/1\n")
+        await holder.close()
+
+
+async def test_a_hook_may_outlast_the_token_of_a_renewed_lease(tmp_path: Path, tracker: StubTracker) -> None:
+    """The client sends a newer token meanwhile; the hook runs once."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    before = script(tmp_path, "before", f"echo begun >> {log}; while [ ! -e {go} ]; do sleep 0.02; done")
+    hooks = {"before_lease": {"command": [before]}}
+    with running(tmp_path / "agent", tracker.address, yaml=yaml_with(hooks)) as agent:
+        holder = await holder_of(agent, tracker, 1)
+        ends_sec = time.time() + 8.0
+        holder.token = tracker.token(1, ttl_sec=8.0)
+        opening = asyncio.create_task(holder.open())
+        await eventually(log.exists)
+        holder.token = tracker.token(1)
+        extending = asyncio.create_task(holder.open())
+        await eventually(lambda: time.time() > ends_sec, timeout_sec=30.0)
+        go.touch()
+
+        assert await opening == await extending > 0
+
+        assert log.read_text() == "begun\n"
+        await holder.close()
+
+
+async def test_a_lease_that_is_not_renewed_during_its_hook_opens_no_session(
+    tmp_path: Path, tracker: StubTracker
+) -> None:
+    """It has expired."""
+    hooks = {"before_lease": {"command": ["sleep", "3"]}}
+    with running(tmp_path / "agent", tracker.address, yaml=yaml_with(hooks)) as agent:
+        port = await asyncio.to_thread(agent.port)
+        holder = Holder(port, tracker.token(1, ttl_sec=2.0))
+
+        with pytest.raises(LeaseExpired):
+            await holder.open()
+
         await holder.close()
 
 
