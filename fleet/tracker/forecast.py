@@ -13,13 +13,15 @@ import heapq
 import random
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from itertools import count as count_up
 from typing import TypeAlias
 
 from fleet.domain.lease_class import LeaseClass
 from fleet.domain.waits import Forecast
 from fleet.tracker.core.outlook import Board, Key, Outlook
+from fleet.tracker.core.waiting import Place
 
 SCHEDULINGS = 24
 _REMEMBERED_WAITS = 150
@@ -37,6 +39,8 @@ _STEPS = 128
 
 _End: TypeAlias = tuple[float, int, Board]
 """End of a lease, number for equal ends, and its board."""
+_Rank: TypeAlias = tuple[float, str, Place, int]
+"""Place of a lane in the order of service: use of its account, account, place of its first request, its number."""
 
 
 class Lengths:
@@ -109,6 +113,8 @@ class Schedulings:
         for number, lane in enumerate(outlook.lanes):
             for pool in lane.pools:
                 self._lanes_of[pool][lane.lease_class.rank].append(number)
+        self._orders: dict[int, list[list[_Rank]]] = {}
+        """Lanes of a pool in the order of service at first, a heap for each class."""
         self.starts_sec: dict[Key, list[float]] = defaultdict(list)
         """Rests of the wait of each request [s], one for each scheduling that served it."""
         self.is_known = True
@@ -117,12 +123,13 @@ class Schedulings:
     def run(self, target: Key | None = None) -> Iterator[None]:
         """Schedule once, and yield after each portion; stop early once the target is served."""
         lanes, uses, heads = self._outlook.lanes, dict(self._outlook.uses), [0] * len(self._outlook.lanes)
+        orders: dict[int, list[list[_Rank]]] = {}
         ends: list[_End] = []
         for count, board in enumerate(self._outlook.boards):
             ends.append((self._rest_sec(board), count, board))
             if count % _STEPS == _STEPS - 1:
                 yield
-        self._give_way(ends)
+        yield from self._give_way(ends)
         heapq.heapify(ends)
         yield
         count, grants = len(ends), 0
@@ -132,7 +139,10 @@ class Schedulings:
             if not ends or grants >= self._most_grants:
                 return
             now, _, board = heapq.heappop(ends)
-            number = self._next(board.pool, heads, uses)
+            if board.pool not in orders:
+                orders[board.pool] = [list(order) for order in self._order(board.pool)]
+                yield
+            number = self._next(orders[board.pool], heads, uses)
             if number < 0:
                 continue  # nobody waits for the board any more
             grants += 1
@@ -146,33 +156,59 @@ class Schedulings:
             count += 1
             heapq.heappush(ends, (now + length_sec, count, board))
 
-    def _next(self, pool: int, heads: Sequence[int], uses: dict[str, float]) -> int:
-        """Return the number of the lane that a board serves next: by class, use, and place; -1: none."""
+    def _order(self, pool: int) -> list[list[_Rank]]:
+        """Return the lanes that a pool serves, before any grant: a heap for each class."""
+        found = self._orders.get(pool)
+        if found is None:
+            lanes, uses = self._outlook.lanes, self._outlook.uses
+            found = self._orders[pool] = [
+                [
+                    (uses.get(lanes[number].account, 0.0), lanes[number].account, lanes[number].places[0], number)
+                    for number in numbers
+                ]
+                for numbers in self._lanes_of.get(pool, ())
+            ]
+            for order in found:
+                heapq.heapify(order)
+        return found
+
+    def _next(self, orders: list[list[_Rank]], heads: Sequence[int], uses: Mapping[str, float]) -> int:
+        """Return the number of the lane that a board serves next: by class, use, and place; -1: none.
+
+        Grants only move a lane back in the order, so that an outdated rank is found at the front of its heap.
+        """
         lanes = self._outlook.lanes
-        for numbers in self._lanes_of.get(pool, ()):
-            best, best_rank = -1, None
-            for number in numbers:
+        for order in orders:
+            while order:
+                number = order[0][-1]
                 lane, head = lanes[number], heads[number]
-                if head < len(lane.keys):
-                    rank = uses.get(lane.account, 0.0), lane.account, lane.places[head]
-                    if best_rank is None or rank < best_rank:
-                        best, best_rank = number, rank
-            if best >= 0:
-                return best
+                if head >= len(lane.keys):
+                    heapq.heappop(order)
+                    continue
+                rank = uses.get(lane.account, 0.0), lane.account, lane.places[head], number
+                if rank == order[0]:
+                    return number
+                heapq.heapreplace(order, rank)
         return -1
 
-    def _give_way(self, ends: list[_End]) -> None:
-        """Let batch leases end soon, one for each request of a higher class."""
-        left = [len(lane.keys) for lane in self._outlook.lanes if lane.lease_class is not LeaseClass.BATCH]
-        pools = [lane.pools for lane in self._outlook.lanes if lane.lease_class is not LeaseClass.BATCH]
+    def _give_way(self, ends: list[_End]) -> Iterator[None]:
+        """Let batch leases end soon, one for each request of a higher class; yield after each portion."""
+        left = [0 if lane.lease_class is LeaseClass.BATCH else len(lane.keys) for lane in self._outlook.lanes]
         if not any(left):
             return
+        waiting: dict[int, list[int]] = {}
         for index, (end_sec, count, board) in enumerate(ends):
+            if index % _STEPS == 0:
+                yield
             if board.held is None or board.held.lease_class is not LeaseClass.BATCH:
                 continue
-            wanted = next((at for at, each in enumerate(pools) if left[at] and board.pool in each), None)
-            if wanted is not None:
-                left[wanted] -= 1
+            if board.pool not in waiting:
+                waiting[board.pool] = sorted(chain.from_iterable(self._lanes_of.get(board.pool, ())), reverse=True)
+            numbers = waiting[board.pool]
+            while numbers and not left[numbers[-1]]:
+                numbers.pop()
+            if numbers:
+                left[numbers[-1]] -= 1
                 ends[index] = min(end_sec, self._rng.random() * self._outlook.yield_sec), count, board
 
     def _rest_sec(self, board: Board) -> float:

@@ -12,6 +12,7 @@ from fleet.domain.lease_class import LeaseClass
 from fleet.tracker.core.records import DeviceEntry
 from fleet.tracker.core.tables import Tables
 from fleet.tracker.core.waiting import Lane as WaitingLane
+from fleet.tracker.core.waiting import Place
 
 _PORTION = 256
 """Devices or requests that are read at once: under 1 ms."""
@@ -51,7 +52,7 @@ class Lane:
     lease_class: LeaseClass
     pools: frozenset[int]
     keys: Sequence[Key]
-    places: Sequence[tuple[object, ...]]
+    places: Sequence[Place]
     """Order among all lanes of the account and class."""
     weight: float = 1.0
 
