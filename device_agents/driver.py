@@ -175,6 +175,11 @@ class Driver(ABC):
     serves_one_worker: bool = False
     """True if the device takes one connection at a time. The reference kernel then has no separate worker."""
 
+    may_be_unplugged: bool = False
+    """True if the agent reaches the device over a cable or a network. One that is lost may have been unplugged, so that
+    the program that ran is not to blame yet.
+    """
+
     replaces: tuple[str, ...] = ()
     """Kinds that are not served where this one is found as well: a Raspberry Pi is more than a "cpu"."""
 

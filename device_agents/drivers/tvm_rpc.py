@@ -97,6 +97,7 @@ class TvmRpcDriver(Driver):
     settings = TvmRpcConfig
     preload = "device_agents.runtimes.tvm"
     serves_one_worker = True
+    may_be_unplugged = True
 
     def __init__(
         self, device_id: str, config: TvmRpcConfig, host_name: str, what: BoardFacts, *, retry_sec: float = _RETRY_SEC

@@ -244,7 +244,7 @@ class ServedDevice:
     async def _own_health(self) -> Health:
         health = await self._board_health()
         if digest := self._suspicion.note_health(is_healthy=health.is_healthy):
-            self.poison.add(digest, self.name)
+            self.poison.blame(digest, self.name, may_be_unplugged=self.driver.may_be_unplugged)
         if health.is_healthy and (fault := self.upkeep.fault):
             return Health(is_healthy=False, reason=fault)
         return health

@@ -1,7 +1,8 @@
 """Programs that killed a device, of this agent or of the fleet. The agent refuses to run them unasked.
 
 A program is blamed if a healthy device turns unhealthy while it runs, or within 15 seconds after it failed: some
-drivers notice a dead board at the next look, and a killed worker counts as hanging in the kernel after ten seconds.
+drivers notice a dead board at the next look, and a killed worker counts as hanging in the kernel after ten seconds. A
+device that the agent reaches over a cable or a network may have been unplugged by chance: there it takes two times.
 """
 
 from __future__ import annotations
@@ -24,12 +25,23 @@ class PoisonList:
         self._clock = clock
         self._until_sec: dict[str, float] = {}
         """Time when each is forgotten, on the clock; the oldest first."""
+        self._doubted: dict[str, None] = {}
+        """Programs under which a device was lost once that may have been unplugged."""
         self._found: dict[str, str] = {}
         """Device of each that the tracker does not have yet."""
 
     def has(self, digest: str) -> bool:
         """Tell whether a program is poison."""
         return self._until_sec.get(digest, 0.0) > self._clock()
+
+    def blame(self, digest: str, device_name: str, *, may_be_unplugged: bool) -> None:
+        """Add a program under which a device of this agent faulted; at the second time if that may have been chance."""
+        if not may_be_unplugged or digest in self._doubted:
+            self.add(digest, device_name)
+            return
+        self._doubted[digest] = None
+        if len(self._doubted) > MAX_POISON:
+            del self._doubted[next(iter(self._doubted))]
 
     def add(self, digest: str, device_name: str) -> None:
         """Add a program that killed a device of this agent."""

@@ -76,6 +76,7 @@ class AndroidDriver(Driver):
     settings = AndroidConfig
     preload = "device_agents.runtimes.tvm"
     serves_one_worker = True
+    may_be_unplugged = True
     has_finder = True
 
     def __init__(self, device_id: str, config: AndroidConfig, host_name: str) -> None:
