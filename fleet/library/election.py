@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -135,8 +135,13 @@ class _Locked:
             return snapshots.add(connection, new, publishes=publishes)
 
     def close(self) -> None:
+        unlocking = sa.select(sa.func.pg_advisory_unlock(_TRAINER_LOCK))
         with self._one_at_a_time:
-            self._connection.close()
+            try:  # the server would notice the end of the connection a moment later
+                with suppress(sa.exc.SQLAlchemyError), self._connection.begin():
+                    self._connection.execute(unlocking)
+            finally:
+                self._connection.close()
 
     @contextmanager
     def _locked(self) -> Iterator[sa.Connection]:
