@@ -42,7 +42,7 @@ QEMU = "qemu-aarch64-static"
 _DRIVER = Path(__file__).parent / "emulated" / "apply_function.c"
 _TIMEOUT_SEC = 180.0
 _ALL = 1 << 32
-_SMALLEST_NORMAL = 2.0**-126
+_SMALLEST_NORMAL, _OVERFLOW = 2.0**-126, 2.0**128
 _DIGITS = 24
 """Significand bits of float32."""
 
@@ -185,11 +185,15 @@ def edges() -> Floats:
 
 
 def errors(made: NDArray[Any], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return errors in units in the last place of float32; infinite if only one of two values is NaN or infinite."""
+    """Return errors in units in the last place of float32; infinite if only one of two values is NaN.
+
+    Infinity counts as the number after the largest: a result may overflow within the allowed error.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         single = right.astype(np.float32)
-        _, exponent = np.frexp(np.maximum(np.abs(right), _SMALLEST_NORMAL))
-        found: NDArray[np.float64] = np.abs(made - right) * np.ldexp(1.0, _DIGITS - exponent)
+        bounded, exact = (np.clip(each, -_OVERFLOW, _OVERFLOW) for each in (made.astype(np.float64), right))
+        _, exponent = np.frexp(np.maximum(np.abs(exact), _SMALLEST_NORMAL))
+        found: NDArray[np.float64] = np.abs(bounded - exact) * np.ldexp(1.0, _DIGITS - exponent)
     same = (made == single) | (np.isnan(made) & np.isnan(single))
     tiny = (np.abs(made) < _SMALLEST_NORMAL) & (np.abs(single) <= _SMALLEST_NORMAL)
     found[(same & ~np.isfinite(single)) | tiny] = 0.0

@@ -37,6 +37,22 @@ def test_functions_are_right(name: str, mcpu: str | None) -> None:
     assert worst(name, target_of(mcpu), every=EVERY).ulp <= MOST_ULP
 
 
+@pytest.mark.parametrize(
+    ("made", "right", "is_allowed"),
+    [
+        (math.inf, 3.4028234e38, True),
+        (3.4028234e38, 1e39, True),
+        (math.inf, 3.4e38, False),
+        (1e38, math.inf, False),
+        (-math.inf, math.inf, False),
+        (math.nan, math.inf, False),
+    ],
+)
+def test_an_overflow_is_allowed_next_to_the_largest_number_only(made: float, right: float, is_allowed: bool) -> None:
+    found = function_errors.errors(np.array([made], np.float32), np.array([right]))
+    assert bool(found[0] <= MOST_ULP) is is_allowed
+
+
 @pytest.mark.skipif(is_absent(function_errors.QEMU), reason=f"no {function_errors.QEMU}")
 @pytest.mark.timeout(480)  # an emulated processor, on a machine that may be busy
 @pytest.mark.parametrize("name", ON_NEON)
