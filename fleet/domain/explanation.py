@@ -21,7 +21,7 @@ class Candidate:
     free_at_sec: float | None = None
     """Moment at which its lease is expected to end [s since 1970]; None: unknown."""
     booking: BookingBefore | None = None
-    """Next booking of the device, of another account; None: there is none."""
+    """Next booking of the device by another account."""
 
 
 @dataclass(frozen=True, slots=True)

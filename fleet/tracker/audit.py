@@ -11,12 +11,13 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 
 from fleet.identity.audit_entry import AuditEntry
+from fleet.identity.roles import Role
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,20 @@ class AuditLog:
             return False
         self._allowance -= 1
         return True
+
+
+def tracker_entry(at_sec: float, action: str, subject: Mapping[str, object]) -> AuditEntry:
+    """Return an entry of an action that the tracker takes by itself."""
+    return AuditEntry(
+        at_sec=at_sec,
+        name="tracker",
+        role=Role.TRACKER,
+        key_id="",
+        peer="",
+        action=action,
+        subject=json.dumps(subject),
+        outcome="ok",
+    )
 
 
 def read_entries(lines: Iterable[bytes], limit: int) -> list[AuditEntry]:

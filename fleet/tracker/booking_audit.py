@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 from fleet.base.clock import Clock
-from fleet.identity.audit_entry import BOOKING_CHANGED, AuditEntry
-from fleet.identity.roles import Role
-from fleet.tracker.audit import AuditLog
+from fleet.identity.audit_entry import BOOKING_CHANGED
+from fleet.tracker.audit import AuditLog, tracker_entry
 from fleet.tracker.core import events as ev
 from fleet.tracker.observers import Observer
 
@@ -30,15 +28,4 @@ class BookingAudit(Observer):
         subject = {"booking": entry.name, "by": entry.holder, "missing": effect.missing_count}
         level = logging.WARNING if effect.missing_count else logging.INFO
         logger.log(level, "devices of a booking changed", extra=subject)
-        self._audit.write(
-            AuditEntry(
-                at_sec=self._clock.now_sec(),
-                name="tracker",
-                role=Role.TRACKER,
-                key_id="",
-                peer="",
-                action=BOOKING_CHANGED,
-                subject=json.dumps(subject),
-                outcome="ok",
-            )
-        )
+        self._audit.write(tracker_entry(self._clock.now_sec(), BOOKING_CHANGED, subject))

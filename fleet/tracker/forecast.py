@@ -31,7 +31,7 @@ _REMEMBERED_LENGTHS = 256
 _LEAST_LENGTHS = 5
 """A group of ended leases with fewer is too small to draw from."""
 _MAX_GROUPS = 8_192
-"""Groups of leases whose lengths are remembered: accounts come and go."""
+"""Limit of remembered groups of leases, since accounts come and go."""
 _ADDED_SEC = 1.0
 """Added to waits before they are compared, so that an error of a second does not count as a large ratio."""
 _STEPS = 128

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from fleet.base.clock import Clock
-from fleet.identity.audit_entry import DEVICE_MARKED, AuditEntry
-from fleet.identity.roles import Role
-from fleet.tracker.audit import AuditLog
+from fleet.identity.audit_entry import DEVICE_MARKED
+from fleet.tracker.audit import AuditLog, tracker_entry
 from fleet.tracker.core import events as ev
 from fleet.tracker.observers import Observer
 
@@ -24,15 +21,4 @@ class HealthAudit(Observer):
         if not isinstance(effect, ev.HealthMarked) or effect.mark.by:
             return
         subject = {"device": effect.device_name, "state": effect.mark.state, "reason": effect.mark.reason}
-        self._audit.write(
-            AuditEntry(
-                at_sec=self._clock.now_sec(),
-                name="tracker",
-                role=Role.TRACKER,
-                key_id="",
-                peer="",
-                action=DEVICE_MARKED,
-                subject=json.dumps(subject),
-                outcome="ok",
-            )
-        )
+        self._audit.write(tracker_entry(self._clock.now_sec(), DEVICE_MARKED, subject))

@@ -161,7 +161,7 @@ def read_latest(path: Path, limit: int) -> list[LeaseRow]:
 
 
 def _readable(read: Callable[[Sequence[Any]], T], rows: Iterable[Sequence[Any]]) -> list[T]:
-    """Return the rows as values, without those that no tracker has written."""
+    """Return the rows as values; leave malformed ones out."""
     found = []
     for row in rows:
         with contextlib.suppress(TypeError, ValueError, OverflowError):

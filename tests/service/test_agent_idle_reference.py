@@ -62,7 +62,7 @@ def board(driver: type[SimulatedDriver] = BoardDriver, **settings: object) -> li
 
 
 def reading(bench: Bench) -> float:
-    """Return the latest reported time of the reference kernel [s]; 0 if there is none."""
+    """Return the latest reported time of the reference kernel [s], or 0."""
     report = bench.tracker.reports.get(DEVICE)
     return report.telemetry.reference_sec if report is not None else 0.0
 
@@ -82,7 +82,7 @@ async def test_a_simulated_device_is_not_measured(tmp_path: Path) -> None:
 
 
 async def test_a_device_is_measured_after_a_fault(tmp_path: Path) -> None:
-    """And after the lease under which it faulted."""
+    """The end of the lease under which it faulted starts a series, too."""
     timing = replace(TIMING, reference_series_sec=(0.3, 1e6))
     drivers = board(disconnect_after=1, reconnect_sec=0.5)
     async with serve_bench(tmp_path, timing=timing, drivers=drivers) as bench:

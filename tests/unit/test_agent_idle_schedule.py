@@ -20,7 +20,7 @@ def runs_until(schedule: IdleSchedule, start_sec: float, end_sec: float) -> list
 
 
 def test_each_occasion_has_a_series_over_half_an_hour() -> None:
-    """And the next series begins six hours later."""
+    """The next series begins after six idle hours."""
     schedule = IdleSchedule()
     schedule.begin(0.0)
 

@@ -485,7 +485,7 @@ KINDS = ("*", "board=a", "board=b", "board=c", "board=a|b", "board=b|c", "name=a
 def test_bookings_at_one_time_are_accepted_as_long_as_a_matching_exists(
     wanted: list[tuple[str, int]], rng: random.Random
 ) -> None:
-    """Compared with Hall's condition: every group of slots has as many boards."""
+    """Acceptance equals Hall's condition: each group of slots has at least as many suitable boards."""
     bench = Bench()
     bench.state = TrackerState(boot=7, limits=TrackerLimits(max_bookings_per_account=100))
     names = [f"{kind}-{number}" for kind in "abc" for number in range(2)]

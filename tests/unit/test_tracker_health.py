@@ -381,7 +381,7 @@ def test_a_fault_under_a_lease_of_before_the_restart_counts(bench: Bench) -> Non
 
 
 def test_a_suspicion_by_the_tracker_does_not_end_the_row(bench: Bench) -> None:
-    """Only a person who looked at the board does."""
+    """Only the mark of an admin ends it."""
     fault(bench, "r1")
     fault(bench, "r2")
     slow = HealthMark(state=HealthState.SUSPECT, at_sec=bench.now, reason="slow")

@@ -467,7 +467,7 @@ def suspect(bench: Bench, *names: str) -> list[ev.Effect]:
 
 
 def test_a_batch_set_gets_suspect_boards_by_name_only(bench: Bench) -> None:
-    """Each member for itself: a first one that names its board says nothing of the others."""
+    """Each member has to name its board: the name of the first does not count for the others."""
     suspect(bench, "pi-0", "gpu-0", "gpu-1")
 
     assert granted(ask(bench, "alice", "s", "name=pi-0", "board=gpu", lease_class=BATCH)) == []
@@ -516,7 +516,7 @@ def test_a_board_that_becomes_suspect_while_a_set_holds_it_is_not_granted_to_it(
 
 
 def test_a_held_suspect_board_fills_in_no_batch_request_that_does_not_name_it(bench: Bench) -> None:
-    """Not one that waited, nor one that comes now."""
+    """Neither a waiting request nor a new one takes the board."""
     suspect(bench, "pi-0")
     ask(bench, "carol", "c", "name=pi-1", max_sec=10_000.0)
     for number in range(2):

@@ -38,7 +38,7 @@ def restore(tables: Tables, found: Iterable[Poison]) -> None:
 
 
 def _expire(tables: Tables) -> None:
-    """Forget programs whose time is over."""
+    """Forget expired programs."""
     for digest in [digest for digest, found in tables.poison.items() if found.expires_sec <= tables.now_sec]:
         _forget(tables, digest)
     _set_timer(tables)

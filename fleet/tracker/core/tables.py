@@ -125,7 +125,7 @@ class Tables:
         self.effects: list[ev.Effect] = []
         self.changes = Changes()
         self.used_accounts: dict[str, None] = {}
-        """Accounts whose use has changed since the last call of `take_changes`."""
+        """Accounts with a changed use since the last call of `take_changes`."""
 
     def take_changes(self) -> Changes:
         """Return the changes since the last call, for the journal."""
