@@ -30,8 +30,9 @@ from device_agents.driver import MAX_DEVICES, DeviceFinder, Driver
 from device_agents.owner_labels import LabellingFinder, OwnerLabels, split_owner_labels, with_owner_labels
 from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
-from fleet.base.config import Key, keys_of, parse
+from fleet.base.config import Key, keys_of, parse, shown
 from fleet.base.network import check_address
+from fleet.base.places import at, at_key
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 
 logger = logging.getLogger(__name__)
@@ -76,27 +77,27 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
     """Check the content of agent.yaml.
 
     Raises:
-        ConfigError: an unknown key (the nearest is named) or a bad value.
+        ConfigError: an unknown key (the nearest is named) or a bad value; the message names the line if `where` is a
+            `Place`.
     """
     config = parse(AgentConfig, values, where=where)
     for key in ("cache_max_bytes", "memory_limit_bytes", "disk_limit_bytes"):
         value = getattr(config, key)
         if value is not None and value <= 0:
-            raise ConfigError(f"{where}: {key}: expected a number above zero, found {value}")
+            raise ConfigError(f"{at(where, key)}: expected a number above zero, found {value}")
     for key, least in _LEAST_BYTES.items():
         value = getattr(config, key)
         if value is not None and value < least:
-            raise ConfigError(f"{where}: {key}: {value} bytes, a worker needs at least {least}")
+            raise ConfigError(f"{at(where, key)}: {value} bytes, a worker needs at least {least}")
     if config.jail not in JAILS:
-        raise ConfigError(f"{where}: jail: expected {', '.join(JAILS)}, found {config.jail!r}")
+        raise ConfigError(f"{at(where, 'jail')}: expected {', '.join(JAILS)}, found {config.jail!r}")
     if config.tracker is not None:
-        check_address(config.tracker, f"{where}: tracker:")
+        check_address(config.tracker, f"{at(where, 'tracker')}:")
     if config.advertise_address is not None:
-        check_address(config.advertise_address, f"{where}: advertise_address:")
+        check_address(config.advertise_address, f"{at(where, 'advertise_address')}:")
     if config.devices is not None and not config.devices:
-        raise ConfigError(
-            f"{where}: devices: name at least one, or leave the key out to serve the devices found on this machine"
-        )
+        remedy = "name at least one, or leave the key out to serve the devices found on this machine"
+        raise ConfigError(f"{at(where, 'devices')}: {remedy}")
     return config
 
 
@@ -110,10 +111,12 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     """
     host_name = host_name or short_host_name()
     drivers: list[Driver] = []
+    places: list[str] = []
+    """Places of the entries that the drivers are of."""
     missing: list[FleetError] = []
     entries = find_devices() if config.devices is None else config.devices
     for index, entry in enumerate(entries):
-        place = f"{where}: devices[{index}]"
+        place = at(where, "devices", index)
         look = partial(_drivers_of_entry, entry, place, host_name)
         try:
             drivers.extend(look())
@@ -123,20 +126,20 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
             drivers.append(
                 MissingDevice.of_entry(entry, error, where=place, look=look, host_name=host_name, taken=taken)
             )
+        places.extend([place] * (len(drivers) - len(places)))
     if missing and len(missing) == len(entries):
         raise missing[0]
     if len(drivers) > MAX_DEVICES:
-        raise ConfigError(f"{where}: devices: {len(drivers)} of them, an agent serves at most {MAX_DEVICES}")
+        raise ConfigError(f"{at(where, 'devices')}: {len(drivers)} of them, an agent serves at most {MAX_DEVICES}")
     for absence in missing:
         logger.warning("a device is missing", extra={"error": str(absence)})
     seen: set[str] = set()
-    for driver in drivers:
+    for driver, place in zip(drivers, places, strict=True):
+        name, named = shown(driver.device_id), at_key(place, "name")
         if not _DEVICE_ID.fullmatch(driver.device_id):
-            raise ConfigError(
-                f"{where}: {driver.device_id!r} is no device name; use letters, digits, '.', '_' and '-', at most 63"
-            )
+            raise ConfigError(f"{named}: {name} is no device name; use letters, digits, '.', '_' and '-', at most 63")
         if driver.device_id in seen:
-            raise ConfigError(f"{where}: two devices are named {driver.device_id!r}; give one of them another 'name'")
+            raise ConfigError(f"{named}: two devices are named {name}; give one of them another 'name'")
         seen.add(driver.device_id)
     return drivers
 
@@ -149,7 +152,7 @@ def make_finders(config: AgentConfig) -> list[DeviceFinder]:
     """
     finders: list[DeviceFinder] = []
     for index, entry in enumerate(find_devices(only_finders=True) if config.devices is None else config.devices):
-        place = f"agent.yaml: devices[{index}]"
+        place = at("agent.yaml", "devices", index)
         driver, values, given = _driver_of_entry(entry, place)
         finder = driver.finder(values, where=place, host_name=short_host_name())
         if finder is not None:
@@ -170,16 +173,19 @@ def short_host_name() -> str:
 
 def _drivers_of_entry(entry: object, where: str, host_name: str) -> list[Driver]:
     driver, values, given = _driver_of_entry(entry, where)
-    return [with_owner_labels(device, given) for device in driver.from_config(values, where=where, host_name=host_name)]
+    devices = driver.from_config(values, where=where, host_name=host_name)
+    for device in devices:
+        device.place = where
+    return [with_owner_labels(device, given) for device in devices]
 
 
 def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, object], OwnerLabels]:
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {entry!r}")
+        raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {shown(entry)}")
     name = entry.get("driver")
     if not isinstance(name, str):
         raise ConfigError(f"{where}: the key 'driver' is missing")
-    driver = load_driver(name, where=where)
+    driver = load_driver(name, where=at_key(where, "driver"))
     own_keys = {key.name for key in keys_of(driver.settings)}
     given, values = split_owner_labels(
         {key: value for key, value in entry.items() if key != "driver"}, where, own_keys=own_keys

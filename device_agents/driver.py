@@ -196,6 +196,9 @@ class Driver(ABC):
         self.changed: Callable[[], None] = lambda: None
         """Called by the driver when its inventory has changed; set by the agent, which then tells the tracker."""
 
+        self.place = f"devices/{device_id}"
+        """Place of its entry in agent.yaml, for errors in settings that only `open` can find."""
+
         self.given_labels: Mapping[str, str] = {}
         """Labels by its owner, matched by selectors beside the found ones; see device_agents.owner_labels."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fleet.base.config import parse, shown
+from fleet.base.places import at
 from fleet.errors import ConfigError
 
 LONGEST_SEC = 600.0
@@ -61,7 +62,7 @@ def parse_hooks(entry: Mapping[str, object], *, where: str) -> Hooks:
     Raises:
         ConfigError: an unknown key (the nearest is named), no command, a word that is no text, or a bad time limit.
     """
-    return Hooks(**{name: _hook(name, entry[name], f"{where}: {name}") for name in HOOK_NAMES if name in entry})
+    return Hooks(**{name: _hook(name, entry[name], at(where, name)) for name in HOOK_NAMES if name in entry})
 
 
 def _hook(name: str, content: object, where: str) -> Hook:
@@ -69,20 +70,20 @@ def _hook(name: str, content: object, where: str) -> Hook:
         raise ConfigError(f"{where}: expected 'command' and 'timeout_sec', found {shown(content)}")
     keys = parse(HookKeys, content, where=where)
     if not 0 < keys.timeout_sec <= LONGEST_SEC:  # also refuses nan
-        raise ConfigError(
-            f"{where}: timeout_sec: expected a number above 0, at most {LONGEST_SEC:g}, found {keys.timeout_sec:g}"
-        )
+        expected = f"expected a number above 0, at most {LONGEST_SEC:g}"
+        raise ConfigError(f"{at(where, 'timeout_sec')}: {expected}, found {keys.timeout_sec:g}")
     words: list[str] = []
+    command = at(where, "command")
     for word in keys.command:
         if not isinstance(word, str) or "\0" in word:
-            raise ConfigError(f"{where}: command: expected words of text, found {shown(word)}; put it in quotes")
+            raise ConfigError(f"{command}: expected words of text, found {shown(word)}; put it in quotes")
         words.append(word)
     if not words or not words[0]:
-        raise ConfigError(f"{where}: command: the first word names a program, and there is none")
+        raise ConfigError(f"{command}: the first word names a program, and there is none")
     if len(words) > _MOST_WORDS or sum(map(len, words)) > _MOST_CHARS:
         raise ConfigError(
-            f"{where}: command: more than {_MOST_WORDS} words or {_MOST_CHARS} characters; write a script and name it"
+            f"{command}: more than {_MOST_WORDS} words or {_MOST_CHARS} characters; write a script and name it"
         )
     if "/" in words[0] and not words[0].startswith("/"):
-        raise ConfigError(f"{where}: command: {shown(words[0])} is no absolute path; hooks run in the root directory")
+        raise ConfigError(f"{command}: {shown(words[0])} is no absolute path; hooks run in the root directory")
     return Hook(name, tuple(words), keys.timeout_sec)

@@ -20,6 +20,7 @@ from typing import Annotated
 from device_agents.driver import DeviceFinder, Driver
 from device_agents.hooks import HOOK_NAMES, Hooks, parse_hooks
 from fleet.base.config import did_you_mean, keys_of, nearest, parse, shown
+from fleet.base.places import at, at_key
 from fleet.domain.labels import MAX_GIVEN_LABELS, size_fault
 from fleet.domain.selectors import FOUND_LABELS, is_nameable
 from fleet.errors import ConfigError
@@ -82,19 +83,21 @@ def split_owner_labels(
     said = {key: value for key, value in entry.items() if key in _KEYS and key not in own_keys}
     for key in entry:
         if key not in said and key not in own_keys and nearest(str(key), {*own_keys, *_KEYS}) in _KEYS:
-            raise ConfigError(f"{where}: unknown key {shown(key)}{did_you_mean(str(key), _KEYS)}")
+            raise ConfigError(f"{at_key(where, key)}: unknown key {shown(key)}{did_you_mean(str(key), _KEYS)}")
     given = parse(OwnerLabels, said, where=where)
     given.hooks(where=where)
+    labels = at(where, "labels")
     for key, value in given.labels.items():
-        _check_label(key, value, f"{where}: labels")
+        _check_label(key, value, labels)
     if fault := size_fault(given.label_texts(), most=MAX_GIVEN_LABELS):
-        raise ConfigError(f"{where}: labels: {fault}")
+        raise ConfigError(f"{labels}: {fault}")
     try:
         size = len(given.facts_json().encode())
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: facts: cannot be written as JSON: {error}") from error
+        raise ConfigError(f"{at(where, 'facts')}: cannot be written as JSON: {error}") from error
     if size > _MOST_BYTES:
-        raise ConfigError(f"{where}: facts: {size} bytes as JSON, at most {_MOST_BYTES}; keep the rest elsewhere")
+        most = f"at most {_MOST_BYTES}; keep the rest elsewhere"
+        raise ConfigError(f"{at(where, 'facts')}: {size} bytes as JSON, {most}")
     return given, {key: value for key, value in entry.items() if key not in said}
 
 
@@ -135,11 +138,13 @@ def with_owner_labels(driver: Driver, given: OwnerLabels) -> Driver:
 
 def _check_label(key: object, value: object, where: str) -> None:
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
-        raise ConfigError(f"{where}: {key!r} is no key; write it like 'rack': a small letter, then letters and digits")
+        remedy = "write it like 'rack': a small letter, then letters and digits"
+        raise ConfigError(f"{at_key(where, key)}: {shown(key)} is no key; {remedy}")
     if key in FOUND_LABELS:
-        raise ConfigError(f"{where}: the fleet finds {key!r} by itself; choose another key")
+        raise ConfigError(f"{at_key(where, key)}: the fleet finds {key!r} by itself; choose another key")
     if not isinstance(value, str | int | float | bool) or not is_nameable(_text(value)):
-        raise ConfigError(f"{where}: {key}: {value!r} is nothing that a selector can name; write a word or a number")
+        remedy = "write a word or a number"
+        raise ConfigError(f"{at(where, key)}: {shown(value)} is nothing that a selector can name; {remedy}")
 
 
 def _text(value: object) -> str:

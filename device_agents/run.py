@@ -27,12 +27,13 @@ from device_agents.config import AgentConfig, make_drivers, parse_config
 from device_agents.options import AgentOptions
 from device_agents.serving.membership import Membership, has_joined
 from fleet.base import logs
-from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
+from fleet.base.config import TRACKER_PORT, data_dir, parse_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready, write_ready_file
 from fleet.base.signals import end_in, stop_on_signals
+from fleet.base.yaml_text import read_text
 from fleet.errors import ConfigError
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity
@@ -101,8 +102,7 @@ def _with_tracker(options: AgentOptions) -> AgentOptions:
 async def _serve(options: AgentOptions) -> int:
     stopped = asyncio.Event()
     stop_on_signals(stopped, most_sec=_STOP_SEC)
-    where = str(options.config or "agent.yaml")
-    config = _config(options, where)
+    config, where = _config(options)
     if options.tracker is not None:
         check_address(options.tracker, "the tracker's address")
     state_dir = (options.state_dir or _default_state_dir()).absolute()  # workers use separate directories
@@ -164,12 +164,14 @@ def _default_state_dir() -> Path:
     return data_dir() / "agent"
 
 
-def _config(options: AgentOptions, where: str) -> AgentConfig:
+def _config(options: AgentOptions) -> tuple[AgentConfig, str]:
+    """Return the configuration, and its place."""
     if options.config and options.drivers:
         raise ConfigError("--driver is for agents without --config; name the driver in the file")
-    if options.config:
-        return parse_config(read_yaml(options.config), where=where)
-    return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None)
+    if not options.config:
+        return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None), "agent.yaml"
+    values, where = parse_yaml(read_text(options.config), where=str(options.config))
+    return parse_config(values, where=where), where
 
 
 def _token(options: AgentOptions, state_dir: Path) -> JoinToken | None:

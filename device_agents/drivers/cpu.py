@@ -28,6 +28,7 @@ from device_agents.measuring.reference import DEFAULT_LIMIT
 from device_agents.runtimes.plain import runtime as plain_runtime
 from fleet.base.config import parse
 from fleet.base.findings import Finding, State
+from fleet.base.places import at
 from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, FleetError
@@ -62,10 +63,11 @@ class CpuConfig:
             ConfigError: the key and its possible values.
         """
         if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"{where}: threads: expected a number above zero, found {self.threads}")
+            raise ConfigError(f"{at(where, 'threads')}: expected a number above zero, found {self.threads}")
         if not self.reference_limit > 1:  # also refuses nan
-            raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {self.reference_limit:g}")
-        check_setting(self.cpus, where=where)
+            place = at(where, "reference_limit")
+            raise ConfigError(f"{place}: expected a number above 1, found {self.reference_limit:g}")
+        check_setting(self.cpus, where=at(where, "cpus"))
 
 
 class CpuDriver(Driver):
@@ -135,11 +137,11 @@ class CpuDriver(Driver):
         if not self._is_plain:
             check_versions()
         root, usable = self._config.sys_root, own_cpus()
-        self._cpus = choose_cpus(self._config.cpus, usable, root, where=self.name)
+        self._cpus = choose_cpus(self._config.cpus, usable, root, where=at(self.place, "cpus"))
         self._host = read_host(root, usable_cpus=set(self._cpus) or usable)
         if (threads := self._config.threads or 1) > self._host.cpu_count:
             raise ConfigError(
-                f"{self.name}: threads: {threads}, and its kernels keep to {self._host.cpu_count} processors; "
+                f"{at(self.place, 'threads')}: {threads}, and its kernels keep to {self._host.cpu_count} processors; "
                 "more threads than these only wait for each other"
             )
         self._readings = HostTelemetry(root, self._cpus)

@@ -35,6 +35,7 @@ from cross.targets.boards import Board, find_board
 from device_agents.driver import MAX_DEVICES, Driver, Health, WorkerSpec
 from device_agents.machine.host import slug
 from fleet.base.config import parse
+from fleet.base.places import at, at_key, named_in_errors
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.labels import FIXED_LABELS, MAX_GIVEN_LABELS, size_fault
 from fleet.domain.measuring import ErrorKind
@@ -97,25 +98,25 @@ class SimulatedDriver(Driver):
     def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
         config = parse(SimulatedConfig, values, where=where)
         if config.count < 1:
-            raise ConfigError(f"{where}: count: expected a number above zero, found {config.count}")
+            raise ConfigError(f"{at(where, 'count')}: expected a number above zero, found {config.count}")
         for key, most in _BOUNDS.items():
             value = getattr(config, key)
             if not 0 <= value <= most:  # also refuses nan
-                raise ConfigError(f"{where}: {key}: expected a number from 0 to {most:g}, found {value:g}")
+                raise ConfigError(f"{at(where, key)}: expected a number from 0 to {most:g}, found {value:g}")
         if config.count > MAX_DEVICES:
-            raise ConfigError(f"{where}: count: {config.count} devices, an agent serves at most {MAX_DEVICES}")
+            raise ConfigError(f"{at(where, 'count')}: {config.count} devices, an agent serves at most {MAX_DEVICES}")
         if fault := size_fault({str(key): str(said) for key, said in config.labels.items()}, most=MAX_GIVEN_LABELS):
-            raise ConfigError(f"{where}: labels: {fault}")
+            raise ConfigError(f"{at(where, 'labels')}: {fault}")
         for label, said in config.labels.items():
             if label in FIXED_LABELS:
-                raise ConfigError(f"{where}: labels: the fleet sets {label!r} by itself; choose another key")
+                place = at_key(at(where, "labels"), label)
+                raise ConfigError(f"{place}: the fleet sets {label!r} by itself; choose another key")
             if not is_nameable(str(said)):
-                raise ConfigError(f"{where}: labels: {label}: {said!r} is nothing that a selector can name")
+                place = at(where, "labels", label)
+                raise ConfigError(f"{place}: {said!r} is nothing that a selector can name")
         if config.board is not None:
-            try:
+            with named_in_errors(at(where, "board")):
                 find_board(config.board)
-            except ConfigError as error:
-                raise ConfigError(f"{where}: board: {error}") from error
         base = config.name or f"{host_name}-{config.board or 'simulated'}"
         if config.count == 1:
             return [cls(base, config)]

@@ -36,8 +36,9 @@ from cross.targets.boards import find_board
 from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
 from device_agents.machine.host import slug
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock_patiently
-from fleet.base.config import parse
+from fleet.base.config import parse, shown
 from fleet.base.network import check_address, host_and_port
+from fleet.base.places import at, named_in_errors
 from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.tvm_versions import check_versions, tvm_version
@@ -115,11 +116,12 @@ class TvmRpcDriver(Driver):
     @classmethod
     def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
         config = parse(TvmRpcConfig, values, where=where)
-        check_address(config.address, f"{where}: address:")
+        check_address(config.address, f"{at(where, 'address')}:")
         if re.search(r"\s", config.key):
-            raise ConfigError(f"{where}: key: TVM's keys hold no white space, found {config.key!r}")
+            raise ConfigError(f"{at(where, 'key')}: TVM's keys hold no white space, found {config.key!r}")
         if config.session_sec < 1:
-            raise ConfigError(f"{where}: session_sec: expected a number above zero, found {config.session_sec}")
+            place = at(where, "session_sec")
+            raise ConfigError(f"{place}: expected a number above zero, found {config.session_sec}")
         what = describe(config, where=where)
         return [cls(config.name or slug(config.address), config, host_name, what)]
 
@@ -231,29 +233,41 @@ def describe(config: TvmRpcConfig, *, where: str) -> BoardFacts:
     Raises:
         ConfigError: no such board, or a target that the device type does not run.
     """
+    place = at(where, "target")
     if isinstance(config.target, str):
-        board = find_board(config.target)
+        with named_in_errors(place):
+            board = find_board(config.target)
         target, arch, model, labels = board.target, board.arch, board.title, dict(board.labels)
         cores, memory_mb = board.cores, config.memory_mb or board.memory_mb
     else:
         target, labels = config.target, {}
         arch = architecture_of(target)
-        cores = int(str(target.get("num-cores", 1)))
+        cores = _core_count(target, place)
         model = f"{target.get('mcpu') or target.get('device') or target.get('kind')} {arch}"
         memory_mb = config.memory_mb or _DEFAULT_MEMORY_MB
     kind = target.get("kind")
     if not isinstance(kind, str):
-        raise ConfigError(f"{where}: target: the key 'kind' is missing; for example {{kind: llvm, mtriple: ...}}")
+        raise ConfigError(f"{place}: the key 'kind' is missing; for example {{kind: llvm, mtriple: ...}}")
     runs_on = "cpu" if kind in _CPU_KINDS else kind
     if runs_on != config.device_type:
-        raise ConfigError(
-            f"{where}: device_type: a target of kind {kind!r} runs on {runs_on!r}, not on {config.device_type!r}"
-        )
+        runs = f"a target of kind {kind!r} runs on {runs_on!r}"
+        raise ConfigError(f"{at(where, 'device_type')}: {runs}, not on {config.device_type!r}")
     if "mcpu" in target:
         labels.setdefault("mcpu", str(target["mcpu"]))
+    try:
+        target_json = json.dumps(target, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place}: cannot be written as JSON: {error}") from error
     return BoardFacts(
-        target_json=json.dumps(target), arch=arch, model=model, core_count=cores, memory_mb=memory_mb, labels=labels
+        target_json=target_json, arch=arch, model=model, core_count=cores, memory_mb=memory_mb, labels=labels
     )
+
+
+def _core_count(target: Mapping[str, object], where: str) -> int:
+    found = target.get("num-cores", 1)
+    if type(found) is int and found > 0:
+        return found
+    raise ConfigError(f"{at(where, 'num-cores')}: expected a number above zero, found {shown(found)}")
 
 
 def architecture_of(target: Mapping[str, object]) -> str:

@@ -106,7 +106,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
     """
     try:
         _check_shape(text, where)
-        content = yaml_text.load(text, where=where)
+        content, _ = yaml_text.load(text, where=where)
     except (yaml.YAMLError, ValueError) as error:  # ValueError comes from impossible numbers and dates
         raise ConfigError(f"{where} is not YAML: {error}") from error
     _check_size(content, where)

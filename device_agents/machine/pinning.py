@@ -37,7 +37,7 @@ def check_setting(setting: Setting, *, where: str) -> None:
         setting in _WORDS or (_RANGES.fullmatch(setting) and _parse_ranges(setting))
     )
     if setting is not None and not is_list and not is_text:
-        raise ConfigError(f"{where}: cpus: expected all, big, little, or numbers as [2, 3] or 2-3, found {setting!r}")
+        raise ConfigError(f"{where}: expected all, big, little, or numbers as [2, 3] or 2-3, found {setting!r}")
 
 
 def choose_cpus(setting: Setting, usable: Iterable[int], root: Path = Path("/"), *, where: str) -> tuple[int, ...]:
@@ -55,16 +55,14 @@ def choose_cpus(setting: Setting, usable: Iterable[int], root: Path = Path("/"),
         wanted_speed = max(speeds.values()) if setting == "big" else min(speeds.values())
         if len(set(speeds.values())) == 1:
             raise ConfigError(
-                f"{where}: cpus: {setting}: the processors of this machine are all alike, as far as it tells; name "
+                f"{where}: {setting}: the processors of this machine are all alike, as far as it tells; name "
                 f"them by number, of {_format(usable)}"
             )
         return tuple(cpu for cpu, speed in speeds.items() if speed == wanted_speed)
     wanted = sorted(set(setting if isinstance(setting, list) else _parse_ranges(setting)))
     missing = [cpu for cpu in wanted if cpu not in usable]
     if missing:
-        raise ConfigError(
-            f"{where}: cpus: this agent may not use processor {_format(missing)}; it may use {_format(usable)}"
-        )
+        raise ConfigError(f"{where}: this agent may not use processor {_format(missing)}; it may use {_format(usable)}")
     return tuple(wanted)
 
 

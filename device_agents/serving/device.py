@@ -138,7 +138,7 @@ class ServedDevice:
     @property
     def recoveries(self) -> int:
         """Number of times that the device became healthy again."""
-        return self._suspicion.recoveries + self.upkeep.cycles
+        return self._suspicion.recoveries + self.upkeep.recoveries
 
     async def begin_lease(self, lease: LeaseNames) -> None:
         """End idle work, and run the owner's hook.

@@ -35,5 +35,8 @@ class Timing:
     settle_sec: float = 60.0
     """From a power cycle to the next one, if the device is still faulted."""
 
+    hook_fault_sec: float = 600.0
+    """Time until a device with a failed hook serves leases again."""
+
 
 USUAL = Timing()

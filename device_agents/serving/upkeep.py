@@ -32,8 +32,6 @@ MAX_CYCLES = 3
 _DAY_SEC = 86_400.0
 _CLOSE_SEC = 10.0
 """An agent that was asked to end has twice as long."""
-FAULT_SEC = 600.0
-"""Time until a device with a failed hook serves leases again."""
 
 
 class Upkeep:
@@ -51,6 +49,9 @@ class Upkeep:
         self.cycles = 0
         """Successful power cycles since the agent started. Workers from before one are replaced."""
 
+        self.recoveries = 0
+        """Ends of faults: power cycles, and those of failed hooks by time."""
+
         self._device_name = device_name
         self._hooks = hooks
         self._notes = notes or HookNotes()
@@ -65,8 +66,8 @@ class Upkeep:
     @property
     def fault(self) -> str:
         """Why the device takes no lease; empty if it does."""
-        if self._fault and time.monotonic() - self._faulted_at_sec >= FAULT_SEC:
-            self._fault = ""
+        if self._fault and time.monotonic() - self._faulted_at_sec >= self._timing.hook_fault_sec:
+            self._fault, self.recoveries = "", self.recoveries + 1
         if self._is_cycling:
             return f"it is being power cycled after a fault{f': {self._fault}' if self._fault else ''}"
         return self._fault
@@ -154,7 +155,10 @@ class Upkeep:
     ) -> None:
         while True:
             await asyncio.sleep(self._timing.health_sec)
-            if (await health()).is_healthy or not self._count_cycle():
+            if (await health()).is_healthy:
+                continue
+            if not self._count_cycle():
+                await asyncio.sleep(self._timing.settle_sec)
                 continue
             self._is_cycling = True
             try:
@@ -163,7 +167,7 @@ class Upkeep:
                 if reason:
                     self._fault, self._faulted_at_sec = reason, time.monotonic()
                 else:
-                    self._fault, self.cycles = "", self.cycles + 1
+                    self._fault, self.cycles, self.recoveries = "", self.cycles + 1, self.recoveries + 1
             finally:
                 self._is_cycling = False
             logger.warning("power cycled after a fault", extra={"device": self._device_name, "failure": reason})
@@ -177,4 +181,7 @@ class Upkeep:
         if len(recent) >= MAX_CYCLES:
             return False
         note.cycled_at_sec = [*recent, now_sec]
-        return self._notes.write()
+        if self._notes.write():
+            return True
+        note.cycled_at_sec = recent
+        return False

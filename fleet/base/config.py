@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fleet.base import yaml_text
+from fleet.base.places import Place, at, at_key, named_in_errors
 from fleet.errors import ConfigError
 
 T = TypeVar("T")
@@ -119,26 +120,29 @@ def read_yaml(path: Path) -> dict[str, object]:
     return parse_yaml(yaml_text.read_text(path), where=str(path))[0]
 
 
-def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], yaml_text.Document]:
-    """Return the mapping of a YAML text, and the document with its lines.
+def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], Place]:
+    """Return the mapping of a YAML text, and its place, which knows the lines.
 
     Raises:
         ConfigError: the text is not YAML or not a mapping, or has a duplicate key.
     """
     try:
-        document = yaml_text.load_document(text, where=where)
+        content, place = yaml_text.load(text, where=where)
     except ConfigError:
         raise
     except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets
         raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
-    content = {} if document.content is None else document.content
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{where}: expected 'key: value' lines, found a {type(content).__name__}")
-    return content, document
+    return content, place
 
 
 def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
     """Make the dataclass `cls` from a mapping.
+
+    Args:
+        where: place of the mapping, for messages; a `Place` adds the line of each key.
 
     Raises:
         ConfigError: an unknown key (the nearest known one is named), a missing key, or a value of the wrong type.
@@ -148,11 +152,11 @@ def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
     for key in values:
         if key not in fields:
             word = key if isinstance(key, str) else shown(key)
-            raise ConfigError(f"{where}: unknown key {shown(key)}{did_you_mean(word, fields)}")
+            raise ConfigError(f"{at_key(where, key)}: unknown key {shown(key)}{did_you_mean(word, fields)}")
     for name, field in fields.items():
         if _is_required(field) and name not in values:
             raise ConfigError(f"{where}: the key {name!r} is missing")
-    return cls(**{key: _checked(value, hints[key], f"{where}: {key}") for key, value in values.items()})
+    return cls(**{key: _checked(value, hints[key], where, key) for key, value in values.items()})
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str | None:
@@ -186,7 +190,7 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _checked(value: object, hint: object, where: str) -> object:
+def _checked(value: object, hint: object, where: str, key: str) -> object:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         kind = typing.get_origin(option) or option
@@ -195,10 +199,11 @@ def _checked(value: object, hint: object, where: str) -> object:
         if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE:
             return float(value)
         if kind is Path and isinstance(value, str):
-            return at_home(value)
+            with named_in_errors(at(where, key)):
+                return at_home(value)
         if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-    raise ConfigError(f"{where}: expected {_expected(hint)}, found {shown(value)}")
+    raise ConfigError(f"{at(where, key)}: expected {_expected(hint)}, found {shown(value)}")
 
 
 def _expected(hint: object) -> str:

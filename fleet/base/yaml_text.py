@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fleet.base.places import Place
 from fleet.errors import ConfigError
 
 _MAX_BYTES = 1024 * 1024
 """Far above hand-written configuration. PyYAML takes a second for each megabyte."""
 _MAX_MERGED_KEYS = _MAX_BYTES
 """Keys that "<<" may copy. A few lines that merge one another ask for billions."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Document:
-    """Content of a YAML document, and its lines."""
-
-    content: object
-    root: yaml.Node | None = None
-
-    def line(self, path: Sequence[object]) -> int:
-        """Return the line of the key that a path of keys leads to, or of the innermost key found."""
-        node, line = self.root, 1
-        for name in path:
-            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-            key, node = next((pair for pair in pairs if pair[0].value == str(name)), (None, None))
-            if key is None:
-                break
-            line = key.start_mark.line + 1
-        return line
 
 
 def read_text(path: Path) -> str:
@@ -60,13 +41,8 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not YAML: {error}") from error
 
 
-def load(text: str, *, where: str) -> object:
-    """Parse a YAML document; see `load_document`."""
-    return load_document(text, where=where).content
-
-
-def load_document(text: str, *, where: str) -> Document:
-    """Parse a YAML document.
+def load(text: str, *, where: str) -> tuple[object, Place]:
+    """Return the content of a YAML document, and its place, which knows the lines.
 
     Raises:
         ConfigError: a mapping has a duplicate key, with its line in the message, or merges copy too many keys.
@@ -77,7 +53,7 @@ def load_document(text: str, *, where: str) -> Document:
     loader.where = where
     try:
         root = loader.get_single_node()
-        return Document(None if root is None else loader.construct_document(root), root)
+        return None if root is None else loader.construct_document(root), Place(where, root)
     finally:
         loader.dispose()
 

@@ -19,11 +19,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fleet.base.config import parse, parse_yaml, shown
+from fleet.base.places import at, at_key
 from fleet.base.quantities import parse_duration
-from fleet.base.yaml_text import Document, read_text
+from fleet.base.yaml_text import read_text
 from fleet.domain.leases import LONGEST_SEC, LeaseClass
 from fleet.errors import ConfigError
 from fleet.tracker.core.share_policy import EVERY_ACCOUNT, NO_QUOTA, Quota, SharePolicy
@@ -39,7 +40,6 @@ _MOST_LEASES = 1_000_000
 _MOST_DEVICE_HOURS = 1_000_000.0
 _HOUR_SEC = 3_600.0
 
-T = TypeVar("T")
 _Time = str | float
 _Quotas = Mapping[LeaseClass, Quota]
 
@@ -107,8 +107,7 @@ def parse_policy(text: str, *, where: str) -> SharePolicy:
     Raises:
         ConfigError: the text is not valid; the message names line and key, and the nearest key for an unknown one.
     """
-    values, document = parse_yaml(text, where=where)
-    return _Reader(document, where).policy(values)
+    return _policy(*parse_yaml(text, where=where))
 
 
 def read_policy(path: Path, *, is_required: bool) -> SharePolicy:
@@ -122,112 +121,97 @@ def read_policy(path: Path, *, is_required: bool) -> SharePolicy:
     return parse_policy(read_text(path), where=str(path))
 
 
-class _Reader:
-    """Checks the values of a document; each error names the line of its key."""
+def _policy(values: Mapping[str, object], where: str) -> SharePolicy:
+    keys, default = parse(TrackerKeys, values, where=where), SharePolicy()
+    classes = at(where, "classes")
+    common = _quotas(parse(ClassKeys, keys.classes or {}, where=classes), default.quotas(EVERY_ACCOUNT), classes)
+    weights: dict[str, float] = {}
+    class_quotas: dict[str, _Quotas] = {EVERY_ACCOUNT: common}
+    accounts, place = keys.accounts or {}, at(where, "accounts")
+    if len(accounts) > MOST_ACCOUNTS:
+        raise ConfigError(f"{place}: expected at most {MOST_ACCOUNTS} accounts, found {len(accounts)}")
+    for name, value in accounts.items():
+        _check_name(name, place)
+        account, own = _account(value, common, at(place, name))
+        weights[name] = account.weight
+        class_quotas[name] = {each: quota for each, quota in own.items() if quota != common.get(each)}
+    times = {
+        "half_life_sec": _time(keys.half_life, _LEAST_HALF_LIFE_SEC, _MOST_HALF_LIFE_SEC, where, "half_life"),
+        "starvation_sec": _time(keys.starvation, 60.0, LONGEST_SEC, where, "starvation"),
+        "slice_sec": _time(keys.slice, 0.0, LONGEST_SEC, where, "slice"),
+        "yield_grace_sec": _time(keys.yield_grace, 1.0, _MOST_GRACE_SEC, where, "yield_grace"),
+    }
+    return SharePolicy(
+        **{name: sec for name, sec in times.items() if sec is not None},
+        weights={name: weight for name, weight in weights.items() if weight != 1.0},
+        class_quotas={name: quotas for name, quotas in class_quotas.items() if quotas or name == EVERY_ACCOUNT},
+    )
 
-    def __init__(self, document: Document, file: str) -> None:
-        self._document = document
-        self._file = file
 
-    def policy(self, values: Mapping[str, object]) -> SharePolicy:
-        keys, default = self._parse(TrackerKeys, values), SharePolicy()
-        common = self._quotas(
-            self._parse(ClassKeys, keys.classes or {}, "classes"), default.quotas(EVERY_ACCOUNT), "classes"
-        )
-        weights: dict[str, float] = {}
-        class_quotas: dict[str, _Quotas] = {EVERY_ACCOUNT: common}
-        accounts = keys.accounts or {}
-        if len(accounts) > MOST_ACCOUNTS:
-            raise self._error(f"expected at most {MOST_ACCOUNTS} accounts, found {len(accounts)}", "accounts")
-        for name, value in accounts.items():
-            path = ("accounts", self._account(name))
-            account = self._parse(AccountKeys, self._mapping(value, *path), *path)
-            if not _LEAST_WEIGHT <= account.weight <= _MOST_WEIGHT:
-                expected = f"expected a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:,.0f}"
-                raise self._error(f"{expected}, found {shown(account.weight)}", *path, "weight")
-            weights[name] = account.weight
-            own = self._quotas(account, common, *path)
-            class_quotas[name] = {each: quota for each, quota in own.items() if quota != common.get(each)}
-        times = {
-            "half_life_sec": self._time(keys.half_life, _LEAST_HALF_LIFE_SEC, _MOST_HALF_LIFE_SEC, "half_life"),
-            "starvation_sec": self._time(keys.starvation, 60.0, LONGEST_SEC, "starvation"),
-            "slice_sec": self._time(keys.slice, 0.0, LONGEST_SEC, "slice"),
-            "yield_grace_sec": self._time(keys.yield_grace, 1.0, _MOST_GRACE_SEC, "yield_grace"),
-        }
-        return SharePolicy(
-            **{name: sec for name, sec in times.items() if sec is not None},
-            weights={name: weight for name, weight in weights.items() if weight != 1.0},
-            class_quotas={name: quotas for name, quotas in class_quotas.items() if quotas or name == EVERY_ACCOUNT},
-        )
+def _check_name(name: object, where: str) -> None:
+    if not (isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS and name.isprintable()):
+        expected = "expected the name of an account"
+        raise ConfigError(f"{at_key(where, name)}: {expected}, found {shown(name)}; write numbers in quotes")
 
-    def _account(self, name: object) -> str:
-        if isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS and name.isprintable():
-            return name
-        raise self._error(f"expected the name of an account, found {shown(name)}; write numbers in quotes", "accounts")
 
-    def _quotas(self, keys: ClassKeys, common: _Quotas, *path: str) -> _Quotas:
-        """Return quotas by class; missing keys have the common value."""
-        found = {}
-        for lease_class in LeaseClass:
-            values: Mapping[str, object] = getattr(keys, lease_class) or {}
-            quota = self._quota(values, common.get(lease_class, NO_QUOTA), *path, str(lease_class))
-            if quota != NO_QUOTA or lease_class in common:
-                found[lease_class] = quota
-        return found
+def _account(value: object, common: _Quotas, where: str) -> tuple[AccountKeys, _Quotas]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected a mapping such as {{weight: 2}}, found {shown(value)}")
+    account = parse(AccountKeys, value, where=where)
+    if not _LEAST_WEIGHT <= account.weight <= _MOST_WEIGHT:
+        expected = f"expected a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:,.0f}"
+        raise ConfigError(f"{at(where, 'weight')}: {expected}, found {shown(account.weight)}")
+    return account, _quotas(account, common, where)
 
-    def _quota(self, values: Mapping[str, object], common: Quota, *path: str) -> Quota:
-        keys = self._parse(QuotaKeys, values, *path)
-        leases = self._number(keys.leases, 1, _MOST_LEASES, *path, "leases")
-        hours = self._number(keys.device_hours_per_day, 0.001, _MOST_DEVICE_HOURS, *path, "device_hours_per_day")
-        longest_sec = self._time(keys.longest, 1.0, LONGEST_SEC, *path, "longest", has_unlimited=True)
-        return replace(
-            common,
-            leases=common.leases if leases is None else leases,
-            device_sec_per_day=common.device_sec_per_day if hours is None else hours * _HOUR_SEC,
-            longest_sec=common.longest_sec if longest_sec is None else longest_sec,
-        )
 
-    def _number(self, value: float | str | None, least: float, most: float, *path: str) -> float | None:
-        if value is None or value == UNLIMITED:
-            return None if value is None else math.inf
-        if not isinstance(value, str) and least <= value <= most:
-            return value
-        raise self._error(f"expected {least:g} to {most:,.0f}, or {UNLIMITED}, found {shown(value)}", *path)
+def _quotas(keys: ClassKeys, common: _Quotas, where: str) -> _Quotas:
+    """Return quotas by class; missing keys have the common value."""
+    found = {}
+    for lease_class in LeaseClass:
+        values: Mapping[str, object] = getattr(keys, lease_class) or {}
+        quota = common.get(lease_class, NO_QUOTA)
+        if values:
+            quota = _quota(values, quota, at(where, str(lease_class)))
+        if quota != NO_QUOTA or lease_class in common:
+            found[lease_class] = quota
+    return found
 
-    def _time(
-        self, value: _Time | None, least_sec: float, most_sec: float, *path: str, has_unlimited: bool = False
-    ) -> float | None:
-        if value is None or (has_unlimited and value == UNLIMITED):
-            return None if value is None else math.inf
-        sec = parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else None
-        if sec is None:
-            unlimited = f", or {UNLIMITED}" if has_unlimited else ""
-            expected = f"expected a time with its unit, such as 90s, 10m, 2h or 1d{unlimited}"
-            raise self._error(f"{expected}, found {shown(value)}", *path)
-        if not least_sec <= sec <= most_sec:
-            raise self._error(f"expected {least_sec:g}s to {_time_text(most_sec)}, found {shown(value)}", *path)
-        return sec
 
-    def _mapping(self, value: object, *path: str) -> Mapping[str, object]:
-        if isinstance(value, dict):
-            return value
-        raise self._error(f"expected a mapping such as {{weight: 2}}, found {shown(value)}", *path)
+def _quota(values: Mapping[str, object], common: Quota, where: str) -> Quota:
+    keys = parse(QuotaKeys, values, where=where)
+    leases = _number(keys.leases, 1, _MOST_LEASES, where, "leases")
+    hours = _number(keys.device_hours_per_day, 0.001, _MOST_DEVICE_HOURS, where, "device_hours_per_day")
+    longest_sec = _time(keys.longest, 1.0, LONGEST_SEC, where, "longest", has_unlimited=True)
+    return replace(
+        common,
+        leases=common.leases if leases is None else leases,
+        device_sec_per_day=common.device_sec_per_day if hours is None else hours * _HOUR_SEC,
+        longest_sec=common.longest_sec if longest_sec is None else longest_sec,
+    )
 
-    def _parse(self, cls: type[T], values: Mapping[str, object], *path: str) -> T:
-        """Make a dataclass of a mapping; an error names the line of the first invalid key."""
-        try:
-            return parse(cls, values, where=self._file)
-        except ConfigError:
-            for key, value in values.items():
-                parse(cls, {key: value}, where=self._where(*path, key=key))
-            raise
 
-    def _where(self, *path: str, key: object) -> str:
-        line = self._document.line((*path, key) if isinstance(key, str) else path)
-        return ": ".join((self._file, f"line {line}", *path))
+def _number(value: float | str | None, least: float, most: float, where: str, key: str) -> float | None:
+    if value is None or value == UNLIMITED:
+        return None if value is None else math.inf
+    if not isinstance(value, str) and least <= value <= most:
+        return value
+    expected = f"expected {least:g} to {most:,.0f}, or {UNLIMITED}"
+    raise ConfigError(f"{at(where, key)}: {expected}, found {shown(value)}")
 
-    def _error(self, message: str, *path: str) -> ConfigError:
-        return ConfigError(": ".join((self._file, f"line {self._document.line(path)}", *map(str, path), message)))
+
+def _time(
+    value: _Time | None, least_sec: float, most_sec: float, where: str, key: str, *, has_unlimited: bool = False
+) -> float | None:
+    if value is None or (has_unlimited and value == UNLIMITED):
+        return None if value is None else math.inf
+    sec = parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else None
+    if sec is None:
+        unlimited = f", or {UNLIMITED}" if has_unlimited else ""
+        expected = f"expected a time with its unit, such as 90s, 10m, 2h or 1d{unlimited}"
+        raise ConfigError(f"{at(where, key)}: {expected}, found {shown(value)}")
+    if not least_sec <= sec <= most_sec:
+        raise ConfigError(f"{at(where, key)}: expected {least_sec:g}s to {_time_text(most_sec)}, found {shown(value)}")
+    return sec
 
 
 def _time_text(sec: float) -> str:

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from device_agents.agent import Agent, Home
+from device_agents.config import parse_config
 from device_agents.driver import WorkerSpec
 from device_agents.drivers.simulated import SimulatedDriver
+from device_agents.hooks import Hook, Hooks
 from device_agents.runtimes.simulated import SimulatedRuntime
 from device_agents.serving.timing import Timing
 from fleet.domain.devices import Inventory
-from fleet.testing import eventually
+from fleet.domain.health import HealthState
+from fleet.errors import DeviceFaulted
+from fleet.testing import FakeClock, eventually, serve_tracker
 from tests.service.agent_bench import DEVICE, Bench, serve_bench
 
 pytestmark = pytest.mark.slow
@@ -28,6 +33,13 @@ class MeasuredRuntime(SimulatedRuntime):
 
     def reference(self) -> list[float]:
         return [0.125, 0.125]
+
+
+class SlowRuntime(MeasuredRuntime):
+    """Has a slower reference kernel than other boards."""
+
+    def reference(self) -> list[float]:
+        return [0.25, 0.25]
 
 
 class HangingRuntime(SimulatedRuntime):
@@ -49,6 +61,12 @@ class BoardDriver(SimulatedDriver):
     def _reference_spec(self) -> WorkerSpec:
         runtime = self.reference_runtime
         return replace(self._worker_spec(), runtime=f"{runtime.__module__}:{runtime.__name__}")
+
+
+class SlowDriver(BoardDriver):
+    """Its reference kernel takes twice as long."""
+
+    reference_runtime = SlowRuntime
 
 
 class HangingDriver(BoardDriver):
@@ -73,6 +91,53 @@ async def test_an_idle_device_is_measured_when_its_agent_attaches(tmp_path: Path
         await eventually(lambda: reading(bench) == 0.125)
 
         await eventually(lambda: bench.agent.worker_pids == [])
+
+
+async def test_an_idle_device_is_measured_again_when_its_tracker_is_back(tmp_path: Path) -> None:
+    """A tracker that was replaced knows no times."""
+    async with serve_bench(tmp_path, timing=TIMING, drivers=board()) as bench:
+        device = bench.agent._devices[0]  # noqa: SLF001
+        await eventually(lambda: reading(bench) == 0.125)
+        device.reference.latest_sec = None
+        await bench.tracker.stop()
+        bench.tracker.reports.clear()
+        await bench.tracker.start()
+
+        await eventually(lambda: reading(bench) == 0.125, timeout_sec=30.0)
+
+
+async def test_a_device_is_measured_after_a_failed_hook(tmp_path: Path) -> None:
+    """Its fault ends by time, without a power cycle."""
+    (driver,) = board()
+    driver.hooks = Hooks(before_lease=Hook("before_lease", ("false",), 5.0))
+    timing = replace(TIMING, hook_fault_sec=0.5)
+    async with serve_bench(tmp_path, timing=timing, drivers=[driver]) as bench:
+        device = bench.agent._devices[0]  # noqa: SLF001
+        await eventually(lambda: reading(bench) == 0.125)
+        with pytest.raises(DeviceFaulted):
+            await bench.holding(1).open()
+        device.reference.latest_sec = None
+
+        await eventually(lambda: device.reference.latest_sec == 0.125)
+
+
+async def test_a_board_that_is_slower_than_its_siblings_becomes_suspect(tmp_path: Path) -> None:
+    """Agents run the kernel, and their tracker compares: no client takes part."""
+    clock = FakeClock()
+    drivers = [*(board(name=name)[0] for name in "abc"), *board(SlowDriver, name="slow")]
+    async with serve_tracker(clock=clock) as served:
+        home = Home(tracker=served.address, state_dir=tmp_path)
+        async with Agent(parse_config({}), drivers, home, finders=[], timing=TIMING) as agent:
+            assert await agent.wait_attached(60.0)
+            states = served.tracker.state.devices
+
+            def is_suspect_later() -> bool:
+                clock.advance(600.0)
+                return states["devices/slow"].mark.state is HealthState.SUSPECT
+
+            await eventually(is_suspect_later)
+
+            assert {states[f"devices/{name}"].mark.state for name in "abc"} == {HealthState.GOOD}
 
 
 async def test_a_simulated_device_is_not_measured(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTrack
             "1200 of them, an agent",
         ),
         ("devices: [{driver: simulated, labels: {kind: cuda}}]", "the fleet sets 'kind' by itself"),
-        ("devices: [{driver: cpu, threads: 9999}]", "threads: 9999, and its kernels keep to"),
+        ("\ndevices: [{driver: cpu, threads: 9999}]", "line 2: devices[0]: threads: 9999, and its kernels keep to"),
         ("memory_limit_bytes: 1", "a worker needs at least 67108864"),
         ("disk_limit_bytes: 1", "a worker needs at least 1048576"),
         ("jail: none\njail: auto", "line 2: the key 'jail' stands in line 1 already"),

@@ -51,7 +51,7 @@ def test_big_on_a_machine_of_equals_is_refused(tmp_path: Path) -> None:
 
 def test_a_processor_that_is_not_there_is_named() -> None:
     """The message names the available processors."""
-    with pytest.raises(ConfigError, match=r"here: cpus: this agent may not use processor 7; it may use 0, 1"):
+    with pytest.raises(ConfigError, match=r"here: this agent may not use processor 7; it may use 0, 1"):
         choose_cpus([1, 7], range(2), where="here")
 
 

@@ -12,6 +12,7 @@ from device_agents.drivers.android.adb import Adb
 from device_agents.drivers.android.facts import CORES
 from device_agents.machine.host import slug
 from fleet.base.config import parse
+from fleet.base.places import at, named_in_errors
 from fleet.errors import ConfigError
 
 
@@ -55,13 +56,15 @@ def parse_entry(values: Mapping[str, object], where: str) -> AndroidConfig:
     """
     config = parse(AndroidConfig, values, where=where)
     if config.device_type not in ("cpu", "opencl"):
-        raise ConfigError(f"{where}: device_type: expected cpu or opencl, found {config.device_type!r}")
+        raise ConfigError(f"{at(where, 'device_type')}: expected cpu or opencl, found {config.device_type!r}")
     if config.cores not in CORES:
-        raise ConfigError(f"{where}: cores: expected {', '.join(CORES)}, found {config.cores!r}")
+        raise ConfigError(f"{at(where, 'cores')}: expected {', '.join(CORES)}, found {config.cores!r}")
     if config.serial is None and config.name is not None:
-        raise ConfigError(f"{where}: name: is for one phone; give its 'serial' too (adb devices lists it)")
+        remedy = "give its 'serial' too (adb devices lists it)"
+        raise ConfigError(f"{at(where, 'name')}: is for one phone; {remedy}")
     if isinstance(config.target, str):
-        find_board(config.target)
+        with named_in_errors(at(where, "target")):
+            find_board(config.target)
     return config
 
 

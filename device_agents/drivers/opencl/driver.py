@@ -38,6 +38,7 @@ from device_agents.runtimes.opencl.build import ensure_plugin
 from device_agents.runtimes.opencl.loader import upstream_library
 from fleet.base.config import parse
 from fleet.base.findings import Finding, State
+from fleet.base.places import at
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
@@ -107,7 +108,7 @@ class OpenClDriver(Driver):
     def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
         config = parse(OpenClConfig, values, where=where)
         if config.type not in ("*", *_TYPES):
-            raise ConfigError(f"{where}: type: expected one of {', '.join(_TYPES)} or '*', found {config.type!r}")
+            raise ConfigError(f"{at(where, 'type')}: expected one of {', '.join(_TYPES)} or '*', found {config.type!r}")
         found = find_opencl_devices()
         chosen = [device for device in found if _is_chosen(device, config)]
         if not chosen:

@@ -31,6 +31,7 @@ from device_agents.machine.device_tree import read_compatible
 from device_agents.machine.files import read_word
 from fleet.base.config import data_dir
 from fleet.base.machine import read_text
+from fleet.base.places import at
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.errors import ConfigError, DeviceError
 
@@ -58,7 +59,7 @@ class ZynqConfig(BoardConfig):
     def check(self, where: str) -> None:
         CpuConfig.check(self, where)  # super() does not work in a dataclass with slots
         if self.part and not chip_of(self.part):
-            raise ConfigError(f"{where}: part: {self.part!r} is no Zynq; write it as xc7z020 or xczu3eg")
+            raise ConfigError(f"{at(where, 'part')}: {self.part!r} is no Zynq; write it as xc7z020 or xczu3eg")
 
 
 class ZynqDriver(BoardDriver):

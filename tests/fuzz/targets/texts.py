@@ -6,7 +6,8 @@ import contextlib
 
 from device_agents.config import make_drivers, parse_config
 from device_agents.fabric.reader import check_registers
-from fleet.base.config import read_yaml
+from fleet.base.config import parse_yaml
+from fleet.base.yaml_text import read_text
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.narrowing import narrow
@@ -99,11 +100,12 @@ def _key(content: bytes) -> None:
 
 def _agent_yaml(content: bytes) -> None:
     with contextlib.suppress(ConfigError, DeviceError):
-        config = parse_config(read_yaml(written("agent.yaml", content)))
+        values, place = parse_yaml(read_text(written("agent.yaml", content)), where="agent.yaml")
+        config = parse_config(values, where=place)
         # Other drivers search for hardware, and count sets the number of simulated devices.
         entries = [entry for entry in config.devices or [] if isinstance(entry, dict)]
         if all(entry.get("driver") == "simulated" and str(entry.get("count", 1)) < "5" for entry in entries):
-            make_drivers(config, host_name="here")
+            make_drivers(config, where=place, host_name="here")
 
 
 def _tracker_yaml(content: bytes) -> None:
