@@ -22,6 +22,7 @@ from device_agents.machine.pinning import OwnCpus
 from device_agents.serving.admission import Admission
 from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.doubts import Doubts
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hotplug import Hotplug
@@ -29,6 +30,7 @@ from device_agents.serving.idle_reference import IdleReference
 from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import MissingDevice, Search
 from device_agents.serving.poison import PoisonList
+from device_agents.serving.run_notes import RunNotes
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.state_lock import lock_state_dir
@@ -117,7 +119,8 @@ class Agent:
             is_jailed=config.jail != "none",
         )
         self._notes = HookNotes(home.state_dir / "private" / "hooks.json")
-        self._poison = PoisonList()
+        self._poison = PoisonList(doubts=Doubts(home.state_dir / "private" / "doubts.json"))
+        self._run_notes = RunNotes(home.state_dir / "private" / "running")
         self._own_cpus = OwnCpus()
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
@@ -170,6 +173,7 @@ class Agent:
 
     async def close(self) -> None:
         """End all sessions, release the devices, and leave no process behind. Idempotent."""
+        self._run_notes.close()  # first: an end in order blames no program, even if it takes too long
         tasks = [task for task in (self._link_task, self._renewing, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
@@ -224,6 +228,7 @@ class Agent:
             device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
         ledger = EpochLedger(self._home.state_dir / "private")
         ledger.open()
+        self._poison.blame_lost(self._run_notes.open())
         admission = Admission(self.device_names, self._clock, ledger)
         self._sessions = SessionTable(self._devices, admission, self._pool, self._store)
         is_plain = self._home.is_plain
@@ -347,7 +352,9 @@ class Agent:
 
     def _serve(self, driver: Driver) -> ServedDevice:
         turn = self._turns.setdefault(driver.resource, asyncio.Lock())
-        device = ServedDevice(driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._timing)
+        device = ServedDevice(
+            driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._run_notes, self._timing
+        )
         device.idle_work = self._idle[driver.name] = IdleReference(
             device, self._pool, lambda: self._link.attach_count if self._link else 0, self._timing
         )

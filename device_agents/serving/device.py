@@ -16,6 +16,7 @@ from device_agents.measuring.reference import ReferenceTimes
 from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hook_run import LeaseNames
 from device_agents.serving.poison import PoisonList, Suspicion
+from device_agents.serving.run_notes import RunNotes
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.upkeep import Upkeep
 from device_agents.workers.handle import WorkerHandle
@@ -79,15 +80,18 @@ class ServedDevice:
         fault: Callable[[], str] = lambda: "",
         notes: HookNotes | None = None,
         poison: PoisonList | None = None,
+        run_notes: RunNotes | None = None,
         timing: Timing = USUAL,
     ) -> None:
         """Args:
         fault: returns why no worker can be started; empty if one can.
         notes: of the agent's hooks.
         poison: programs that the agent refuses.
+        run_notes: of the programs that run.
         """
         self.driver = driver
         self.poison = poison or PoisonList()
+        self._run_notes = run_notes or RunNotes()
         self._suspicion = Suspicion()
         self.idle_work: IdleWork = NoIdleWork()
         self.upkeep = Upkeep(driver.name, driver.hooks, notes, timing=timing)
@@ -201,11 +205,13 @@ class ServedDevice:
     @asynccontextmanager
     async def running(self, digest: str, worker: WorkerHandle) -> AsyncIterator[Run]:
         """Blame a program if the device turns unhealthy inside the block, or soon after it failed."""
+        await self._run_notes.begin(self.name, digest)
         self._suspicion.begin(digest)
         run = Run()
         try:
             yield run
         finally:
+            self._run_notes.end(self.name)
             self._suspicion.end(is_failed=run.is_failed)
         if run.is_failed:
             if worker.is_stuck:
@@ -244,7 +250,7 @@ class ServedDevice:
     async def _own_health(self) -> Health:
         health = await self._board_health()
         if digest := self._suspicion.note_health(is_healthy=health.is_healthy):
-            self.poison.blame(digest, self.name, may_be_unplugged=self.driver.may_be_unplugged)
+            self.poison.blame(digest, self.name, may_be_chance=self.driver.may_be_unplugged)
         if health.is_healthy and (fault := self.upkeep.fault):
             return Health(is_healthy=False, reason=fault)
         return health

@@ -23,9 +23,9 @@ def missing(digest: str) -> str:
 
 def poisoned(digest: str) -> str:
     """Return the message about a program that is not run."""
+    most = f"at most {KEPT_SEC / 86_400:.0f} days ago"
     return (
-        f"not run: a device faulted while {digest} ran, at most {KEPT_SEC / 86_400:.0f} days ago; "
-        "allow_poison runs it all the same"
+        f"not run: a device faulted or its agent was lost while {digest} ran, {most}; allow_poison runs it all the same"
     )
 
 

@@ -1,16 +1,19 @@
 """Programs that killed a device, of this agent or of the fleet. The agent refuses to run them unasked.
 
 A program is blamed if a healthy device turns unhealthy while it runs, or within 15 seconds after it failed: some
-drivers notice a dead board at the next look, and a killed worker counts as hanging in the kernel after ten seconds. A
-device that the agent reaches over a cable or a network may have been unplugged by chance: there it takes two times.
+drivers notice a dead board at the next look, and a killed worker counts as hanging in the kernel after ten seconds.
+
+Two times are needed where chance explains it as well: a device that the agent reaches over a cable or a network may
+have been unplugged, and an agent that ended while the program ran may have been killed by a person or a power cut.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from device_agents.serving.doubts import Doubts
 from fleet.domain.poison import KEPT_SEC, MAX_POISON
 
 logger = logging.getLogger(__name__)
@@ -21,12 +24,11 @@ _BLAMED_SEC = 15.0
 class PoisonList:
     """Digests of programs that this agent refuses."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, doubts: Doubts | None = None) -> None:
         self._clock = clock
+        self._doubts = doubts or Doubts()
         self._until_sec: dict[str, float] = {}
         """Time when each is forgotten, on the clock; the oldest first."""
-        self._doubted: dict[str, None] = {}
-        """Programs under which a device was lost once that may have been unplugged."""
         self._found: dict[str, str] = {}
         """Device of each that the tracker does not have yet."""
 
@@ -34,18 +36,26 @@ class PoisonList:
         """Tell whether a program is poison."""
         return self._until_sec.get(digest, 0.0) > self._clock()
 
-    def blame(self, digest: str, device_name: str, *, may_be_unplugged: bool) -> None:
-        """Add a program under which a device of this agent faulted; at the second time if that may have been chance."""
-        if not may_be_unplugged or digest in self._doubted:
+    def blame(self, digest: str, device_name: str, *, may_be_chance: bool) -> None:
+        """Add a program under which a device of this agent, or the agent, was lost; at the second time if that may have
+        been chance.
+        """
+        if not may_be_chance or self._doubts.confirm(digest):
             self.add(digest, device_name)
-            return
-        self._doubted[digest] = None
-        if len(self._doubted) > MAX_POISON:
-            del self._doubted[next(iter(self._doubted))]
+
+    def blame_lost(self, running: Mapping[str, str]) -> None:
+        """Blame the programs that ran when an earlier agent was lost.
+
+        Args:
+            running: a device of each.
+        """
+        for digest, device_name in running.items():
+            logger.warning("the agent was lost while a program ran", extra={"device": device_name, "digest": digest})
+            self.blame(digest, device_name, may_be_chance=True)
 
     def add(self, digest: str, device_name: str) -> None:
         """Add a program that killed a device of this agent."""
-        logger.warning("a device faulted while a program ran", extra={"device": device_name, "digest": digest})
+        logger.warning("a program is refused from now on", extra={"device": device_name, "digest": digest})
         self._keep(digest, KEPT_SEC)
         if len(self._found) < MAX_POISON:
             self._found[digest] = device_name

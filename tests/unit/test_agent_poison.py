@@ -59,15 +59,15 @@ def test_a_program_is_not_to_blame_for_a_device_that_was_unhealthy_before(suspic
 def test_a_device_that_may_have_been_unplugged_is_proof_at_the_second_time(clock: FakeClock) -> None:
     """Another program in between changes nothing; very many programs displace the oldest."""
     poison = PoisonList(clock.now_sec)
-    poison.blame("p", "devices/a", may_be_unplugged=True)
-    poison.blame("q", "devices/a", may_be_unplugged=True)
+    poison.blame("p", "devices/a", may_be_chance=True)
+    poison.blame("q", "devices/a", may_be_chance=True)
     assert not poison.has("p")
 
-    poison.blame("p", "devices/b", may_be_unplugged=True)
+    poison.blame("p", "devices/b", may_be_chance=True)
     assert (poison.has("p"), poison.has("q")) == (True, False)
     for number in range(MAX_POISON):
-        poison.blame(str(number), "devices/a", may_be_unplugged=True)
-    poison.blame("q", "devices/a", may_be_unplugged=True)
+        poison.blame(str(number), "devices/a", may_be_chance=True)
+    poison.blame("q", "devices/a", may_be_chance=True)
     assert not poison.has("q")
 
 

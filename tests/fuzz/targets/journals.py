@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 
+from device_agents.serving import run_notes
+from device_agents.serving.doubts import Doubts
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hook_notes import HookNotes
+from device_agents.serving.run_notes import RunNotes
 from device_agents.workers import ledger
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
-from fleet.domain.poison import Poison
+from fleet.domain.poison import DIGEST, Poison
 from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import ConfigError, FleetError
 from fleet.tracker.core.records import (
@@ -33,6 +36,7 @@ from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import scratch, written
 
 _BETWEEN = b"|||"
+_DIGEST = f"sha256:{64 * '0'}"
 
 
 def _journal(content: bytes) -> None:
@@ -77,6 +81,20 @@ def _hook_notes(content: bytes) -> None:
     notes.write()
 
 
+def _run_notes(content: bytes) -> None:
+    notes = RunNotes(written("running", content), sync=lambda _: None)
+    assert all(DIGEST.fullmatch(digest) for digest in notes.open())
+    notes.close()
+
+
+def _doubts(content: bytes) -> None:
+    Doubts(written("doubts.json", content)).confirm(_DIGEST)
+
+
+def _noted() -> bytes:
+    return run_notes._record("boot", "b-1") + run_notes._record(_DIGEST, "devices/1")  # noqa: SLF001
+
+
 def _processes(content: bytes) -> None:
     boot = ledger._BOOT_ID.read_bytes().strip()  # noqa: SLF001 - kill_listed would kill
     ledger._read(written("processes.json", content.replace(b"BOOT", boot)))  # noqa: SLF001
@@ -116,7 +134,7 @@ def _changes() -> Changes:
         arrival=2,
     )
     use = UseEntry(account="ann", used_sec=30.0, at_sec=31.0, day=1, day_sec={LeaseClass.BATCH: 30.0})
-    found = Poison(digest=f"sha256:{64 * '0'}", device_name=device.name, at_sec=7.0)
+    found = Poison(digest=_DIGEST, device_name=device.name, at_sec=7.0)
     mark = HealthMark(state=HealthState.DRAINING, by="ann", at_sec=7.0, reason="fan", until_sec=9.0)
     booking = BookingEntry(
         name="bookings/t3wtc0",
@@ -199,6 +217,19 @@ JOURNALS = [
         run=no_loop(_hook_notes),
         seeds=lambda: [b'{"devices/1": {"cycled_at_sec": [1.5, 7], "lease_name": "leases/1", "holder": "me"}}'],
         words=(b"Infinity", b"NaN", b"null", b"[", b"{", b"true", b"1e999", b"-1", b"\\ud800"),
+    ),
+    Target(
+        name="run_notes_file",
+        run=no_loop(_run_notes),
+        seeds=lambda: [_noted()],
+        words=(b"boot ", b"sha256:", b" ", b"\0", b"\xff"),
+    ),
+    Target(
+        name="doubts_file",
+        run=no_loop(_doubts),
+        seeds=lambda: [f'{{"{_DIGEST}": 1.5}}'.encode()],
+        words=(b"Infinity", b"NaN", b"null", b"[", b"{", b"true", b"1e999", b"-1", b"\\ud800"),
+        quick_inputs=200,
     ),
     Target(
         name="processes_file",
