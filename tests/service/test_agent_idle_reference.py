@@ -119,6 +119,7 @@ async def test_a_device_is_measured_after_a_failed_hook(tmp_path: Path) -> None:
         device.reference.latest_sec = None
 
         await eventually(lambda: device.reference.latest_sec == 0.125)
+        assert len(bench.tracker.hellos) == 1  # another one would be an occasion, too
 
 
 async def test_a_board_that_is_slower_than_its_siblings_becomes_suspect(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fleet.testing import eventually, serve_tracker
 from tests.service.agent_bench import DEVICE, StubTracker, serve_bench
 from tests.service.test_agent_hooks import holder_of, script, yaml_with
 from tests.service.test_agent_process import running
+from tests.service.test_poison import program
 
 pytestmark = pytest.mark.slow
 QUICK = Timing(health_sec=0.05, heartbeat_sec=0.1, hook_fault_sec=0.3, settle_sec=0.05)
@@ -142,8 +143,8 @@ async def test_three_leases_with_a_failed_hook_quarantine_a_board(tmp_path: Path
             for _ in range(3):
                 await eventually(lambda: board.is_healthy)
                 with pytest.raises(DeviceFaulted, match="no SD card"):
-                    async with client.acquire("name=sim"):
-                        pass
+                    async with client.acquire("name=sim") as leased:
+                        await leased.ensure([program(tmp_path, b"good")])
                 await eventually(lambda: not board.is_healthy or board.mark.state is HealthState.QUARANTINED)
 
             await eventually(lambda: board.mark.state is HealthState.QUARANTINED)
