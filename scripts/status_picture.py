@@ -17,6 +17,7 @@ from typing import NoReturn
 from rich.console import RenderableType
 
 from fleet.dashboard.app import FleetApp
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
@@ -134,6 +135,9 @@ class OneMoment:
 
     async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest:
         raise NotFound(request_id)
+
+    async def cancel_booking(self, name: str) -> Booking:
+        raise NotFound(name)
 
 
 class NoJobs:

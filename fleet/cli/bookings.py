@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.local_time import clock_text, moment_text
 from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console, text_table
 from fleet.dashboard import formatting
+from fleet.dashboard.columns import booked_devices, booking_state
 from fleet.domain.bookings import Booking, booking_id
 from fleet.errors import InvalidRequest
 from fleet.wire.json_shape import booking_json
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
-
-_DAY_SEC = 86_400.0
 
 
 @app.callback()
@@ -77,30 +76,20 @@ def booking_line(booking: Booking) -> str:
 
 
 def _table(found: Sequence[Booking]) -> Table:
-    table = text_table("booking", "wants", "time", "by", "devices", "state")
+    table, now_sec = text_table("booking", "wants", "time", "by", "devices", "state", whole="booking"), time.time()
     for booking in found:
-        planned = " ".join(map(formatting.short_name, booking.device_names))
         table.add_row(
             Text(booking_id(booking.name)),
             Text(booking.selector),
             _time_text(booking),
             Text(booking.booked_by),
-            Text(planned or "-"),
-            _state_text(booking),
+            Text(booked_devices(booking)),
+            booking_state(booking, now_sec),
         )
     return table
 
 
-def _state_text(booking: Booking) -> str:
-    if booking.missing_count:
-        return f"{booking.missing_count} of {booking.device_count} devices cannot be had"
-    if booking.starts_at_sec > time.time():
-        return "kept"
-    return f"{booking.leased_count} of {booking.device_count} in use"
-
-
 def _time_text(booking: Booking) -> str:
-    """Return start and end in local time, with the date of one that is not in the next day."""
-    starts, ends = (datetime.fromtimestamp(sec) for sec in (booking.starts_at_sec, booking.ends_at_sec))
-    is_soon = abs(booking.starts_at_sec - time.time()) < _DAY_SEC
-    return f"{starts:%H:%M}" + f" to {ends:%H:%M}" if is_soon else f"{starts:%Y-%m-%d %H:%M} to {ends:%H:%M}"
+    """Return start and end in local time."""
+    starts = moment_text(booking.starts_at_sec, time.time())
+    return f"{starts} to {clock_text(booking.ends_at_sec)}"

@@ -125,7 +125,7 @@ def show(
         options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
         return
     console, now_sec = make_console(is_wide=False), snapshot.taken_at_sec
-    console.print(device_details(device, now_sec))
+    console.print(device_details(device, now_sec, bookings=snapshot.bookings))
     console.print()
     console.print(render_history(history, now_sec, width=min(console.width, _WIDEST_CHART)))
 

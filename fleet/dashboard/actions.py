@@ -1,4 +1,4 @@
-"""Actions on a device, a waiting request or a job, and their confirmations. Pure.
+"""Actions on a device, a waiting request, a booking or a job, and their confirmations. Pure.
 
 Whether somebody may do it, the tracker decides.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.dashboard import formatting
+from fleet.domain.bookings import Booking, booking_id
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.leases import PendingRequest
@@ -30,6 +31,14 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelBooking:
+    """Cancel a booking."""
+
+    booking_name: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelJob:
     """Stop a job."""
 
@@ -37,7 +46,7 @@ class CancelJob:
     question: str
 
 
-Action = Revoke | CancelRequest | CancelJob
+Action = Revoke | CancelRequest | CancelBooking | CancelJob
 
 
 def action_for_device(device: DeviceStatus) -> Revoke | None:
@@ -57,6 +66,15 @@ def action_for_request(request: PendingRequest) -> CancelRequest:
         request_id=request.request_id,
         question=f"Take the request of {request.asked_by or 'somebody'} for {request.terms.wanted} out of the queue? "
         "Whoever waits for it is told.",
+    )
+
+
+def action_for_booking(booking: Booking) -> CancelBooking:
+    """Return the action on a booking: cancel it."""
+    return CancelBooking(
+        booking_name=booking.name,
+        question=f"Cancel the booking {booking_id(booking.name)} of {booking.booked_by or 'somebody'} for "
+        f"{booking.selector}? Leases on its devices go on.",
     )
 
 

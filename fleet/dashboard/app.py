@@ -1,4 +1,4 @@
-"""`fleet status` on a terminal: panes of devices, queue and jobs, details of the selected row, and actions on it.
+"""`fleet status` on a terminal: devices, queue, bookings and jobs as panes, details of the selected row, and actions.
 
 Pure functions decide the content (`selection`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
 keys, and puts lines on the screen.
@@ -24,15 +24,15 @@ from textual.widgets import Input, Static
 
 from fleet.base.logs import held_back
 from fleet.dashboard import heights
-from fleet.dashboard.actions import Action, CancelRequest, Revoke
+from fleet.dashboard.actions import Action, CancelBooking, CancelRequest, Revoke
 from fleet.dashboard.details_panel import DetailsPanel
 from fleet.dashboard.dialogs import Confirm, Help
 from fleet.dashboard.head import away_line, head_line, keys_line
 from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
 from fleet.dashboard.pane_table import PaneTable
-from fleet.dashboard.panes import Choice, parse_filter
+from fleet.dashboard.panes import BOOKINGS, Choice, parse_filter
 from fleet.dashboard.plain_signs import PlainSigns
-from fleet.dashboard.selection import PANES, action_for, find, make_sheets
+from fleet.dashboard.selection import PANES, action_for, find, make_sheets, shown_panes
 from fleet.dashboard.sources import JobSource, SnapshotSource
 from fleet.dashboard.terminal_input import TolerantDriver
 from fleet.domain.selectors import ANY
@@ -44,6 +44,7 @@ _TICK_SEC = 1.0
 
 _MESSAGE_SEC = 10.0
 _MOST_MESSAGE_LINES = 3
+_MOST_BOOKING_LINES = 6
 
 
 async def show(source: SnapshotSource, jobs: JobSource, interval_sec: float) -> int:
@@ -180,17 +181,27 @@ class FleetApp(App[None]):
     def _lay_out(self) -> None:
         """Divide the screen's lines among its parts."""
         available = self.size.height - 2 - self._message_lines() - self._filtering.display
-        counts = [self._table_of(pane).row_count for pane in PANES]
-        zoomed = PANES.index(self._pane) if self._is_zoomed else None
+        panes = shown_panes(self._snapshot)
+        if self._pane not in panes:  # the last booking has ended
+            self._pane, self._is_detailed, self._is_zoomed = PANES[0], False, False
+            self._details.close()
+        counts = [self._row_count(pane) for pane in panes]
+        zoomed = panes.index(self._pane) if self._is_zoomed else None
         lines, details_lines = heights.lay_out(available, counts, zoomed=zoomed, is_detailed=self._is_detailed)
-        for pane, given in zip(PANES, lines, strict=True):
-            table = self._table_of(pane)
+        lines_of = dict(zip(panes, lines, strict=True))
+        for pane in PANES:
+            table, given = self._table_of(pane), lines_of.get(pane, 0)
             table.display = given > 0
             table.styles.height = given
         self._details.display = self._is_detailed
         self._details.styles.height = details_lines
         if self.screen is self.default_screen and self.focused is None:  # the focused pane is hidden now
             self.screen.set_focus(self._table if self._table.display else self._details)
+
+    def _row_count(self, pane: str) -> int:
+        """Return the number of rows of a pane that want a line; that of bookings is short unless zoomed."""
+        count = self._table_of(pane).row_count
+        return min(count, _MOST_BOOKING_LINES) if pane == BOOKINGS.title and not self._is_zoomed else count
 
     def _message_lines(self) -> int:
         if not self._message.display:
@@ -302,6 +313,9 @@ class FleetApp(App[None]):
             elif isinstance(deed, CancelRequest):
                 request = await self._source.cancel_request(deed.request_id, reason)
                 self.say(f"{request.asked_by} waits no more for {request.terms.wanted}")
+            elif isinstance(deed, CancelBooking):
+                booking = await self._source.cancel_booking(deed.booking_name)
+                self.say(f"cancelled {booking.name} of {booking.booked_by}")
             else:
                 self.say(await asyncio.to_thread(self._jobs.cancel, deed.job_name))
         except FleetError as error:

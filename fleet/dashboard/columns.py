@@ -1,4 +1,4 @@
-"""Columns of devices, waiting requests and jobs: a cell's text and sort key. Pure."""
+"""Columns of devices, waiting requests, bookings and jobs: a cell's text and sort key. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Generic, TypeVar
 
 from rich.text import Text
 
+from fleet.base.local_time import clock_text, moment_text
 from fleet.base.quantities import age_text, elapsed_text, time_text
 from fleet.dashboard import formatting
+from fleet.domain.bookings import Booking, booking_id
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.health import HealthState
 from fleet.domain.jobs import JobState, JobStatus, share_done, trials_text
@@ -215,6 +217,65 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
         takes_rest=True,
         style="dim",
         from_width=70,
+    ),
+)
+
+
+def booking_state(booking: Booking, now_sec: float) -> Text:
+    """Return the state of a booking: "kept", "1 of 2 in use" or "cannot be kept"."""
+    if booking.missing_count > 0:
+        return Text("cannot be kept", "bold red")
+    if booking.starts_at_sec > now_sec:
+        return Text("kept", "green")
+    return Text(f"{booking.leased_count} of {booking.device_count} in use", "cyan")
+
+
+def booked_devices(booking: Booking) -> str:
+    """Return the devices that are planned for a booking, and those that it lacks: "pi4-01, lacks pi4-02"."""
+    kept = " ".join(map(formatting.short_name, booking.device_names))
+    if booking.missing_count <= 0:
+        return kept or "-"
+    named = " ".join(map(formatting.short_name, booking.missing_device_names))
+    return f"{kept}{', ' if kept else ''}lacks {named or f'{booking.missing_count} of {booking.device_count}'}"
+
+
+BOOKING_COLUMNS: Sequence[Column[Booking]] = (
+    Column(
+        title="booking",
+        cell=lambda booking, _: booking_id(booking.name),
+        key=lambda booking: _text(booking.name),
+    ),
+    Column(title="by", cell=lambda booking, _: booking.booked_by, key=lambda booking: _text(booking.booked_by)),
+    Column(
+        title="wants",
+        cell=lambda booking, _: booking.selector,
+        key=lambda booking: _text(booking.selector),
+        from_width=100,
+    ),
+    Column(
+        title="from",
+        cell=lambda booking, now_sec: moment_text(booking.starts_at_sec, now_sec),
+        key=lambda booking: _number(-booking.starts_at_sec),
+        is_number=True,
+    ),
+    Column(
+        title="to",
+        cell=lambda booking, _: clock_text(booking.ends_at_sec),
+        key=lambda booking: _number(-booking.ends_at_sec),
+        is_number=True,
+        from_width=60,
+    ),
+    Column(
+        title="state",
+        cell=booking_state,
+        key=lambda booking: _number(booking.missing_count),
+        from_width=50,
+    ),
+    Column(
+        title="devices",
+        cell=lambda booking, _: booked_devices(booking),
+        key=lambda booking: _text(booked_devices(booking)),
+        takes_rest=True,
     ),
 )
 

@@ -1,17 +1,19 @@
-"""Details of a device, a waiting request or a job. Pure."""
+"""Details of a device, a waiting request, a booking or a job. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.local_time import clock_text, moment_text
 from fleet.base.quantities import age_text, elapsed_text, size_text, time_text
 from fleet.dashboard import formatting
-from fleet.dashboard.columns import JOB_STATES, STATES, state_text
+from fleet.dashboard.columns import JOB_STATES, STATES, booked_devices, booking_state, state_text
 from fleet.dashboard.panes import by_name
+from fleet.domain.bookings import Booking, booking_id
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
 from fleet.domain.inventory_labels import automatic_labels
 from fleet.domain.jobs import JobStatus, trials_text
@@ -21,12 +23,20 @@ from fleet.domain.snapshot import Snapshot
 from fleet.domain.waits import forecast_text
 from fleet.errors import InvalidRequest
 
+_MOST_BOOKINGS = 3
+"""Bookings that are listed for a device."""
 _MOST_LISTED = 50
 """Devices that are listed under a request."""
 
 
-def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = None) -> Table:
-    """Return the known facts about a device, without its history."""
+def device_details(
+    device: DeviceStatus, now_sec: float, lease: Lease | None = None, bookings: Sequence[Booking] = ()
+) -> Table:
+    """Return the known facts about a device, without its history.
+
+    Args:
+        bookings: all of the fleet, earliest start first.
+    """
     inventory, telemetry = device.inventory, device.telemetry
     holder = f"{device.held_by} ({device.lease_name}, for {age_text(device.granted_at_sec, now_sec)})"
     return _facts(
@@ -36,6 +46,7 @@ def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = N
             **_health_facts(device, now_sec),
             "holder": holder if device.lease_name else "-",
             **(_lease_facts(lease, now_sec) if lease else {}),
+            **_booking_facts(device.name, bookings, now_sec),
             "address": device.address,
             "attached": f"{age_text(device.attached_at_sec, now_sec)} ago",
             "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
@@ -73,6 +84,21 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
     return Group(facts, Text(), _candidates(request, snapshot, now_sec))
 
 
+def booking_details(booking: Booking, now_sec: float) -> Table:
+    """Return the known facts about a booking."""
+    return _facts(
+        {
+            "booking": booking_id(booking.name),
+            "holder": booking.booked_by or "-",
+            "wants": f"{booking.device_count} of {booking.selector}",
+            "time": _time_text(booking, now_sec),
+            "state": booking_state(booking, now_sec).plain,
+            "devices": booked_devices(booking),
+            "booked": f"{age_text(booking.booked_at_sec, now_sec)} ago",
+        }
+    )
+
+
 def job_details(job: JobStatus, now_sec: float) -> Table:
     """Return the tracker's facts about a job; the library has more."""
     return _facts(
@@ -106,6 +132,27 @@ def _lease_facts(lease: Lease, now_sec: float) -> dict[str, str]:
         f"ends in {elapsed_text(lease.ends_at_sec - now_sec)} at the latest",
         "purpose": lease.purpose or "-",
     }
+
+
+def _booking_facts(device_name: str, bookings: Sequence[Booking], now_sec: float) -> dict[str, str]:
+    """Return the current and next bookings of a device."""
+    lines = []
+    for booking in bookings:
+        is_missing = device_name in booking.missing_device_names
+        if is_missing or device_name in booking.device_names:
+            note = "; it lacks this device" if is_missing else ""
+            who = f" by {booking.booked_by}" if booking.booked_by else ""
+            lines.append(f"{_time_text(booking, now_sec)}{who} ({booking_id(booking.name)}){note}")
+    more = [f"and {len(lines) - _MOST_BOOKINGS} more"] if len(lines) > _MOST_BOOKINGS else []
+    return {"booked": "\n".join(lines[:_MOST_BOOKINGS] + more)} if lines else {}
+
+
+def _time_text(booking: Booking, now_sec: float) -> str:
+    """Return the time of a booking: "14:00 to 16:00, in 2 h 05 min"."""
+    starts_in_sec = booking.starts_at_sec - now_sec
+    when = f"in {elapsed_text(starts_in_sec)}" if starts_in_sec > 0 else "now"
+    starts = moment_text(booking.starts_at_sec, now_sec)
+    return f"{starts} to {clock_text(booking.ends_at_sec)}, {when}"
 
 
 def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:

@@ -19,6 +19,7 @@ from fleet.dashboard.chart import render_history
 from fleet.dashboard.explanation import render_explanation
 from fleet.dashboard.selection import Selected, details_of
 from fleet.dashboard.sources import JobSource, SnapshotSource
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import PendingRequest
@@ -121,6 +122,6 @@ class DetailsPanel(VerticalScroll, can_focus=True):
 def _name(item: Selected | None) -> str:
     if item is None:
         return ""
-    if isinstance(item, DeviceStatus):
+    if isinstance(item, DeviceStatus | Booking):
         return item.name
     return f"{item.holder} {item.name if isinstance(item, JobStatus) else item.request_id}"

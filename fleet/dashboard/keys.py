@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.dashboard.actions import Action, CancelJob, CancelRequest, Revoke
+from fleet.dashboard.actions import Action, CancelBooking, CancelJob, CancelRequest, Revoke
 from fleet.dashboard.head import Hint
 
 ALL_KEYS = (
@@ -11,14 +11,19 @@ ALL_KEYS = (
     ("enter", "details of the line under the cursor"),
     ("/", "filter the pane by a selector: cpu, or state=free,rack=3"),
     ("s, S", "sort by the next column; the other way round"),
-    ("x", "take a device from its holder, end a wait, or stop a job"),
+    ("x", "take a device from its holder, end a wait or a booking, or stop a job"),
     ("z", "all the room for this pane"),
     ("esc", "close the details; then clear the filter and the sort order"),
     ("q", "quit"),
 )
 
 
-_ACTS: dict[type[Action], str] = {Revoke: "revoke lease", CancelRequest: "cancel request", CancelJob: "stop job"}
+_ACTS: dict[type[Action], str] = {
+    Revoke: "revoke lease",
+    CancelRequest: "cancel request",
+    CancelBooking: "cancel booking",
+    CancelJob: "stop job",
+}
 
 FILTER_HINTS = (Hint(key="enter", text="keep", rank=0), Hint(key="esc", text="close", rank=0))
 """While a filter is typed."""

@@ -1,4 +1,4 @@
-"""Devices, queue and jobs as panes: filtering and order of rows. Pure."""
+"""Devices, queue, bookings and jobs as panes: filtering and order of rows. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fleet.dashboard import formatting
-from fleet.dashboard.columns import DEVICE_COLUMNS, JOB_COLUMNS, JOB_STATES, REQUEST_COLUMNS, STATES, Column
+from fleet.dashboard.columns import (
+    BOOKING_COLUMNS,
+    DEVICE_COLUMNS,
+    JOB_COLUMNS,
+    JOB_STATES,
+    REQUEST_COLUMNS,
+    STATES,
+    Column,
+)
+from fleet.domain.bookings import Booking, booking_id
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import PendingRequest
@@ -87,6 +96,12 @@ def _request_labels(request: PendingRequest) -> dict[str, str]:
     return {"holder": request.holder, "purpose": request.terms.purpose, **({"kind": kind} if kind else {})}
 
 
+def _booking_labels(booking: Booking) -> dict[str, str]:
+    """Return the id and the author of a booking, and its account if it has one."""
+    account = {"account": booking.account} if booking.account else {}
+    return {"name": booking_id(booking.name), "holder": booking.holder, **account}
+
+
 def _job_labels(job: JobStatus) -> dict[str, str]:
     return {
         "name": formatting.short_name(job.name),
@@ -115,6 +130,13 @@ QUEUE = Pane(
     name=lambda request: f"{request.holder} {request.request_id}",
     labels=_request_labels,
     empty="nobody waits",
+)
+BOOKINGS = Pane(
+    title="bookings",
+    columns=BOOKING_COLUMNS,
+    name=lambda booking: booking.name,
+    labels=_booking_labels,
+    empty="nothing is booked",
 )
 JOBS = Pane(
     title="jobs",

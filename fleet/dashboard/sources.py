@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rich.console import RenderableType
 
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.leases import Lease, PendingRequest
@@ -26,6 +27,7 @@ class SnapshotSource(Protocol):
     async def explain_request(self, request_id: str) -> Explanation: ...
     async def revoke(self, lease_name: str, reason: str = "") -> Lease: ...
     async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest: ...
+    async def cancel_booking(self, name: str) -> Booking: ...
 
 
 class JobSource(Protocol):

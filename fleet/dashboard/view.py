@@ -9,13 +9,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fleet.dashboard.head import head_line
-from fleet.dashboard.panes import DEVICES, JOBS, QUEUE, Choice, Pane
+from fleet.dashboard.panes import BOOKINGS, DEVICES, JOBS, QUEUE, Choice, Pane
 from fleet.dashboard.sheet import make_sheet
 from fleet.domain.snapshot import Snapshot
 
 T = TypeVar("T")
 
 _SHOWN_REQUESTS = 15
+_SHOWN_BOOKINGS = 8
 _SHOWN_JOBS = 8
 
 
@@ -35,6 +36,10 @@ def render(snapshot: Snapshot, now_sec: float, *, address: str = "", width: int 
     if snapshot.requests:
         shown = snapshot.requests[:_SHOWN_REQUESTS]
         parts += [Text(), *_table(QUEUE, shown, now_sec, width=width), *_more(snapshot.request_count - len(shown))]
+    if snapshot.bookings:
+        booked = snapshot.bookings[:_SHOWN_BOOKINGS]
+        parts += [Text(), *_table(BOOKINGS, booked, now_sec, width=width)]
+        parts += _more(len(snapshot.bookings) - len(booked))
     if snapshot.jobs:
         parts += [Text(), *_table(JOBS, snapshot.jobs[:_SHOWN_JOBS], now_sec, width=width)]
     return Group(*parts)

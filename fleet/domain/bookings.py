@@ -41,6 +41,8 @@ class Booking:
     """Devices that are planned for it now. Until it starts, others may take their place."""
     leased_count: int = 0
     """Number of its devices that are leased to its account."""
+    missing_device_names: tuple[str, ...] = ()
+    """Planned devices that cannot be had now. Missing ones that are gone for good have no name."""
 
     @property
     def missing_count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, PendingRequest
@@ -36,6 +37,9 @@ class Snapshot:
     started_at_sec: float = 0.0
     grant_count: int = 0
     """Grants since the tracker started."""
+
+    bookings: tuple[Booking, ...] = ()
+    """Those that have not ended, earliest start first."""
 
     def __repr__(self) -> str:
         counts = f"{len(self.devices)} devices, {len(self.leases)} leases, {self.request_count} waiting"

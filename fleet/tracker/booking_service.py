@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 
 from fleet.base.text import sanitize
-from fleet.domain.bookings import Booking
 from fleet.errors import DiskFull, InvalidRequest, NotFound
 from fleet.identity.policy import check_owner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
-from fleet.tracker.core.records import BookingEntry
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
+from fleet.tracker.messages import booking_of
 from fleet.v1 import booking_service_pb2 as pb
 from fleet.wire.bookings import booking_to_proto
 from fleet.wire.peers import CallContext, caller_of
@@ -61,13 +60,13 @@ class BookingServicer:
         if trouble := self._queries.journal_trouble:
             await self._engine.ask(ev.CancelBooking(booked.name))
             raise DiskFull(trouble)
-        shown = self._shown(booked)
+        shown = booking_of(booked, self._queries)
         logger.info("booked", extra={"booking": shown.name, "holder": holder, "selector": shown.selector})
         return pb.BookResponse(booking=booking_to_proto(shown))
 
     async def list_bookings(self, _: pb.ListBookingsRequest, __: object) -> pb.ListBookingsResponse:
         return pb.ListBookingsResponse(
-            bookings=[booking_to_proto(self._shown(entry)) for entry in self._queries.bookings()]
+            bookings=[booking_to_proto(booking_of(entry, self._queries)) for entry in self._queries.bookings()]
         )
 
     async def cancel_booking(self, request: pb.CancelBookingRequest, context: CallContext) -> pb.CancelBookingResponse:
@@ -76,30 +75,10 @@ class BookingServicer:
             is_own = bool(caller.key_id) and self._members.account_of(caller.key_id)[0] == entry.account
             if not is_own:
                 check_owner(_CANCEL, caller, entry.key_id, what=entry.name)
-            shown = self._shown(entry)
+            shown = booking_of(entry, self._queries)
             effects = await self._engine.ask(ev.CancelBooking(entry.name))
             if any(isinstance(effect, ev.BookingCancelled) for effect in effects):
                 logger.info("booking cancelled", extra={"booking": shown.name, "by": caller.name})
                 return pb.CancelBookingResponse(booking=booking_to_proto(shown))
         name = sanitize(request.name, MAX_SHOWN_CHARS)
         raise NotFound(f"there is no booking {name!r}; 'fleet bookings' lists those there are")
-
-    def _shown(self, entry: BookingEntry) -> Booking:
-        queries = self._queries
-        return booking_of(entry, queries.kept_devices(entry.name), queries.booked_lease_count(entry.name))
-
-
-def booking_of(entry: BookingEntry, device_names: tuple[str, ...], leased_count: int) -> Booking:
-    """Return a booking as clients see it."""
-    return Booking(
-        name=entry.name,
-        selector=entry.selector,
-        device_count=len(entry.device_names),
-        starts_at_sec=entry.starts_at_sec,
-        ends_at_sec=entry.ends_at_sec,
-        holder=entry.holder,
-        account="" if entry.account in (entry.holder, entry.key_id) else entry.account,
-        booked_at_sec=entry.booked_at_sec,
-        device_names=device_names,
-        leased_count=leased_count,
-    )

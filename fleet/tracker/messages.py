@@ -6,6 +6,7 @@ import functools
 
 from google.protobuf.message import DecodeError
 
+from fleet.domain.bookings import Booking
 from fleet.domain.explanation import Candidate
 from fleet.domain.leases import Lease, LeaseClass, PendingRequest
 from fleet.domain.tokens import Claims, TokenSigner
@@ -54,6 +55,23 @@ def lease_of(entry: LeaseEntry) -> Lease:
         purpose=entry.terms.purpose,
         holder_note=entry.note,
         account=_shown_account(entry),
+    )
+
+
+def booking_of(entry: BookingEntry, queries: Queries) -> Booking:
+    """Return a booking as clients see it."""
+    return Booking(
+        name=entry.name,
+        selector=entry.selector,
+        device_count=len(entry.device_names),
+        starts_at_sec=entry.starts_at_sec,
+        ends_at_sec=entry.ends_at_sec,
+        holder=entry.holder,
+        account="" if entry.account in (entry.holder, entry.key_id) else entry.account,
+        booked_at_sec=entry.booked_at_sec,
+        device_names=queries.kept_devices(entry.name),
+        leased_count=queries.booked_lease_count(entry.name),
+        missing_device_names=queries.lost_devices(entry.name),
     )
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66leet/v1/booking.proto\x12\x08\x66leet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x97\x02\n\x07\x42ooking\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08selector\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_count\x18\x03 \x01(\r\x12-\n\tstarts_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65nds_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06holder\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x07 \x01(\t\x12-\n\tbooked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64\x65vice_names\x18\t \x03(\t\x12\x14\n\x0cleased_count\x18\n \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66leet/v1/booking.proto\x12\x08\x66leet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x02\n\x07\x42ooking\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08selector\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_count\x18\x03 \x01(\r\x12-\n\tstarts_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65nds_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06holder\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x07 \x01(\t\x12-\n\tbooked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64\x65vice_names\x18\t \x03(\t\x12\x14\n\x0cleased_count\x18\n \x01(\r\x12\x1c\n\x14missing_device_names\x18\x0b \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.booking_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BOOKING']._serialized_start=70
-  _globals['_BOOKING']._serialized_end=349
+  _globals['_BOOKING']._serialized_end=379
 # @@protoc_insertion_point(module_scope)

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fleet.v1 import booking_pb2 as fleet_dot_v1_dot_booking__pb2
 from fleet.v1 import device_pb2 as fleet_dot_v1_dot_device__pb2
 from fleet.v1 import job_pb2 as fleet_dot_v1_dot_job__pb2
 from fleet.v1 import lease_pb2 as fleet_dot_v1_dot_lease__pb2
@@ -29,39 +30,39 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/fleet_service.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x12\x66leet/v1/job.proto\x1a\x14\x66leet/v1/lease.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n\x0fGetFleetRequest\"8\n\x10GetFleetResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.fleet.v1.Snapshot\"D\n\x11WatchFleetRequest\x12/\n\x0cmin_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\":\n\x12WatchFleetResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.fleet.v1.Snapshot\"(\n\x14\x43heckSelectorRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\"-\n\x15\x43heckSelectorResponse\x12\x14\n\x0c\x64\x65vice_count\x18\x01 \x01(\r\"(\n\x11GetHistoryRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\":\n\x12GetHistoryResponse\x12$\n\x07samples\x18\x01 \x03(\x0b\x32\x13.fleet.v1.Telemetry\"[\n\x0fGetUsageRequest\x12\x1e\n\x02\x62y\x18\x01 \x01(\x0e\x32\x12.fleet.v1.UsageKey\x12(\n\x05since\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x10GetUsageResponse\x12)\n\x05since\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x04rows\x18\x02 \x03(\x0b\x32\x12.fleet.v1.UsageRow\"\x9a\x01\n\x08UsageRow\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x13\n\x0blease_count\x18\x03 \x01(\x04\x12.\n\x0b\x64\x65vice_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tmean_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcb\x02\n\x08Snapshot\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12,\n\x08taken_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x10.fleet.v1.Device\x12\x1f\n\x06leases\x18\x04 \x03(\x0b\x32\x0f.fleet.v1.Lease\x12*\n\x08requests\x18\x05 \x03(\x0b\x32\x18.fleet.v1.PendingRequest\x12\x15\n\rrequest_count\x18\x06 \x01(\r\x12\x1b\n\x04jobs\x18\x07 \x03(\x0b\x32\r.fleet.v1.Job\x12\x17\n\x0ftracker_version\x18\x08 \x01(\t\x12.\n\nstarted_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bgrant_count\x18\n \x01(\x04*g\n\x08UsageKey\x12\x19\n\x15USAGE_KEY_UNSPECIFIED\x10\x00\x12\x15\n\x11USAGE_KEY_ACCOUNT\x10\x01\x12\x14\n\x10USAGE_KEY_DEVICE\x10\x02\x12\x13\n\x0fUSAGE_KEY_CLASS\x10\x03\x32\xfa\x02\n\x0c\x46leetService\x12\x41\n\x08GetFleet\x12\x19.fleet.v1.GetFleetRequest\x1a\x1a.fleet.v1.GetFleetResponse\x12I\n\nWatchFleet\x12\x1b.fleet.v1.WatchFleetRequest\x1a\x1c.fleet.v1.WatchFleetResponse0\x01\x12P\n\rCheckSelector\x12\x1e.fleet.v1.CheckSelectorRequest\x1a\x1f.fleet.v1.CheckSelectorResponse\x12\x41\n\x08GetUsage\x12\x19.fleet.v1.GetUsageRequest\x1a\x1a.fleet.v1.GetUsageResponse\x12G\n\nGetHistory\x12\x1b.fleet.v1.GetHistoryRequest\x1a\x1c.fleet.v1.GetHistoryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/fleet_service.proto\x12\x08\x66leet.v1\x1a\x16\x66leet/v1/booking.proto\x1a\x15\x66leet/v1/device.proto\x1a\x12\x66leet/v1/job.proto\x1a\x14\x66leet/v1/lease.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n\x0fGetFleetRequest\"8\n\x10GetFleetResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.fleet.v1.Snapshot\"D\n\x11WatchFleetRequest\x12/\n\x0cmin_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\":\n\x12WatchFleetResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.fleet.v1.Snapshot\"(\n\x14\x43heckSelectorRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\"-\n\x15\x43heckSelectorResponse\x12\x14\n\x0c\x64\x65vice_count\x18\x01 \x01(\r\"(\n\x11GetHistoryRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\":\n\x12GetHistoryResponse\x12$\n\x07samples\x18\x01 \x03(\x0b\x32\x13.fleet.v1.Telemetry\"[\n\x0fGetUsageRequest\x12\x1e\n\x02\x62y\x18\x01 \x01(\x0e\x32\x12.fleet.v1.UsageKey\x12(\n\x05since\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x10GetUsageResponse\x12)\n\x05since\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x04rows\x18\x02 \x03(\x0b\x32\x12.fleet.v1.UsageRow\"\x9a\x01\n\x08UsageRow\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x13\n\x0blease_count\x18\x03 \x01(\x04\x12.\n\x0b\x64\x65vice_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tmean_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf0\x02\n\x08Snapshot\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12,\n\x08taken_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x10.fleet.v1.Device\x12\x1f\n\x06leases\x18\x04 \x03(\x0b\x32\x0f.fleet.v1.Lease\x12*\n\x08requests\x18\x05 \x03(\x0b\x32\x18.fleet.v1.PendingRequest\x12\x15\n\rrequest_count\x18\x06 \x01(\r\x12\x1b\n\x04jobs\x18\x07 \x03(\x0b\x32\r.fleet.v1.Job\x12\x17\n\x0ftracker_version\x18\x08 \x01(\t\x12.\n\nstarted_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bgrant_count\x18\n \x01(\x04\x12#\n\x08\x62ookings\x18\x0b \x03(\x0b\x32\x11.fleet.v1.Booking*g\n\x08UsageKey\x12\x19\n\x15USAGE_KEY_UNSPECIFIED\x10\x00\x12\x15\n\x11USAGE_KEY_ACCOUNT\x10\x01\x12\x14\n\x10USAGE_KEY_DEVICE\x10\x02\x12\x13\n\x0fUSAGE_KEY_CLASS\x10\x03\x32\xfa\x02\n\x0c\x46leetService\x12\x41\n\x08GetFleet\x12\x19.fleet.v1.GetFleetRequest\x1a\x1a.fleet.v1.GetFleetResponse\x12I\n\nWatchFleet\x12\x1b.fleet.v1.WatchFleetRequest\x1a\x1c.fleet.v1.WatchFleetResponse0\x01\x12P\n\rCheckSelector\x12\x1e.fleet.v1.CheckSelectorRequest\x1a\x1f.fleet.v1.CheckSelectorResponse\x12\x41\n\x08GetUsage\x12\x19.fleet.v1.GetUsageRequest\x1a\x1a.fleet.v1.GetUsageResponse\x12G\n\nGetHistory\x12\x1b.fleet.v1.GetHistoryRequest\x1a\x1c.fleet.v1.GetHistoryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.fleet_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_USAGEKEY']._serialized_start=1251
-  _globals['_USAGEKEY']._serialized_end=1354
-  _globals['_GETFLEETREQUEST']._serialized_start=172
-  _globals['_GETFLEETREQUEST']._serialized_end=189
-  _globals['_GETFLEETRESPONSE']._serialized_start=191
-  _globals['_GETFLEETRESPONSE']._serialized_end=247
-  _globals['_WATCHFLEETREQUEST']._serialized_start=249
-  _globals['_WATCHFLEETREQUEST']._serialized_end=317
-  _globals['_WATCHFLEETRESPONSE']._serialized_start=319
-  _globals['_WATCHFLEETRESPONSE']._serialized_end=377
-  _globals['_CHECKSELECTORREQUEST']._serialized_start=379
-  _globals['_CHECKSELECTORREQUEST']._serialized_end=419
-  _globals['_CHECKSELECTORRESPONSE']._serialized_start=421
-  _globals['_CHECKSELECTORRESPONSE']._serialized_end=466
-  _globals['_GETHISTORYREQUEST']._serialized_start=468
-  _globals['_GETHISTORYREQUEST']._serialized_end=508
-  _globals['_GETHISTORYRESPONSE']._serialized_start=510
-  _globals['_GETHISTORYRESPONSE']._serialized_end=568
-  _globals['_GETUSAGEREQUEST']._serialized_start=570
-  _globals['_GETUSAGEREQUEST']._serialized_end=661
-  _globals['_GETUSAGERESPONSE']._serialized_start=663
-  _globals['_GETUSAGERESPONSE']._serialized_end=758
-  _globals['_USAGEROW']._serialized_start=761
-  _globals['_USAGEROW']._serialized_end=915
-  _globals['_SNAPSHOT']._serialized_start=918
-  _globals['_SNAPSHOT']._serialized_end=1249
-  _globals['_FLEETSERVICE']._serialized_start=1357
-  _globals['_FLEETSERVICE']._serialized_end=1735
+  _globals['_USAGEKEY']._serialized_start=1312
+  _globals['_USAGEKEY']._serialized_end=1415
+  _globals['_GETFLEETREQUEST']._serialized_start=196
+  _globals['_GETFLEETREQUEST']._serialized_end=213
+  _globals['_GETFLEETRESPONSE']._serialized_start=215
+  _globals['_GETFLEETRESPONSE']._serialized_end=271
+  _globals['_WATCHFLEETREQUEST']._serialized_start=273
+  _globals['_WATCHFLEETREQUEST']._serialized_end=341
+  _globals['_WATCHFLEETRESPONSE']._serialized_start=343
+  _globals['_WATCHFLEETRESPONSE']._serialized_end=401
+  _globals['_CHECKSELECTORREQUEST']._serialized_start=403
+  _globals['_CHECKSELECTORREQUEST']._serialized_end=443
+  _globals['_CHECKSELECTORRESPONSE']._serialized_start=445
+  _globals['_CHECKSELECTORRESPONSE']._serialized_end=490
+  _globals['_GETHISTORYREQUEST']._serialized_start=492
+  _globals['_GETHISTORYREQUEST']._serialized_end=532
+  _globals['_GETHISTORYRESPONSE']._serialized_start=534
+  _globals['_GETHISTORYRESPONSE']._serialized_end=592
+  _globals['_GETUSAGEREQUEST']._serialized_start=594
+  _globals['_GETUSAGEREQUEST']._serialized_end=685
+  _globals['_GETUSAGERESPONSE']._serialized_start=687
+  _globals['_GETUSAGERESPONSE']._serialized_end=782
+  _globals['_USAGEROW']._serialized_start=785
+  _globals['_USAGEROW']._serialized_end=939
+  _globals['_SNAPSHOT']._serialized_start=942
+  _globals['_SNAPSHOT']._serialized_end=1310
+  _globals['_FLEETSERVICE']._serialized_start=1418
+  _globals['_FLEETSERVICE']._serialized_end=1796
 # @@protoc_insertion_point(module_scope)

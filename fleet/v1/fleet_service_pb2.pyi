@@ -1,5 +1,6 @@
 import datetime
 
+from fleet.v1 import booking_pb2 as _booking_pb2
 from fleet.v1 import device_pb2 as _device_pb2
 from fleet.v1 import job_pb2 as _job_pb2
 from fleet.v1 import lease_pb2 as _lease_pb2
@@ -102,7 +103,7 @@ class UsageRow(_message.Message):
     def __init__(self, key: _Optional[str] = ..., holder: _Optional[str] = ..., lease_count: _Optional[int] = ..., device_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mean_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count")
+    __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count", "bookings")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +114,7 @@ class Snapshot(_message.Message):
     TRACKER_VERSION_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     GRANT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BOOKINGS_FIELD_NUMBER: _ClassVar[int]
     version: int
     taken_at: _timestamp_pb2.Timestamp
     devices: _containers.RepeatedCompositeFieldContainer[_device_pb2.Device]
@@ -123,4 +125,5 @@ class Snapshot(_message.Message):
     tracker_version: str
     started_at: _timestamp_pb2.Timestamp
     grant_count: int
-    def __init__(self, version: _Optional[int] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[_lease_pb2.PendingRequest, _Mapping]]] = ..., request_count: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., tracker_version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., grant_count: _Optional[int] = ...) -> None: ...
+    bookings: _containers.RepeatedCompositeFieldContainer[_booking_pb2.Booking]
+    def __init__(self, version: _Optional[int] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[_lease_pb2.PendingRequest, _Mapping]]] = ..., request_count: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., tracker_version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., grant_count: _Optional[int] = ..., bookings: _Optional[_Iterable[_Union[_booking_pb2.Booking, _Mapping]]] = ...) -> None: ...

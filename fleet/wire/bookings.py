@@ -21,6 +21,7 @@ def booking_to_proto(booking: Booking) -> booking_pb2.Booking:
         booked_at=timestamp(booking.booked_at_sec),
         device_names=booking.device_names,
         leased_count=booking.leased_count,
+        missing_device_names=booking.missing_device_names,
     )
 
 
@@ -36,6 +37,7 @@ def booking_from_proto(message: booking_pb2.Booking) -> Booking:
         booked_at_sec=timestamp_sec(message.booked_at),
         device_names=tuple(message.device_names),
         leased_count=message.leased_count,
+        missing_device_names=tuple(message.missing_device_names),
     )
 
 

@@ -8,6 +8,7 @@ from fleet.base.text import sendable
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.snapshot import Snapshot
 from fleet.v1 import fleet_service_pb2, job_pb2
+from fleet.wire.bookings import booking_from_proto, booking_to_proto
 from fleet.wire.devices import device_from_proto, device_to_proto
 from fleet.wire.leases import lease_from_proto, lease_to_proto, request_from_proto, request_to_proto
 from fleet.wire.times import optional_timestamp, timestamp, timestamp_sec
@@ -78,6 +79,7 @@ def snapshot_to_proto(snapshot: Snapshot) -> fleet_service_pb2.Snapshot:
         tracker_version=snapshot.tracker_version,
         started_at=timestamp(snapshot.started_at_sec),
         grant_count=snapshot.grant_count,
+        bookings=map(booking_to_proto, snapshot.bookings),
     )
 
 
@@ -93,4 +95,5 @@ def snapshot_from_proto(message: fleet_service_pb2.Snapshot) -> Snapshot:
         tracker_version=message.tracker_version,
         started_at_sec=timestamp_sec(message.started_at),
         grant_count=message.grant_count,
+        bookings=tuple(map(booking_from_proto, message.bookings)),
     )

@@ -47,6 +47,7 @@ async def test_a_booking_is_listed_used_and_ended() -> None:
         assert held.lease.ends_at_sec == pytest.approx(booking.ends_at_sec, abs=0.01)
         (listed,) = await client.bookings()
         assert (listed.name, listed.leased_count) == (booking.name, 1)
+        assert (await client.snapshot()).bookings == (listed,)
         with pytest.raises(AlreadyBooked, match=booking_id(booking.name)):
             await client.book("name=a", now_sec + 60.0, HOUR_SEC)
         assert (await client.cancel_booking(booking_id(booking.name))).name == booking.name
@@ -163,7 +164,7 @@ async def test_a_lost_device_of_a_booking_is_in_the_audit_log() -> None:
         booking = await client.book("simulated", now_sec + HOUR_SEC, HOUR_SEC, count=2)
         await client.set_health("name=a", HealthState.RETIRED, "broken")
         await eventually(lambda: len(served.tracker.engine.queries.kept_devices(booking.name)) == 1)
-        assert (await client.bookings())[0].missing_count == 1
+        assert (await client.bookings())[0].missing_device_names == ("devices/a",)
         async with IdentityCalls(served.address) as admin:
             (deed,) = [deed for deed in await admin.deeds(100) if deed.action == "Booking.Change"]
 

@@ -16,7 +16,9 @@ from fleet.base.plain import to_plain
 from fleet.cli.job_book import LibraryJobs
 from fleet.dashboard.app import FleetApp
 from fleet.dashboard.pane_table import PaneTable
+from fleet.domain.bookings import booking_id
 from fleet.domain.decisions import Motive, Reason
+from fleet.domain.health import HealthState
 from fleet.domain.jobs import JobStatus
 from fleet.errors import Cancelled, NotAllowed
 from fleet.identity.certificates import make_key
@@ -321,3 +323,22 @@ async def test_no_terminal_is_too_small(client: fleet.aio.Fleet) -> None:
         await screen.press("home", "down")
         assert table.selected == "devices/pi-1"
         await screen.shows("pi-0")
+
+
+async def test_bookings_are_seen_while_there_are_any_and_cancelled_after_a_yes(client: fleet.aio.Fleet) -> None:
+    """Their pane comes with the first booking and goes with the last one."""
+    async with screen_of(client) as screen:
+        assert "booking" not in screen.text()
+        now_sec = (await client.snapshot()).taken_at_sec
+        booking = await client.book("name=pi-3", now_sec + 3600.0, 3600.0)
+        await screen.shows("booking 1 ", booking_id(booking.name), "kept")
+        await client.set_health("name=pi-3", HealthState.RETIRED, "broken")
+        await screen.shows("lacks pi-3", "cannot be kept")
+        await screen.press("tab", "tab", "enter")
+        await screen.shows("wants", "1 of name=pi-3")
+        await screen.press("x")
+        await screen.shows(f"Cancel the booking {booking_id(booking.name)} of {account_name()} for name=pi-3")
+        await screen.press("y")
+        await screen.shows(f"cancelled {booking.name}", "device 20", "pi-0")
+        await screen.shows_no("booking 1 ")
+        assert isinstance(screen.app.focused, PaneTable)

@@ -160,7 +160,7 @@ def test_a_row_is_found_again_by_its_name() -> None:
     fleet = busy_fleet()
     sheets = make_sheets(fleet, dict.fromkeys(PANES, Choice()), NOW_SEC, width=80, address="lab:9290")
 
-    for pane, things in zip(PANES, (fleet.devices, fleet.requests, fleet.jobs), strict=True):
+    for pane, things in zip(PANES, (fleet.devices, fleet.requests, fleet.bookings, fleet.jobs), strict=True):
         assert list(things) == [find(fleet, pane, name) for name in sheets[pane].names]
     assert find(fleet, "jobs", "jobs/gone") is None
 

@@ -101,6 +101,7 @@ bookings = st.builds(
     booked_at_sec=moments,
     device_names=st.lists(st.text(), max_size=3).map(tuple),
     leased_count=counts,
+    missing_device_names=st.lists(st.text(), max_size=3).map(tuple),
 )
 jobs = st.builds(
     JobStatus,
@@ -121,10 +122,11 @@ jobs = st.builds(
         leases=st.lists(leases, max_size=2).map(tuple),
         requests=st.lists(requests, max_size=2).map(tuple),
         jobs=st.lists(jobs, max_size=2).map(tuple),
+        bookings=st.lists(bookings, max_size=2).map(tuple),
     )
 )
 def test_snapshots_survive(snapshot: Snapshot) -> None:
-    """Devices, leases, requests and jobs all arrive, with every state."""
+    """Devices, leases, requests, jobs and bookings all arrive, with every state."""
     assert snapshot == snapshot_from_proto(snapshot_to_proto(snapshot))
 
 

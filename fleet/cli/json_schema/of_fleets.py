@@ -32,6 +32,7 @@ class Status(TypedDict):
     tracker_version: str
     started_at: Moment
     grant_count: int
+    bookings: list[Booking]
 
 
 class Devices(TypedDict):

@@ -69,6 +69,11 @@ class PlannedBooking:
         """Planned devices that can be had."""
         return tuple(slot.device_name for slot in self.slots if slot.device_name and not slot.is_lost)
 
+    @property
+    def lost_names(self) -> tuple[str, ...]:
+        """Planned devices that cannot be had."""
+        return tuple(slot.device_name for slot in self.slots if slot.device_name and slot.is_lost)
+
     def is_active(self, now: float) -> bool:
         """Return True between its start and its end."""
         return self.entry.starts_at_sec <= now < self.entry.ends_at_sec

@@ -159,6 +159,11 @@ class Queries:
         booking = self._tables.bookings.entries.get(name)
         return booking.kept_names if booking else ()
 
+    def lost_devices(self, name: str) -> tuple[str, ...]:
+        """Return the planned devices of a booking that cannot be had."""
+        booking = self._tables.bookings.entries.get(name)
+        return booking.lost_names if booking else ()
+
     def booked_lease_count(self, name: str) -> int:
         """Return the number of a booking's devices that are leased to its account."""
         booking = self._tables.bookings.entries.get(name)

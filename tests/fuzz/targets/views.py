@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fleet.cli.json_out import in_seconds
 from fleet.dashboard.chart import render_history
-from fleet.dashboard.details import device_details, job_details, request_details
+from fleet.dashboard.details import booking_details, device_details, job_details, request_details
 from fleet.dashboard.view import render
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import LeaseTerms, PendingRequest
@@ -32,7 +32,8 @@ def _show(content: bytes) -> None:
         message = fleet_service_pb2.Snapshot.FromString(content)
     except DecodeError:
         return
-    if len(message.devices) + len(message.requests) + len(message.jobs) + len(message.leases) > _MOST_THINGS:
+    shown = (message.devices, message.requests, message.jobs, message.leases, message.bookings)
+    if sum(map(len, shown)) > _MOST_THINGS:
         return  # rich takes a millisecond per line
     sanitize_message(message)
     json.dumps(in_seconds(message_json(message)), allow_nan=False)
@@ -41,7 +42,9 @@ def _show(content: bytes) -> None:
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
     console.print(render(snapshot, _NOW_SEC, width=_WIDTH))
     for device in snapshot.devices:
-        console.print(device_details(device, _NOW_SEC))
+        console.print(device_details(device, _NOW_SEC, bookings=snapshot.bookings))
+    for booking in snapshot.bookings:
+        console.print(booking_details(booking, _NOW_SEC))
     for request in snapshot.requests:
         console.print(request_details(request, snapshot, _NOW_SEC))
     for job in snapshot.jobs:
@@ -58,6 +61,8 @@ def _snapshots() -> list[bytes]:
     beyond = fleet_service_pb2.Snapshot()
     device = beyond.devices.add(name="devices/a", telemetry=device_pb2.Telemetry(temp_c=float("nan")))
     device.telemetry.read_at.seconds = 10**18
+    booking = beyond.bookings.add(name="bookings/b", device_count=2, device_names=["devices/a"])
+    booking.starts_at.seconds = 10**18
     return [message.SerializeToString(), beyond.SerializeToString()]
 
 
