@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -138,6 +138,9 @@ class OneMoment:
 
     async def cancel_booking(self, name: str) -> Booking:
         raise NotFound(name)
+
+    def watch_bookings(self, on_change: Callable[[Booking], object]) -> None:
+        """Do nothing: nothing changes."""
 
 
 class NoJobs:

@@ -156,7 +156,9 @@ def acquire(
         began_sec = time.monotonic()
         address = options.tracker_address(tracker)
         async with (
-            options.connected(address, connect_timeout_sec=connect_timeout) as client,
+            options.connected(
+                address, connect_timeout_sec=connect_timeout, on_booking=options.booking_printer()
+            ) as client,
             client.acquire_all(selectors, on_queued=on_queued, **keywords) as devices,
         ):
             if has_waited:

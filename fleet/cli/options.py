@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import signal
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from fleet.cli import completion_values
 from fleet.cli.activity import working
 from fleet.cli.json_out import print_document
 from fleet.cli.terminal import CleanConsole
+from fleet.domain.bookings import Booking, notice_text
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
 from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError
@@ -332,14 +334,28 @@ def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
     return on_queued
 
 
+def booking_printer() -> Callable[[Booking], None]:
+    """Return a callback that prints to stderr that a booking cannot be kept any more, or can again."""
+    console = stderr()
+    return lambda booking: console.print(notice_text(booking, time.time()), style="yellow")
+
+
 @contextlib.asynccontextmanager
-async def connected(address: str | None, *, connect_timeout_sec: float) -> AsyncGenerator[Fleet, None]:
-    """Provide a client of a tracker, and show progress while connecting."""
+async def connected(
+    address: str | None, *, connect_timeout_sec: float, on_booking: Callable[[Booking], None] | None = None
+) -> AsyncGenerator[Fleet, None]:
+    """Provide a client of a tracker, and show progress while connecting.
+
+    Args:
+        on_booking: called with bookings of this account that cannot be kept any more, or can again.
+    """
     from fleet.client import aio  # slow to import, and most commands need no client
 
     async with contextlib.AsyncExitStack() as stack:
         with working(f"connecting to the tracker at {address or look_up('tracker').value}"):
             client = await stack.enter_async_context(aio.connect(address, connect_timeout_sec=connect_timeout_sec))
+        if on_booking is not None:
+            client.watch_bookings(on_booking)
         yield client
 
 

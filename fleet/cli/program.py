@@ -69,7 +69,9 @@ def program(
     async def work() -> int:
         address = options.tracker_address(tracker)
         async with (
-            options.connected(address, connect_timeout_sec=connect_timeout) as client,
+            options.connected(
+                address, connect_timeout_sec=connect_timeout, on_booking=options.booking_printer()
+            ) as client,
             client.acquire(
                 on, prefer=f"bitstream={digest}", wait_timeout_sec=wait_timeout, purpose=f"program {bitstream.name}"
             ) as device,

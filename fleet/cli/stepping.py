@@ -135,7 +135,9 @@ async def leased_device(
             options.stderr().print("starting a tracker and an agent for this machine", style="dim")
             local = LocalFleet(agent_drivers=drivers_for(selector))
             address = (await stack.enter_async_context(local)).address
-        client = await stack.enter_async_context(options.connected(address, connect_timeout_sec=connect_timeout_sec))
+        tell = options.booking_printer()
+        connecting = options.connected(address, connect_timeout_sec=connect_timeout_sec, on_booking=tell)
+        client = await stack.enter_async_context(connecting)
         yield await stack.enter_async_context(
             client.acquire(
                 selector,

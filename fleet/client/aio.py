@@ -23,6 +23,7 @@ from fleet.base.clock import Clock, SystemClock
 from fleet.base.machine import account_name
 from fleet.base.network import check_address
 from fleet.base.settings import look_up
+from fleet.client.booking_notices import OnBooking
 from fleet.client.device import Device
 from fleet.client.keeper import LeaseKeeper
 from fleet.client.leases import OnQueued
@@ -360,6 +361,18 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._link.calls.bookings()
+
+    def watch_bookings(self, on_change: OnBooking) -> None:
+        """Have a function called when a booking of this account cannot be kept any more, and when it can again.
+
+        Args:
+            on_change: called with the `Booking`, which lacks `missing_device_names`, or none of them again; at once
+                for bookings that lack devices now, and once more after each reconnection. The client's event loop
+                calls it, so it has to return soon.
+
+        Trackers of older versions report nothing.
+        """
+        self._link.stream.bookings.watch(on_change)
 
     async def cancel_booking(self, name: str) -> Booking:
         """End a booking of this account, or any as an admin. Leases on its devices go on.

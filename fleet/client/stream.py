@@ -20,6 +20,7 @@ import grpc.aio
 from fleet.base.clock import Clock
 from fleet.base.text import sendable
 from fleet.base.version import package_version
+from fleet.client.booking_notices import BookingNotices
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseTable, Release, Renew
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.errors import (
@@ -33,6 +34,7 @@ from fleet.errors import (
     error_classes,
 )
 from fleet.v1 import lease_service_pb2
+from fleet.wire.bookings import booking_from_proto
 from fleet.wire.devices import device_from_proto
 from fleet.wire.leases import (
     acquire_to_proto,
@@ -75,6 +77,7 @@ class TrackerStream:
 
     def __init__(self, stub: Callable[[], Awaitable[LeaseServiceStub]], holder: str, clock: Clock) -> None:
         self.table = LeaseTable(send=self.send, clock=clock)
+        self.bookings = BookingNotices()
         self.is_up = False
         self.fleet_id = ""
         self.account = ""
@@ -194,6 +197,8 @@ class TrackerStream:
                 self.table.renewed(lease_from_proto(event.renewed.lease), event.renewed.token.SerializeToString())
             case "yield_wanted":
                 self.table.yield_wanted(yield_from_proto(event.yield_wanted))
+            case "booking_changed":
+                self.bookings.changed(booking_from_proto(event.booking_changed.booking))
             case "lease_ended":
                 ended = event.lease_ended
                 self.table.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
@@ -232,6 +237,7 @@ class TrackerStream:
             logger.warning("the tracker is back", extra={"tracker_id": welcome.tracker_id})
         self.was_up.set()
         self._outgoing = self.table.reopen()
+        self.bookings.reopen()
         self._forget_old_jobs()
         self._unsent_jobs = {name: job for name, (_, job) in self._jobs.items()}
         self._wake()

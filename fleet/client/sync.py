@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Unpack
 
 from fleet.client import aio, held
+from fleet.client.booking_notices import OnBooking
 from fleet.client.blocking import Blocking, blocking, documented_as
 from fleet.client.event_thread import EventThread
 from fleet.client.leases import OnQueued
@@ -182,6 +183,10 @@ class Fleet(Blocking[aio.Fleet]):
     book = blocking(aio.Fleet.book)
     bookings = blocking(aio.Fleet.bookings)
     cancel_booking = blocking(aio.Fleet.cancel_booking)
+
+    @documented_as(aio.Fleet.watch_bookings)
+    def watch_bookings(self, on_change: OnBooking) -> None:
+        self._thread.call(lambda: self._inner.watch_bookings(on_change))
 
     @contextlib.contextmanager
     def _acquired(self, terms: LeaseTerms, on_queued: OnQueued | None, continues: str) -> Iterator[Device]:

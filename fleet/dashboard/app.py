@@ -35,6 +35,7 @@ from fleet.dashboard.plain_signs import PlainSigns
 from fleet.dashboard.selection import PANES, action_for, find, make_sheets, shown_panes
 from fleet.dashboard.sources import JobSource, SnapshotSource
 from fleet.dashboard.terminal_input import TolerantDriver
+from fleet.domain.bookings import Booking, notice_text
 from fleet.domain.selectors import ANY
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import FleetError, InvalidRequest
@@ -141,6 +142,7 @@ class FleetApp(App[None]):
     def on_mount(self) -> None:
         self.screen.set_focus(self._table)
         self.run_worker(self._follow(), name="fleet snapshots")
+        self._source.watch_bookings(self._note_booking)
         self.set_interval(_TICK_SEC, self.draw)
         self.draw()
 
@@ -232,6 +234,9 @@ class FleetApp(App[None]):
         self._message.update(self._said)
         self._message.display = True
         self._lay_out()
+
+    def _note_booking(self, booking: Booking) -> None:
+        self.say(notice_text(booking, time.time()), is_bad=booking.missing_count > 0)
 
     # Actions of keys
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from rich.console import RenderableType
@@ -28,6 +28,7 @@ class SnapshotSource(Protocol):
     async def revoke(self, lease_name: str, reason: str = "") -> Lease: ...
     async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest: ...
     async def cancel_booking(self, name: str) -> Booking: ...
+    def watch_bookings(self, on_change: Callable[[Booking], object]) -> None: ...
 
 
 class JobSource(Protocol):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fleet.base.local_time import clock_text, moment_text
 from fleet.base.text import sanitize
 from fleet.domain.accounts import account_text
 from fleet.errors import InvalidRequest
@@ -50,6 +52,11 @@ class Booking:
         return self.device_count - len(self.device_names)
 
     @property
+    def lacking(self) -> tuple[int, tuple[str, ...]]:
+        """Number of devices that cannot be kept, and the names of those that are known."""
+        return self.missing_count, self.missing_device_names
+
+    @property
     def booked_by(self) -> str:
         """The holder, with the account."""
         return f"{self.holder} for {account_text(self.account)}" if self.account else self.holder
@@ -57,6 +64,24 @@ class Booking:
     def __repr__(self) -> str:
         kept = f"{self.device_count} of {self.selector} from {self.starts_at_sec:.0f} to {self.ends_at_sec:.0f}"
         return sanitize(f"<Booking {self.name}: {kept} by {self.booked_by}>")
+
+
+def notice_text(booking: Booking, now_sec: float) -> str:
+    """Return the sentence for the owner of a booking that cannot be kept any more, or can again."""
+    shown_id = booking_id(booking.name)
+    time = f"{moment_text(booking.starts_at_sec, now_sec)} to {clock_text(booking.ends_at_sec)}"
+    about = f"the booking {shown_id} of {booking.selector}, {time},"
+    if booking.missing_count <= 0:
+        return sanitize(f"{about} can be kept again, on {_listed(booking.device_names)}")
+    lacks = _listed(booking.missing_device_names) or f"{booking.missing_count} of {booking.device_count} devices"
+    return sanitize(
+        f"{about} cannot be kept: it lacks {lacks}, and no other device will do; wait for it to come back, or cancel "
+        f"the booking (fleet bookings cancel {shown_id}) and book another time"
+    )
+
+
+def _listed(device_names: Sequence[str]) -> str:
+    return ", ".join(name.removeprefix("devices/") for name in device_names)
 
 
 def booking_name(text: str) -> str:

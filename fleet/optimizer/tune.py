@@ -7,6 +7,7 @@ runs in this process: import, extraction, search and builds are tasks of the poo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from fleet.building.pool import run_within
 from fleet.building.turns import Cores, Turns, stepped_aside
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
+from fleet.domain.bookings import notice_text
 from fleet.domain.leases import LeaseClass, PendingRequest, make_terms
 from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
@@ -196,8 +198,10 @@ class OpenJob:
                 LocalFleet(agent_drivers=drivers, restarts=True, on_change=self.core.progress.notice)
             )
             address = local.address
-        client = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
-        return await stack.enter_async_context(client)
+        connecting = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
+        client = await stack.enter_async_context(connecting)
+        client.watch_bookings(lambda booking: self.core.progress.notice(notice_text(booking, time.time())))
+        return client
 
     def _steady_device(self, client: Fleet, within: Selector = ANY) -> SteadyDevice:
         options = self.options

@@ -17,13 +17,14 @@ from fleet.identity.policy import check_owner
 from fleet.identity.roles import Identity, Role
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
-from fleet.tracker.core.records import RequestEntry
+from fleet.tracker.core.records import BookingEntry, RequestEntry
 from fleet.tracker.engine import Engine
 from fleet.tracker.forecaster import Forecaster
 from fleet.tracker.judging import set_health
 from fleet.tracker.members import Members
 from fleet.tracker.messages import (
     ClientOutbox,
+    booking_event,
     candidate_of,
     client_event,
     effect_to_proto,
@@ -102,6 +103,9 @@ class LeaseServicer(Observer):
 
     def on_effect(self, effect: ev.Effect) -> None:
         """Send an effect to its client, if connected."""
+        if isinstance(effect, ev.BookingChanged):
+            self._tell_account(effect.booking)
+            return
         if not isinstance(effect, ev.ClientEffect):
             return
         outbox = self.outboxes.get(effect.client_id)
@@ -118,6 +122,8 @@ class LeaseServicer(Observer):
                 most_set_devices=MOST_SET_DEVICES,
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
+            for booking in self._queries.bookings_of(effect.account):
+                outbox.put(booking_event(booking, self._queries))
             return
         if isinstance(effect, ev.Queued):
             standing = self._queries.standing(effect.request)
@@ -236,6 +242,13 @@ class LeaseServicer(Observer):
     async def refresh_waits(self) -> None:
         """Report changed queue positions and reasons to clients; runs until cancelled."""
         await self._updates.run(self.outboxes)
+
+    def _tell_account(self, booking: BookingEntry) -> None:
+        """Tell the clients of its account that a booking lacks devices, or has all of them again."""
+        event = booking_event(booking, self._queries)
+        for client_id in self._queries.clients_of(booking.account):
+            if (outbox := self.outboxes.get(client_id)) is not None:
+                outbox.put(event)
 
     async def _explain(self, request: RequestEntry) -> Explanation:
         """Explain why a request waits, in portions."""

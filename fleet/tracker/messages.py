@@ -19,6 +19,7 @@ from fleet.tracker.core.standing import Standing
 from fleet.tracker.outbox import Outbox
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import leases
+from fleet.wire.bookings import booking_to_proto
 from fleet.wire.devices import state_from_proto
 from fleet.wire.health import mark_to_proto
 from fleet.wire.lease_classes import LEASE_CLASSES, is_known_class
@@ -240,6 +241,12 @@ def queued_event(
 ) -> lease_service_pb2.TrackerEvent:
     """Return the message that tells a client the state of a waiting request."""
     return lease_service_pb2.TrackerEvent(queued=request_to_proto(request, standing, forecast))
+
+
+def booking_event(entry: BookingEntry, queries: Queries) -> lease_service_pb2.TrackerEvent:
+    """Return the message that tells a client the state of a booking."""
+    changed = lease_service_pb2.BookingChanged(booking=booking_to_proto(booking_of(entry, queries)))
+    return lease_service_pb2.TrackerEvent(booking_changed=changed)
 
 
 def refusal(request_id: str, error_class: type[FleetError], text: str) -> lease_service_pb2.TrackerEvent:

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fleet.v1 import booking_pb2 as fleet_dot_v1_dot_booking__pb2
 from fleet.v1 import device_pb2 as fleet_dot_v1_dot_device__pb2
 from fleet.v1 import job_pb2 as fleet_dot_v1_dot_job__pb2
 from fleet.v1 import lease_pb2 as fleet_dot_v1_dot_lease__pb2
@@ -29,69 +30,71 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/lease_service.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x12\x66leet/v1/job.proto\x1a\x14\x66leet/v1/lease.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"`\n\x11OpenLeasesRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fleet.v1.ClientHello\x12%\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x15.fleet.v1.ClientEvent\"A\n\x0b\x43lientHello\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\xc5\x01\n\x0b\x43lientEvent\x12$\n\x07\x61\x63quire\x18\x01 \x01(\x0b\x32\x11.fleet.v1.AcquireH\x00\x12\"\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x10.fleet.v1.CancelH\x00\x12 \n\x05renew\x18\x03 \x01(\x0b\x32\x0f.fleet.v1.RenewH\x00\x12$\n\x07release\x18\x04 \x01(\x0b\x32\x11.fleet.v1.ReleaseH\x00\x12\x1c\n\x03job\x18\x05 \x01(\x0b\x32\r.fleet.v1.JobH\x00\x42\x06\n\x04kind\"\x1c\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1b\n\x05Renew\x12\x12\n\nlease_name\x18\x01 \x01(\t\"\x1d\n\x07Release\x12\x12\n\nlease_name\x18\x01 \x01(\t\"<\n\x12OpenLeasesResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.fleet.v1.TrackerEvent\"\xb6\x02\n\x0cTrackerEvent\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.fleet.v1.WelcomeH\x00\x12*\n\x06queued\x18\x02 \x01(\x0b\x32\x18.fleet.v1.PendingRequestH\x00\x12$\n\x07granted\x18\x03 \x01(\x0b\x32\x11.fleet.v1.GrantedH\x00\x12$\n\x07refused\x18\x04 \x01(\x0b\x32\x11.fleet.v1.RefusedH\x00\x12$\n\x07renewed\x18\x05 \x01(\x0b\x32\x11.fleet.v1.RenewedH\x00\x12+\n\x0blease_ended\x18\x06 \x01(\x0b\x32\x14.fleet.v1.LeaseEndedH\x00\x12-\n\x0cyield_wanted\x18\x07 \x01(\x0b\x32\x15.fleet.v1.YieldWantedH\x00\x42\x06\n\x04kind\"\x97\x01\n\x07Welcome\x12\x12\n\ntracker_id\x18\x01 \x01(\t\x12\x1f\n\x06leases\x18\x02 \x03(\x0b\x32\x0f.fleet.v1.Lease\x12\x10\n\x08\x66leet_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x04 \x01(\t\x12\x1a\n\x12may_ask_for_others\x18\x05 \x01(\x08\x12\x18\n\x10most_set_devices\x18\x06 \x01(\r\"C\n\x07Refused\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65rror_class\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"I\n\x07Renewed\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease\x12\x1e\n\x05token\x18\x02 \x01(\x0b\x32\x0f.fleet.v1.Token\"\x87\x01\n\x0bYieldWanted\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x0blease_class\x18\x03 \x01(\x0e\x32\x14.fleet.v1.LeaseClass\x12\x0e\n\x06reason\x18\x04 \x01(\t\"R\n\nLeaseEnded\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x1f\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x12.fleet.v1.LeaseEnd\x12\x0f\n\x07message\x18\x03 \x01(\t\"8\n\x12RevokeLeaseRequest\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x13RevokeLeaseResponse\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease\":\n\x14\x43\x61ncelRequestRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x15\x43\x61ncelRequestResponse\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.fleet.v1.PendingRequest\"+\n\x15\x45xplainRequestRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\xea\x02\n\x16\x45xplainRequestResponse\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.fleet.v1.PendingRequest\x12\x0f\n\x07\x61\x63\x63ount\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\'\n\x04used\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tshare_had\x18\x05 \x01(\x01\x12\x11\n\tshare_due\x18\x06 \x01(\x01\x12!\n\x05quota\x18\x07 \x01(\x0b\x32\x12.fleet.v1.QuotaUse\x12\x14\n\x0c\x64\x65vice_count\x18\x08 \x01(\r\x12\'\n\ncandidates\x18\t \x03(\x0b\x32\x13.fleet.v1.Candidate\x12+\n\tomissions\x18\n \x03(\x0b\x32\x18.fleet.v1.ClauseOmission\x12&\n\x02\x61t\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd3\x01\n\tCandidate\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.fleet.v1.DeviceState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12$\n\x05lease\x18\x04 \x01(\x0b\x32\x15.fleet.v1.LeaseBefore\x12(\n\x07\x62ooking\x18\x05 \x01(\x0b\x32\x17.fleet.v1.BookingBefore\x12+\n\x07\x66ree_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"J\n\x0e\x43lauseOmission\x12\x0e\n\x06\x63lause\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_count\x18\x02 \x01(\r\x12\x12\n\nfree_count\x18\x03 \x01(\r\")\n\x12ResetEpochsRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\"$\n\x13ResetEpochsResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x16\n\x14ReloadTrackerRequest\"\xe1\x01\n\x15ReloadTrackerResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x15\n\raccount_count\x18\x02 \x01(\r\x12\x1d\n\x15\x63hanged_account_count\x18\x03 \x01(\r\x12\x13\n\x0b\x63lass_count\x18\x04 \x01(\r\x12,\n\thalf_life\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nstarvation\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nis_changed\x18\x07 \x01(\x08\"\x85\x01\n\x10SetHealthRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.fleet.v1.HealthState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\")\n\x11SetHealthResponse\x12\x14\n\x0c\x64\x65vice_names\x18\x01 \x03(\t*\xb4\x01\n\x08LeaseEnd\x12\x19\n\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x16\n\x12LEASE_END_RELEASED\x10\x01\x12\x15\n\x11LEASE_END_EXPIRED\x10\x02\x12\x15\n\x11LEASE_END_REVOKED\x10\x03\x12\x19\n\x15LEASE_END_CLIENT_LOST\x10\x04\x12\x15\n\x11LEASE_END_UNKNOWN\x10\x05\x12\x15\n\x11LEASE_END_YIELDED\x10\x06\x32\xb2\x04\n\x0cLeaseService\x12K\n\nOpenLeases\x12\x1b.fleet.v1.OpenLeasesRequest\x1a\x1c.fleet.v1.OpenLeasesResponse(\x01\x30\x01\x12J\n\x0bRevokeLease\x12\x1c.fleet.v1.RevokeLeaseRequest\x1a\x1d.fleet.v1.RevokeLeaseResponse\x12P\n\rCancelRequest\x12\x1e.fleet.v1.CancelRequestRequest\x1a\x1f.fleet.v1.CancelRequestResponse\x12S\n\x0e\x45xplainRequest\x12\x1f.fleet.v1.ExplainRequestRequest\x1a .fleet.v1.ExplainRequestResponse\x12J\n\x0bResetEpochs\x12\x1c.fleet.v1.ResetEpochsRequest\x1a\x1d.fleet.v1.ResetEpochsResponse\x12P\n\rReloadTracker\x12\x1e.fleet.v1.ReloadTrackerRequest\x1a\x1f.fleet.v1.ReloadTrackerResponse\x12\x44\n\tSetHealth\x12\x1a.fleet.v1.SetHealthRequest\x1a\x1b.fleet.v1.SetHealthResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/lease_service.proto\x12\x08\x66leet.v1\x1a\x16\x66leet/v1/booking.proto\x1a\x15\x66leet/v1/device.proto\x1a\x12\x66leet/v1/job.proto\x1a\x14\x66leet/v1/lease.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"`\n\x11OpenLeasesRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fleet.v1.ClientHello\x12%\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x15.fleet.v1.ClientEvent\"A\n\x0b\x43lientHello\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\xc5\x01\n\x0b\x43lientEvent\x12$\n\x07\x61\x63quire\x18\x01 \x01(\x0b\x32\x11.fleet.v1.AcquireH\x00\x12\"\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x10.fleet.v1.CancelH\x00\x12 \n\x05renew\x18\x03 \x01(\x0b\x32\x0f.fleet.v1.RenewH\x00\x12$\n\x07release\x18\x04 \x01(\x0b\x32\x11.fleet.v1.ReleaseH\x00\x12\x1c\n\x03job\x18\x05 \x01(\x0b\x32\r.fleet.v1.JobH\x00\x42\x06\n\x04kind\"\x1c\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1b\n\x05Renew\x12\x12\n\nlease_name\x18\x01 \x01(\t\"\x1d\n\x07Release\x12\x12\n\nlease_name\x18\x01 \x01(\t\"<\n\x12OpenLeasesResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.fleet.v1.TrackerEvent\"\xeb\x02\n\x0cTrackerEvent\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.fleet.v1.WelcomeH\x00\x12*\n\x06queued\x18\x02 \x01(\x0b\x32\x18.fleet.v1.PendingRequestH\x00\x12$\n\x07granted\x18\x03 \x01(\x0b\x32\x11.fleet.v1.GrantedH\x00\x12$\n\x07refused\x18\x04 \x01(\x0b\x32\x11.fleet.v1.RefusedH\x00\x12$\n\x07renewed\x18\x05 \x01(\x0b\x32\x11.fleet.v1.RenewedH\x00\x12+\n\x0blease_ended\x18\x06 \x01(\x0b\x32\x14.fleet.v1.LeaseEndedH\x00\x12-\n\x0cyield_wanted\x18\x07 \x01(\x0b\x32\x15.fleet.v1.YieldWantedH\x00\x12\x33\n\x0f\x62ooking_changed\x18\x08 \x01(\x0b\x32\x18.fleet.v1.BookingChangedH\x00\x42\x06\n\x04kind\"\x97\x01\n\x07Welcome\x12\x12\n\ntracker_id\x18\x01 \x01(\t\x12\x1f\n\x06leases\x18\x02 \x03(\x0b\x32\x0f.fleet.v1.Lease\x12\x10\n\x08\x66leet_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x04 \x01(\t\x12\x1a\n\x12may_ask_for_others\x18\x05 \x01(\x08\x12\x18\n\x10most_set_devices\x18\x06 \x01(\r\"C\n\x07Refused\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65rror_class\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"I\n\x07Renewed\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease\x12\x1e\n\x05token\x18\x02 \x01(\x0b\x32\x0f.fleet.v1.Token\"\x87\x01\n\x0bYieldWanted\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x0blease_class\x18\x03 \x01(\x0e\x32\x14.fleet.v1.LeaseClass\x12\x0e\n\x06reason\x18\x04 \x01(\t\"4\n\x0e\x42ookingChanged\x12\"\n\x07\x62ooking\x18\x01 \x01(\x0b\x32\x11.fleet.v1.Booking\"R\n\nLeaseEnded\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x1f\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x12.fleet.v1.LeaseEnd\x12\x0f\n\x07message\x18\x03 \x01(\t\"8\n\x12RevokeLeaseRequest\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x13RevokeLeaseResponse\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease\":\n\x14\x43\x61ncelRequestRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x15\x43\x61ncelRequestResponse\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.fleet.v1.PendingRequest\"+\n\x15\x45xplainRequestRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\xea\x02\n\x16\x45xplainRequestResponse\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.fleet.v1.PendingRequest\x12\x0f\n\x07\x61\x63\x63ount\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\'\n\x04used\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tshare_had\x18\x05 \x01(\x01\x12\x11\n\tshare_due\x18\x06 \x01(\x01\x12!\n\x05quota\x18\x07 \x01(\x0b\x32\x12.fleet.v1.QuotaUse\x12\x14\n\x0c\x64\x65vice_count\x18\x08 \x01(\r\x12\'\n\ncandidates\x18\t \x03(\x0b\x32\x13.fleet.v1.Candidate\x12+\n\tomissions\x18\n \x03(\x0b\x32\x18.fleet.v1.ClauseOmission\x12&\n\x02\x61t\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd3\x01\n\tCandidate\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.fleet.v1.DeviceState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12$\n\x05lease\x18\x04 \x01(\x0b\x32\x15.fleet.v1.LeaseBefore\x12(\n\x07\x62ooking\x18\x05 \x01(\x0b\x32\x17.fleet.v1.BookingBefore\x12+\n\x07\x66ree_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"J\n\x0e\x43lauseOmission\x12\x0e\n\x06\x63lause\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_count\x18\x02 \x01(\r\x12\x12\n\nfree_count\x18\x03 \x01(\r\")\n\x12ResetEpochsRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\"$\n\x13ResetEpochsResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x16\n\x14ReloadTrackerRequest\"\xe1\x01\n\x15ReloadTrackerResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x15\n\raccount_count\x18\x02 \x01(\r\x12\x1d\n\x15\x63hanged_account_count\x18\x03 \x01(\r\x12\x13\n\x0b\x63lass_count\x18\x04 \x01(\r\x12,\n\thalf_life\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nstarvation\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nis_changed\x18\x07 \x01(\x08\"\x85\x01\n\x10SetHealthRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.fleet.v1.HealthState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\")\n\x11SetHealthResponse\x12\x14\n\x0c\x64\x65vice_names\x18\x01 \x03(\t*\xb4\x01\n\x08LeaseEnd\x12\x19\n\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x16\n\x12LEASE_END_RELEASED\x10\x01\x12\x15\n\x11LEASE_END_EXPIRED\x10\x02\x12\x15\n\x11LEASE_END_REVOKED\x10\x03\x12\x19\n\x15LEASE_END_CLIENT_LOST\x10\x04\x12\x15\n\x11LEASE_END_UNKNOWN\x10\x05\x12\x15\n\x11LEASE_END_YIELDED\x10\x06\x32\xb2\x04\n\x0cLeaseService\x12K\n\nOpenLeases\x12\x1b.fleet.v1.OpenLeasesRequest\x1a\x1c.fleet.v1.OpenLeasesResponse(\x01\x30\x01\x12J\n\x0bRevokeLease\x12\x1c.fleet.v1.RevokeLeaseRequest\x1a\x1d.fleet.v1.RevokeLeaseResponse\x12P\n\rCancelRequest\x12\x1e.fleet.v1.CancelRequestRequest\x1a\x1f.fleet.v1.CancelRequestResponse\x12S\n\x0e\x45xplainRequest\x12\x1f.fleet.v1.ExplainRequestRequest\x1a .fleet.v1.ExplainRequestResponse\x12J\n\x0bResetEpochs\x12\x1c.fleet.v1.ResetEpochsRequest\x1a\x1d.fleet.v1.ResetEpochsResponse\x12P\n\rReloadTracker\x12\x1e.fleet.v1.ReloadTrackerRequest\x1a\x1f.fleet.v1.ReloadTrackerResponse\x12\x44\n\tSetHealth\x12\x1a.fleet.v1.SetHealthRequest\x1a\x1b.fleet.v1.SetHealthResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.lease_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LEASEEND']._serialized_start=2976
-  _globals['_LEASEEND']._serialized_end=3156
-  _globals['_OPENLEASESREQUEST']._serialized_start=172
-  _globals['_OPENLEASESREQUEST']._serialized_end=268
-  _globals['_CLIENTHELLO']._serialized_start=270
-  _globals['_CLIENTHELLO']._serialized_end=335
-  _globals['_CLIENTEVENT']._serialized_start=338
-  _globals['_CLIENTEVENT']._serialized_end=535
-  _globals['_CANCEL']._serialized_start=537
-  _globals['_CANCEL']._serialized_end=565
-  _globals['_RENEW']._serialized_start=567
-  _globals['_RENEW']._serialized_end=594
-  _globals['_RELEASE']._serialized_start=596
-  _globals['_RELEASE']._serialized_end=625
-  _globals['_OPENLEASESRESPONSE']._serialized_start=627
-  _globals['_OPENLEASESRESPONSE']._serialized_end=687
-  _globals['_TRACKEREVENT']._serialized_start=690
-  _globals['_TRACKEREVENT']._serialized_end=1000
-  _globals['_WELCOME']._serialized_start=1003
-  _globals['_WELCOME']._serialized_end=1154
-  _globals['_REFUSED']._serialized_start=1156
-  _globals['_REFUSED']._serialized_end=1223
-  _globals['_RENEWED']._serialized_start=1225
-  _globals['_RENEWED']._serialized_end=1298
-  _globals['_YIELDWANTED']._serialized_start=1301
-  _globals['_YIELDWANTED']._serialized_end=1436
-  _globals['_LEASEENDED']._serialized_start=1438
-  _globals['_LEASEENDED']._serialized_end=1520
-  _globals['_REVOKELEASEREQUEST']._serialized_start=1522
-  _globals['_REVOKELEASEREQUEST']._serialized_end=1578
-  _globals['_REVOKELEASERESPONSE']._serialized_start=1580
-  _globals['_REVOKELEASERESPONSE']._serialized_end=1633
-  _globals['_CANCELREQUESTREQUEST']._serialized_start=1635
-  _globals['_CANCELREQUESTREQUEST']._serialized_end=1693
-  _globals['_CANCELREQUESTRESPONSE']._serialized_start=1695
-  _globals['_CANCELREQUESTRESPONSE']._serialized_end=1761
-  _globals['_EXPLAINREQUESTREQUEST']._serialized_start=1763
-  _globals['_EXPLAINREQUESTREQUEST']._serialized_end=1806
-  _globals['_EXPLAINREQUESTRESPONSE']._serialized_start=1809
-  _globals['_EXPLAINREQUESTRESPONSE']._serialized_end=2171
-  _globals['_CANDIDATE']._serialized_start=2174
-  _globals['_CANDIDATE']._serialized_end=2385
-  _globals['_CLAUSEOMISSION']._serialized_start=2387
-  _globals['_CLAUSEOMISSION']._serialized_end=2461
-  _globals['_RESETEPOCHSREQUEST']._serialized_start=2463
-  _globals['_RESETEPOCHSREQUEST']._serialized_end=2504
-  _globals['_RESETEPOCHSRESPONSE']._serialized_start=2506
-  _globals['_RESETEPOCHSRESPONSE']._serialized_end=2542
-  _globals['_RELOADTRACKERREQUEST']._serialized_start=2544
-  _globals['_RELOADTRACKERREQUEST']._serialized_end=2566
-  _globals['_RELOADTRACKERRESPONSE']._serialized_start=2569
-  _globals['_RELOADTRACKERRESPONSE']._serialized_end=2794
-  _globals['_SETHEALTHREQUEST']._serialized_start=2797
-  _globals['_SETHEALTHREQUEST']._serialized_end=2930
-  _globals['_SETHEALTHRESPONSE']._serialized_start=2932
-  _globals['_SETHEALTHRESPONSE']._serialized_end=2973
-  _globals['_LEASESERVICE']._serialized_start=3159
-  _globals['_LEASESERVICE']._serialized_end=3721
+  _globals['_LEASEEND']._serialized_start=3107
+  _globals['_LEASEEND']._serialized_end=3287
+  _globals['_OPENLEASESREQUEST']._serialized_start=196
+  _globals['_OPENLEASESREQUEST']._serialized_end=292
+  _globals['_CLIENTHELLO']._serialized_start=294
+  _globals['_CLIENTHELLO']._serialized_end=359
+  _globals['_CLIENTEVENT']._serialized_start=362
+  _globals['_CLIENTEVENT']._serialized_end=559
+  _globals['_CANCEL']._serialized_start=561
+  _globals['_CANCEL']._serialized_end=589
+  _globals['_RENEW']._serialized_start=591
+  _globals['_RENEW']._serialized_end=618
+  _globals['_RELEASE']._serialized_start=620
+  _globals['_RELEASE']._serialized_end=649
+  _globals['_OPENLEASESRESPONSE']._serialized_start=651
+  _globals['_OPENLEASESRESPONSE']._serialized_end=711
+  _globals['_TRACKEREVENT']._serialized_start=714
+  _globals['_TRACKEREVENT']._serialized_end=1077
+  _globals['_WELCOME']._serialized_start=1080
+  _globals['_WELCOME']._serialized_end=1231
+  _globals['_REFUSED']._serialized_start=1233
+  _globals['_REFUSED']._serialized_end=1300
+  _globals['_RENEWED']._serialized_start=1302
+  _globals['_RENEWED']._serialized_end=1375
+  _globals['_YIELDWANTED']._serialized_start=1378
+  _globals['_YIELDWANTED']._serialized_end=1513
+  _globals['_BOOKINGCHANGED']._serialized_start=1515
+  _globals['_BOOKINGCHANGED']._serialized_end=1567
+  _globals['_LEASEENDED']._serialized_start=1569
+  _globals['_LEASEENDED']._serialized_end=1651
+  _globals['_REVOKELEASEREQUEST']._serialized_start=1653
+  _globals['_REVOKELEASEREQUEST']._serialized_end=1709
+  _globals['_REVOKELEASERESPONSE']._serialized_start=1711
+  _globals['_REVOKELEASERESPONSE']._serialized_end=1764
+  _globals['_CANCELREQUESTREQUEST']._serialized_start=1766
+  _globals['_CANCELREQUESTREQUEST']._serialized_end=1824
+  _globals['_CANCELREQUESTRESPONSE']._serialized_start=1826
+  _globals['_CANCELREQUESTRESPONSE']._serialized_end=1892
+  _globals['_EXPLAINREQUESTREQUEST']._serialized_start=1894
+  _globals['_EXPLAINREQUESTREQUEST']._serialized_end=1937
+  _globals['_EXPLAINREQUESTRESPONSE']._serialized_start=1940
+  _globals['_EXPLAINREQUESTRESPONSE']._serialized_end=2302
+  _globals['_CANDIDATE']._serialized_start=2305
+  _globals['_CANDIDATE']._serialized_end=2516
+  _globals['_CLAUSEOMISSION']._serialized_start=2518
+  _globals['_CLAUSEOMISSION']._serialized_end=2592
+  _globals['_RESETEPOCHSREQUEST']._serialized_start=2594
+  _globals['_RESETEPOCHSREQUEST']._serialized_end=2635
+  _globals['_RESETEPOCHSRESPONSE']._serialized_start=2637
+  _globals['_RESETEPOCHSRESPONSE']._serialized_end=2673
+  _globals['_RELOADTRACKERREQUEST']._serialized_start=2675
+  _globals['_RELOADTRACKERREQUEST']._serialized_end=2697
+  _globals['_RELOADTRACKERRESPONSE']._serialized_start=2700
+  _globals['_RELOADTRACKERRESPONSE']._serialized_end=2925
+  _globals['_SETHEALTHREQUEST']._serialized_start=2928
+  _globals['_SETHEALTHREQUEST']._serialized_end=3061
+  _globals['_SETHEALTHRESPONSE']._serialized_start=3063
+  _globals['_SETHEALTHRESPONSE']._serialized_end=3104
+  _globals['_LEASESERVICE']._serialized_start=3290
+  _globals['_LEASESERVICE']._serialized_end=3852
 # @@protoc_insertion_point(module_scope)

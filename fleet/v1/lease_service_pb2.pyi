@@ -1,5 +1,6 @@
 import datetime
 
+from fleet.v1 import booking_pb2 as _booking_pb2
 from fleet.v1 import device_pb2 as _device_pb2
 from fleet.v1 import job_pb2 as _job_pb2
 from fleet.v1 import lease_pb2 as _lease_pb2
@@ -88,7 +89,7 @@ class OpenLeasesResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TrackerEvent, _Mapping]]] = ...) -> None: ...
 
 class TrackerEvent(_message.Message):
-    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted")
+    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted", "booking_changed")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +97,7 @@ class TrackerEvent(_message.Message):
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
     YIELD_WANTED_FIELD_NUMBER: _ClassVar[int]
+    BOOKING_CHANGED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     queued: _lease_pb2.PendingRequest
     granted: _lease_pb2.Granted
@@ -103,7 +105,8 @@ class TrackerEvent(_message.Message):
     renewed: Renewed
     lease_ended: LeaseEnded
     yield_wanted: YieldWanted
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ...) -> None: ...
+    booking_changed: BookingChanged
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ..., booking_changed: _Optional[_Union[BookingChanged, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("tracker_id", "leases", "fleet_id", "account", "may_ask_for_others", "most_set_devices")
@@ -150,6 +153,12 @@ class YieldWanted(_message.Message):
     lease_class: _lease_pb2.LeaseClass
     reason: str
     def __init__(self, lease_name: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_class: _Optional[_Union[_lease_pb2.LeaseClass, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BookingChanged(_message.Message):
+    __slots__ = ("booking",)
+    BOOKING_FIELD_NUMBER: _ClassVar[int]
+    booking: _booking_pb2.Booking
+    def __init__(self, booking: _Optional[_Union[_booking_pb2.Booking, _Mapping]] = ...) -> None: ...
 
 class LeaseEnded(_message.Message):
     __slots__ = ("lease_name", "end", "message")

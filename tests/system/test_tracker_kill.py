@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import fleet.aio
+from fleet.domain.health import HealthState
 from fleet.testing import LeaseStream, SimulatedAgent, eventually
 from fleet.tracker.discovery import find_tracker
 
@@ -90,6 +92,28 @@ async def test_killed_tracker_comes_back_with_leases_queue_and_larger_epochs(tmp
                 await tracker.stop(signal.SIGKILL)
                 await eventually(lambda: holder.error and churn.error and agent.error)
             await tracker.start()
+
+
+async def test_an_owner_is_told_of_a_lost_booking_whenever_the_tracker_is_killed(tmp_path: Path) -> None:
+    """Once more after the restart, and for the first time if the tracker died right after the board's retirement."""
+    async with (
+        tracker_process(tmp_path) as tracker,
+        SimulatedAgent(tracker.address, ["devices/a", "devices/b"]),
+        fleet.aio.connect(tracker.address) as client,
+    ):
+        seen: list[tuple[str, tuple[str, ...]]] = []
+        client.watch_bookings(lambda booking: seen.append((booking.selector, booking.missing_device_names)))
+        now_sec = (await client.snapshot()).taken_at_sec
+        for name in ("a", "b"):
+            await client.book(f"name={name}", now_sec + 3600.0, 3600.0)
+        await client.set_health("name=a", HealthState.RETIRED, "broken")
+        await eventually(lambda: seen)
+        await client.set_health("name=b", HealthState.RETIRED, "broken")
+        await tracker.stop(signal.SIGKILL)
+        del seen[:]
+        await tracker.start()
+        await eventually(lambda: len(seen) >= 2)
+        assert sorted(seen) == [("name=a", ("devices/a",)), ("name=b", ("devices/b",))]
 
 
 async def test_waiting_request_survives_a_kill(tmp_path: Path) -> None:

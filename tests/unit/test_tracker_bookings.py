@@ -267,10 +267,10 @@ def test_a_booking_goes_to_another_board_when_its_own_leaves(bench: Bench) -> No
 def test_it_is_told_that_a_booking_cannot_be_kept_and_that_it_can_again(bench: Bench) -> None:
     booking = book(bench, "alice", "board=pi", count=2)
     mark = HealthMark(state=HealthState.RETIRED, at_sec=bench.now, reason="broken")
-    bench.apply(ev.MarkHealth(("devices/pi-0",), mark))
 
-    told = [each.missing_count for each in pass_time(bench, 2.0) if isinstance(each, ev.BookingChanged)]
-    assert told == [1]
+    effects = bench.apply(ev.MarkHealth(("devices/pi-0",), mark)) + pass_time(bench, 2.0)
+
+    assert [each.missing_count for each in effects if isinstance(each, ev.BookingChanged)] == [1]
     assert bench.state.bookings.entries[booking.name].kept_names == ("devices/pi-1",)
     bench.apply(ev.AgentAttached("other", "host:2", (board("pi-7"),)))
     told = [each.missing_count for each in pass_time(bench, 10.0) if isinstance(each, ev.BookingChanged)]
@@ -577,3 +577,32 @@ def test_accepted_bookings_are_kept_and_no_lease_reaches_into_one_under_any_orde
             for slot in booking.slots:
                 found = bench.state.devices[slot.device_name].lease
                 assert found is None or found.terms.booking == booking.name
+
+
+def test_a_lost_device_is_reported_at_once_however_many_bookings_there_are(bench: Bench) -> None:
+    """A mark has the bookings of its device visited before all others."""
+    bench.state = TrackerState(boot=7, limits=bench.limits(max_bookings_per_account=500))
+    bench.apply(ev.AgentAttached("agent", "host:1", tuple(map(board, ("pi-0", "pi-1", "gpu-0")))))
+    for number in range(300):
+        book(bench, "alice", "name=pi-0", in_sec=HOUR_SEC * (1 + number), for_sec=HOUR_SEC / 2)
+    pass_time(bench, 60.0)
+    lost = book(bench, "alice", "name=gpu-0")
+
+    mark = HealthMark(state=HealthState.RETIRED, at_sec=bench.now, reason="broken")
+    effects = bench.apply(ev.MarkHealth(("devices/gpu-0",), mark)) + bench.tick(0.01)
+
+    (changed,) = [each for each in effects if isinstance(each, ev.BookingChanged)]
+    assert (changed.booking.name, changed.missing_count) == (lost.name, 1)
+
+
+def test_a_booking_knows_its_lost_devices_right_after_a_restart(bench: Bench) -> None:
+    """Clients that connect before the first round get the state that holds."""
+    entry = book(bench, "alice", "board=pi", count=2)
+    bench.apply(ev.MarkHealth(("devices/pi-0",), HealthMark(state=HealthState.RETIRED, at_sec=bench.now)))
+    pass_time(bench, 5.0)
+
+    bench.restart()
+
+    booking = bench.state.bookings.entries[entry.name]
+    assert booking.lacking == (1, ("devices/pi-0",))
+    assert [each.missing_count for each in pass_time(bench, 5.0) if isinstance(each, ev.BookingChanged)] == [1]

@@ -49,8 +49,8 @@ class PlannedBooking:
     """Waiting requests, oldest first."""
     search_sec: float = -math.inf
     """Next search for missing devices."""
-    told_missing: int = 0
-    """Number of missing devices that was reported."""
+    told: tuple[int, tuple[str, ...]] = (0, ())
+    """Missing devices that were reported, as `lacking`."""
     offered: int = 0
     """Number of offers of its devices to others, for a fair order."""
 
@@ -73,6 +73,11 @@ class PlannedBooking:
     def lost_names(self) -> tuple[str, ...]:
         """Planned devices that cannot be had."""
         return tuple(slot.device_name for slot in self.slots if slot.device_name and slot.is_lost)
+
+    @property
+    def lacking(self) -> tuple[int, tuple[str, ...]]:
+        """Number of missing devices, and the names of those that are known."""
+        return self.missing_count, self.lost_names
 
     def is_active(self, now: float) -> bool:
         """Return True between its start and its end."""
@@ -137,6 +142,10 @@ class BookingTable:
         """Return the start of the next or current booking of a device; infinite without one [s since 1970]."""
         slots = self.by_device.get(device_name)
         return slots[0].booking.entry.starts_at_sec if slots else math.inf
+
+    def visit_next(self, device_name: str) -> None:
+        """Have the bookings of a device visited next, before the round goes on."""
+        self.unvisited += [slot.booking.name for slot in self.by_device.get(device_name, ())]
 
     def hold(self, device_name: str) -> None:
         """Leave a device out of the free ones. Idempotent."""

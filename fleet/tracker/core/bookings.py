@@ -96,6 +96,8 @@ def restore(tables: Tables, entries: Iterable[BookingEntry]) -> None:
         tables.timers.set(("bookings",), tables.now_sec, _wake)
     for lease in tables.leases.values():
         tables.bookings.note_grant(lease)
+    for booking in tables.bookings.entries.values():
+        _note_lost(tables, booking)
 
 
 def advance(tables: Tables) -> None:
@@ -168,8 +170,8 @@ def _visit(tables: Tables, name: str) -> None:
         _end(tables, booking, NotFound, f"{entry.name} was released: nobody used it for {UNUSED_SEC / 60:g} min")
         return
     _offer(tables, booking)
-    if booking.missing_count != booking.told_missing:
-        booking.told_missing = booking.missing_count
+    if booking.lacking != booking.told:
+        booking.told = booking.lacking
         tables.effects.append(ev.BookingChanged(entry, booking.missing_count))
 
 
@@ -179,7 +181,7 @@ def _find_missing(tables: Tables, booking: PlannedBooking) -> None:
         if slot.device_name and not slot.lease_name and slot.device_name not in booking.group.devices:
             booked.commit(tables, {slot: ""})
             booking.search_sec = tables.now_sec
-        slot.is_lost = not slot.lease_name and not (slot.device_name and _is_kept(tables, booking, slot))
+    _note_lost(tables, booking)
     missing = [slot for slot in booking.slots if slot.is_lost]
     if not missing or tables.now_sec < booking.search_sec:
         return
@@ -188,6 +190,12 @@ def _find_missing(tables: Tables, booking: PlannedBooking) -> None:
     booked.commit(tables, search.moves)
     if not all(found):
         booking.search_sec = tables.now_sec + _RETRY_SEC
+
+
+def _note_lost(tables: Tables, booking: PlannedBooking) -> None:
+    """Note which devices of a booking cannot be had now."""
+    for slot in booking.slots:
+        slot.is_lost = not slot.lease_name and not (slot.device_name and _is_kept(tables, booking, slot))
 
 
 def _is_kept(tables: Tables, booking: PlannedBooking, slot: Slot) -> bool:

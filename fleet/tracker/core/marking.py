@@ -84,6 +84,7 @@ def _store(tables: Tables, name: str, new: HealthMark) -> None:
 def _apply(tables: Tables, device: DeviceEntry, new: HealthMark, *, extra_sec: float = 0.0) -> None:
     """Follow a mark with the indexes and the lease of its device."""
     device.mark = new
+    tables.bookings.visit_next(device.name)
     tables.matching.set_suspect(device.name, is_suspect=new.state is HealthState.SUSPECT)
     if new.state.is_open:
         yielding.stop_clearing(tables, device)

@@ -149,6 +149,11 @@ class Queries:
         entries = (booking.entry for booking in self._tables.bookings.entries.values())
         return sorted(entries, key=lambda entry: (entry.starts_at_sec, entry.name))
 
+    def bookings_of(self, account: str) -> list[BookingEntry]:
+        """Return the bookings of one account."""
+        entries = (booking.entry for booking in self._tables.bookings.entries.values())
+        return [entry for entry in entries if entry.account == account]
+
     def booking(self, name: str) -> BookingEntry | None:
         """Return a booking by its name."""
         booking = self._tables.bookings.entries.get(name)
@@ -191,6 +196,11 @@ class Queries:
         """Return True if a request still waits."""
         client = self._tables.clients.get(request.client_id)
         return client is not None and client.requests.get(request.request_id) is request
+
+    def clients_of(self, account: str) -> list[str]:
+        """Return the connected clients of one account."""
+        clients = self._tables.clients.values()
+        return [client.client_id for client in clients if client.is_connected and client.account == account]
 
     def requests_of(self, client_id: str, limit: int) -> list[RequestEntry]:
         """Return the oldest requests of one client."""
