@@ -230,8 +230,11 @@ class TrackerLink:
             self._clock.learn(timestamp_sec(response.tracker_time))
         if response.public_key:
             self._sessions.trust(response.public_key)
+            self._poison.begin()
         for fence in response.fences:
             self._sessions.fence(_fence_from_proto(fence))
+        for digest in response.forgotten_poison:
+            self._poison.forget(digest)
         for poison in response.poison:
             remaining_sec = timestamp_sec(poison.expires) - timestamp_sec(response.tracker_time)
             if DIGEST.fullmatch(poison.digest):

@@ -42,6 +42,12 @@ class Doubts:
         self._write(at_sec)
         return is_second
 
+    def forget(self, digest: str) -> None:
+        """Forget that a program was blamed."""
+        at_sec = self._current()
+        if at_sec.pop(digest, None) is not None:
+            self._write(at_sec)
+
     def _current(self) -> dict[str, float]:
         """Return the doubts of the last seven days. None is younger than now: the clock may have been set."""
         if self._at_sec is None:

@@ -60,6 +60,16 @@ class PoisonList:
         if len(self._found) < MAX_POISON:
             self._found[digest] = device_name
 
+    def begin(self) -> None:
+        """Drop the programs of the tracker's list, which comes anew: some were forgotten while it was away."""
+        self._until_sec = {digest: until_sec for digest, until_sec in self._until_sec.items() if digest in self._found}
+
+    def forget(self, digest: str) -> None:
+        """Run a program again: an admin wants it."""
+        self._until_sec.pop(digest, None)
+        self._found.pop(digest, None)
+        self._doubts.forget(digest)
+
     def learn(self, digest: str, remaining_sec: float) -> None:
         """Add a program of the tracker's list, which keeps it for so long."""
         self._found.pop(digest, None)

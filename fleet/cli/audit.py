@@ -29,6 +29,7 @@ _WORDS = {
     "LeaseService.ResetEpochs": "reset the epochs",
     "LeaseService.ReloadTracker": "reloaded shares and quotas",
     "LeaseService.SetHealth": "judged devices",
+    "PoisonService.ForgetPoison": "had poison forgotten",
     DEVICE_MARKED: "marked a device",
     BOOKING_CHANGED: "changed a booking's devices",
     "BookingService.Book": "booked devices",

@@ -48,10 +48,6 @@ _GROUPS = {
         "program": "Load a bitstream",
         "targets": "List boards to build for",
     },
-    "This machine": {
-        "doctor": "Check what works here",
-        "config": "Show settings",
-    },
     "Share devices": {
         "status": "Watch the fleet, live",
         "devices": "List devices",
@@ -62,7 +58,9 @@ _GROUPS = {
         "bookings": "List or cancel these",
         "usage": "Show who used how much",
     },
-    "Operate a fleet": {
+    "Set up and operate": {
+        "doctor": "Check what works here",
+        "config": "Show settings",
         "up": "Serve this machine",
         "tracker": "Serve a tracker",
         "agent": "Serve a board's devices",
@@ -70,6 +68,7 @@ _GROUPS = {
         "builder": "Build on more machines",
         "login": "Join a fleet",
         "audit": "Show the audit log",
+        "poison": "List refused programs",
     },
     "Help": {
         "help": "Explain a command",

@@ -34,6 +34,7 @@ from fleet.domain.explanation import Explanation
 from fleet.domain.health import HealthState, checked_reason, checked_until
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import LONGEST_SEC, Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
+from fleet.domain.poison import Poison, checked_digest
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
@@ -386,6 +387,28 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._link.calls.cancel_booking(booking_name(name))
+
+    async def poison(self) -> list[Poison]:
+        """Return the programs that killed a device and that all agents refuse, oldest first.
+
+        Raises:
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._link.calls.poison()
+
+    async def forget_poison(self, digest: str) -> Poison:
+        """Have all agents run a program again, and return its entry. For admins.
+
+        Args:
+            digest: "sha256:<hex>" of the artifact.
+
+        Raises:
+            InvalidRequest: the digest is malformed.
+            NotFound: agents do not refuse it.
+            NotAllowed: this account is no admin there.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._link.calls.forget_poison(checked_digest(digest))
 
     @contextlib.asynccontextmanager
     async def _acquired_all(self, terms: LeaseTerms, on_queued: OnQueued | None) -> AsyncGenerator[list[Device], None]:

@@ -18,7 +18,7 @@ _MOST = 64
 
 
 class BookingNotices:
-    """Bookings that lack devices, and the callbacks of those who watch them."""
+    """Bookings that lack devices, and the callbacks of watchers."""
 
     def __init__(self) -> None:
         self._lacking: dict[str, Booking] = {}

@@ -183,6 +183,8 @@ class Fleet(Blocking[aio.Fleet]):
     book = blocking(aio.Fleet.book)
     bookings = blocking(aio.Fleet.bookings)
     cancel_booking = blocking(aio.Fleet.cancel_booking)
+    poison = blocking(aio.Fleet.poison)
+    forget_poison = blocking(aio.Fleet.forget_poison)
 
     @documented_as(aio.Fleet.watch_bookings)
     def watch_bookings(self, on_change: OnBooking) -> None:

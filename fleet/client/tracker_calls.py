@@ -15,25 +15,29 @@ from fleet.domain.devices import Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.health import HealthState
 from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.poison import Poison
 from fleet.domain.shares import Reload
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.usage import Usage, UsageKey
 from fleet.errors import FleetError, TrackerUnavailable
-from fleet.v1 import booking_service_pb2, fleet_service_pb2, lease_service_pb2
+from fleet.v1 import booking_service_pb2, fleet_service_pb2, lease_service_pb2, poison_service_pb2
 from fleet.wire.bookings import booking_from_proto
 from fleet.wire.devices import telemetry_from_proto
 from fleet.wire.explanations import explanation_from_proto
 from fleet.wire.health import HEALTH_STATES
 from fleet.wire.leases import lease_from_proto, reload_from_proto, request_from_proto
+from fleet.wire.poison import poison_from_proto
 from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
 from fleet.wire.stubs import (
     BookingServiceStub,
     FleetServiceStub,
     LeaseServiceStub,
+    PoisonServiceStub,
     booking_service_stub,
     fleet_service_stub,
     lease_service_stub,
+    poison_service_stub,
 )
 from fleet.wire.times import duration, optional_timestamp, timestamp
 from fleet.wire.usage import USAGE_KEYS, usage_from_proto
@@ -148,6 +152,16 @@ class TrackerCalls:
         answer = await self._answer((await self._bookings()).cancel_booking(request, timeout=_TIMEOUT_SEC))
         return booking_from_proto(answer.booking)
 
+    async def poison(self) -> list[Poison]:
+        request = poison_service_pb2.ListPoisonRequest()
+        answer = await self._answer((await self._poison()).list_poison(request, timeout=_TIMEOUT_SEC))
+        return list(map(poison_from_proto, answer.programs))
+
+    async def forget_poison(self, digest: str) -> Poison:
+        request = poison_service_pb2.ForgetPoisonRequest(digest=digest)
+        answer = await self._answer((await self._poison()).forget_poison(request, timeout=_TIMEOUT_SEC))
+        return poison_from_proto(answer.program)
+
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))
         while True:
@@ -165,6 +179,9 @@ class TrackerCalls:
 
     async def _bookings(self) -> BookingServiceStub:
         return booking_service_stub(await self.connection.channel())
+
+    async def _poison(self) -> PoisonServiceStub:
+        return poison_service_stub(await self.connection.channel())
 
     async def _fleet(self) -> FleetServiceStub:
         return fleet_service_stub(await self.connection.channel())

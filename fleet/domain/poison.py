@@ -5,10 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fleet.errors import InvalidRequest
+
 MAX_POISON = 1_000
 """Number of programs that a tracker or an agent remembers."""
 KEPT_SEC = 7 * 86_400.0
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SHOWN_CHARS = 80
+
+
+def checked_digest(digest: str) -> str:
+    """Return the digest of a program.
+
+    Raises:
+        InvalidRequest: it is malformed.
+    """
+    if not DIGEST.fullmatch(digest):
+        raise InvalidRequest(f"the digest {digest[:_SHOWN_CHARS]!r} is malformed; write it like 'sha256:' and 64 digits")
+    return digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +35,8 @@ class Poison:
     """Device that faulted."""
     at_sec: float
     """Time of the agent's report [s since 1970, the tracker's clock]."""
+    reported_by: str = ""
+    """Name of the agent that reported it; empty if an older tracker noted it."""
 
     @property
     def expires_sec(self) -> float:

@@ -59,6 +59,8 @@ RULES: Mapping[str, Rule] = {
     "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
     "LeaseService.ReloadTracker": Rule(roles=_ADMINS, is_audited=True),
     "LeaseService.SetHealth": Rule(roles=_ADMINS, is_audited=True),
+    "PoisonService.ListPoison": Rule(roles=_USERS),
+    "PoisonService.ForgetPoison": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which contains the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),
     "SessionService.FindMissing": Rule(roles=_USERS),
@@ -96,6 +98,8 @@ _DEEDS: Mapping[str, str] = {
     "LeaseService.ResetEpochs": "resetting a device's epochs",
     "LeaseService.ReloadTracker": "reloading the tracker's shares and quotas",
     "LeaseService.SetHealth": "judging devices",
+    "PoisonService.ListPoison": "listing poison",
+    "PoisonService.ForgetPoison": "forgetting poison",
 }
 """Readable names of rpcs for error messages, in the words of the commands that call them."""
 

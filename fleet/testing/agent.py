@@ -43,6 +43,8 @@ class SimulatedAgent:
         """New epochs after resets, by device."""
         self.poison: list[str] = []
         """Digests of the tracker's poison, as they came."""
+        self.forgotten_poison: list[str] = []
+        """Digests that an admin had forgotten, as they came."""
         self.public_key = b""
         self.tracker_time: list[float] = []
         self.error: Exception | None = None
@@ -145,6 +147,7 @@ class SimulatedAgent:
         self.public_key = response.public_key or self.public_key
         self.tracker_time.append(response.tracker_time.seconds + response.tracker_time.nanos / 1e9)
         self.poison += [poison.digest for poison in response.poison]
+        self.forgotten_poison += response.forgotten_poison
         for fence in response.fences:
             self.fences[fence.device_name] = max(fence.epoch, self.fences.get(fence.device_name, 0))
             if fence.is_reset:

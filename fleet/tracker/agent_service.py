@@ -16,8 +16,10 @@ from fleet.domain.labels import size_fault
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
+from fleet.identity.roles import Identity
 from fleet.tracker.contested import ContestedNames
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.core.records import with_bitstream
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
@@ -25,7 +27,7 @@ from fleet.tracker.messages import owned_id
 from fleet.tracker.observers import Observer
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace, portions
-from fleet.tracker.poison_feed import PoisonFeed, note_found
+from fleet.tracker.poison_feed import PoisonFeed
 from fleet.tracker.streams import first_message, when_over
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire.devices import inventory_from_proto
@@ -110,11 +112,10 @@ class AgentServicer(Observer):
         try:
             await self._admit(event, outbox, context.peer())
             await self._take_reports(event.agent_id, first.reports)
-            note_found(self._engine, event.agent_id, first.found_poison)
-            feed = PoisonFeed(self._engine)
-            reader = asyncio.create_task(
-                self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[-8:]}"
-            )
+            feed = PoisonFeed(self._engine, event.agent_id, self._shown_name(caller_of(context), first.hello))
+            feed.note(first.found_poison)
+            reading = self._read(event.agent_id, messages, outbox, feed)
+            reader = asyncio.create_task(reading, name=f"agent {event.agent_id[-8:]}")
             yield self._message(await outbox.take(_MESSAGE_FENCES, 0) or [], feed, public_key=self._public_key)
             while (items := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
                 yield self._message(items, feed)
@@ -252,10 +253,15 @@ class AgentServicer(Observer):
             fences=(item for item in items if isinstance(item, agent_service_pb2.Fence)),
             notices=(item for item in items if isinstance(item, agent_service_pb2.AttachNotice)),
             poison=feed.news(),
+            forgotten_poison=feed.forgotten(),
         )
 
     async def _read(
-        self, agent_id: str, messages: AsyncIterator[agent_service_pb2.AttachRequest], outbox: AgentOutbox
+        self,
+        agent_id: str,
+        messages: AsyncIterator[agent_service_pb2.AttachRequest],
+        outbox: AgentOutbox,
+        feed: PoisonFeed,
     ) -> None:
         try:
             while True:
@@ -265,13 +271,18 @@ class AgentServicer(Observer):
                     return
                 self._check_counts(message)
                 await self._take_reports(agent_id, message.reports)
-                note_found(self._engine, agent_id, message.found_poison)
+                feed.note(message.found_poison)
         except FleetError as error:
             outbox.fail(error)
         except TimeoutError:
             logger.warning("agent is silent, taken for gone", extra={"agent": agent_id})
         finally:
             outbox.close()
+
+    def _shown_name(self, caller: Identity, hello: agent_service_pb2.AgentHello) -> str:
+        """Return the name of an agent for others: without TLS the one that it chose."""
+        name = self._members.display_name(caller) if caller.key_id else hello.agent_id
+        return sanitize(name, MAX_SHOWN_CHARS)
 
     async def _take_reports(self, agent_id: str, reports: Sequence[agent_service_pb2.DeviceReport]) -> None:
         for portion in portions(reports, _PORTION_OF_REPORTS):

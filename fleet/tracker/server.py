@@ -47,6 +47,7 @@ from fleet.tracker.members import Members
 from fleet.tracker.observers import Observer, Observers
 from fleet.tracker.options import TrackerOptions
 from fleet.tracker.pace import Pace, portions
+from fleet.tracker.poison_service import PoisonServicer
 from fleet.tracker.policy_file import read_policy
 from fleet.tracker.reloading import Reloader
 from fleet.tracker.speed_watch import SpeedWatch
@@ -184,6 +185,7 @@ class Tracker:
         self.lease_history.open()
         self.fleet_servicer = FleetServicer(self.engine, self.view, history, self.lease_history.path)
         self.booking_servicer = BookingServicer(self.engine, self.members)
+        self.poison_servicer = PoisonServicer(self.engine)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
@@ -201,6 +203,7 @@ class Tracker:
         stubs.add_agent_service(server, self.agent_servicer, guard)
         stubs.add_fleet_service(server, self.fleet_servicer, guard)
         stubs.add_booking_service(server, self.booking_servicer, guard)
+        stubs.add_poison_service(server, self.poison_servicer, guard)
         stubs.add_identity_service(server, self.identity_servicer, guard)
         host = self.options.listening_host
         port = rpc.bind(server, host, self.options.port, security, what="the tracker")

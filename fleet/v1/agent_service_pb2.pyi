@@ -67,18 +67,20 @@ class DeviceReport(_message.Message):
     def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("tracker_time", "public_key", "fences", "notices", "poison")
+    __slots__ = ("tracker_time", "public_key", "fences", "notices", "poison", "forgotten_poison")
     TRACKER_TIME_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     POISON_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_POISON_FIELD_NUMBER: _ClassVar[int]
     tracker_time: _timestamp_pb2.Timestamp
     public_key: bytes
     fences: _containers.RepeatedCompositeFieldContainer[Fence]
     notices: _containers.RepeatedCompositeFieldContainer[AttachNotice]
     poison: _containers.RepeatedCompositeFieldContainer[Poison]
-    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ...) -> None: ...
+    forgotten_poison: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., forgotten_poison: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Poison(_message.Message):
     __slots__ = ("digest", "expires")

@@ -10,6 +10,7 @@ from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.poison import Poison
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.usage import Usage
 from fleet.v1 import device_pb2
@@ -18,6 +19,7 @@ from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_
 from fleet.wire.explanations import explanation_to_proto
 from fleet.wire.leases import lease_to_proto, request_to_proto
 from fleet.wire.messages_json import JsonObject, message_json
+from fleet.wire.poison import poison_to_proto
 from fleet.wire.snapshots import snapshot_to_proto
 from fleet.wire.usage import usage_to_proto
 
@@ -40,6 +42,10 @@ def request_json(request: PendingRequest) -> JsonObject:
 
 def booking_json(booking: Booking) -> JsonObject:
     return message_json(booking_to_proto(booking))
+
+
+def poison_json(found: Poison) -> JsonObject:
+    return message_json(poison_to_proto(found))
 
 
 def explanation_json(found: Explanation) -> JsonObject:

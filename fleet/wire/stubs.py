@@ -18,6 +18,7 @@ from fleet.v1 import (
     identity_service_pb2,
     lease_service_pb2,
     measurement_pb2,
+    poison_service_pb2,
     session_service_pb2,
 )
 from fleet.wire import rpc
@@ -344,6 +345,40 @@ def add_lease_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.LeaseService."""
     rpc.add_service(server, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"], servicer, guard)
+
+
+class PoisonServiceStub(Protocol):
+    """Client side of fleet.v1.PoisonService."""
+
+    list_poison: grpc.aio.UnaryUnaryMultiCallable[
+        poison_service_pb2.ListPoisonRequest, poison_service_pb2.ListPoisonResponse
+    ]
+    forget_poison: grpc.aio.UnaryUnaryMultiCallable[
+        poison_service_pb2.ForgetPoisonRequest, poison_service_pb2.ForgetPoisonResponse
+    ]
+
+
+class PoisonServiceServicer(Protocol):
+    """Server side of fleet.v1.PoisonService."""
+
+    async def list_poison(
+        self, request: poison_service_pb2.ListPoisonRequest, context: rpc.CallContext, /
+    ) -> poison_service_pb2.ListPoisonResponse: ...
+    async def forget_poison(
+        self, request: poison_service_pb2.ForgetPoisonRequest, context: rpc.CallContext, /
+    ) -> poison_service_pb2.ForgetPoisonResponse: ...
+
+
+def poison_service_stub(channel: rpc.Channel) -> PoisonServiceStub:
+    """Return a client stub of fleet.v1.PoisonService on a channel."""
+    return cast(PoisonServiceStub, rpc.Stub(channel, poison_service_pb2.DESCRIPTOR.services_by_name["PoisonService"]))
+
+
+def add_poison_service(
+    server: grpc.aio.Server, servicer: PoisonServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.PoisonService."""
+    rpc.add_service(server, poison_service_pb2.DESCRIPTOR.services_by_name["PoisonService"], servicer, guard)
 
 
 class SessionServiceStub(Protocol):

@@ -35,6 +35,7 @@ _UNTESTED = {
     "agent deploy": "tests/system/test_agent_deploy.py has a board",
     "agent bundle": "tests/unit/test_bundle.py makes bundles, which take a minute",
     "program": "tests/system/test_program_cli.py has a fabric",
+    "poison forget": "tests/service/test_poison.py has poison",
     "jobs watch": "tests/system/test_optimizers.py runs an optimizer",
 }
 
@@ -100,6 +101,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     booking = run("book", "cpu", "--from", "2h", "--for", "1h", *at)["bookings"][0]["name"]
     run("bookings", *at)
     run("bookings cancel", booking, *at)
+    run("poison list", *at)
     for word in ("drain", "maintain", "quarantine", "retire", "resume"):
         run(f"devices {word}", "bench", "--reason", "fan", *at)
     run("devices reset-epochs", "bench", *at)

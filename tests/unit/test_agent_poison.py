@@ -106,3 +106,30 @@ def test_an_agent_remembers_a_thousand(clock: FakeClock) -> None:
     assert not poison.has("0")
     assert poison.has("1")
     assert len(poison.unsent()) == MAX_POISON
+
+
+def test_forgotten_poison_runs_again(clock: FakeClock) -> None:
+    """It is blamed anew like any other program, at the second time if the device may have been unplugged."""
+    poison = PoisonList(clock.now_sec)
+    poison.add("mine", "devices/a")
+    poison.learn("theirs", KEPT_SEC)
+    poison.blame("doubted", "devices/a", may_be_chance=True)
+
+    for digest in ("mine", "theirs", "doubted", "unknown"):
+        poison.forget(digest)
+    poison.blame("doubted", "devices/a", may_be_chance=True)
+
+    assert [poison.has(digest) for digest in ("mine", "theirs", "doubted")] == [False, False, False]
+    assert poison.unsent() == {}
+
+
+def test_a_trackers_whole_list_replaces_what_it_sent_before(clock: FakeClock) -> None:
+    """Programs that the tracker does not have yet stay, so that older trackers change nothing."""
+    poison = PoisonList(clock.now_sec)
+    poison.learn("former", KEPT_SEC)
+    poison.add("mine", "devices/a")
+
+    poison.begin()
+    poison.learn("new", KEPT_SEC)
+
+    assert [poison.has(digest) for digest in ("former", "mine", "new")] == [False, True, True]

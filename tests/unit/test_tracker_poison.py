@@ -111,3 +111,42 @@ def test_poison_from_a_clock_ahead_is_kept_for_seven_days_from_now(bench: Bench)
     pass_time(bench, KEPT_SEC)
 
     assert kept(bench) == []
+
+
+def test_forgotten_poison_is_gone_and_late_reports_of_it_are_ignored(bench: Bench) -> None:
+    """An agent that has not been told repeats its report; half a minute later it means a new fault."""
+    find(bench, 1)
+    find(bench, 2)
+
+    (forgotten,) = bench.apply(ev.ForgetPoison(digest(1)))
+    assert isinstance(forgotten, ev.PoisonForgotten)
+    assert (forgotten.found.digest, forgotten.found.device_name) == (digest(1), "devices/a")
+    assert bench.apply(ev.ForgetPoison(digest(1))) == []
+    bench.tick(29.0)
+    find(bench, 1)
+    assert kept(bench) == [digest(2)]
+
+    bench.tick(2.0)
+    find(bench, 1)
+    assert kept(bench) == [digest(2), digest(1)]
+    pass_time(bench, KEPT_SEC)
+    assert kept(bench) == []
+
+
+def test_forgotten_poison_is_gone_from_the_journal_which_has_the_reporters() -> None:
+    bench, ledger = Bench(), Ledger()
+    bench.attach("a")
+    bench.apply(ev.PoisonFound("agent", "devices/a", digest(1), "lab1"))
+    bench.apply(ev.PoisonFound("agent", "devices/a", digest(2), "lab1"))
+    bench.apply(ev.ForgetPoison(digest(1)))
+    ledger.write(bench.state.take_changes())
+
+    assert [(found.digest, found.reported_by) for found in ledger.open(0.0).poison] == [(digest(2), "lab1")]
+
+
+def test_the_last_poison_can_be_forgotten(bench: Bench) -> None:
+    """Its timer goes with it."""
+    find(bench, 1)
+    bench.apply(ev.ForgetPoison(digest(1)))
+    bench.tick(KEPT_SEC)
+    assert kept(bench) == []

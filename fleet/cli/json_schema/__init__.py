@@ -51,6 +51,8 @@ BY_COMMAND: dict[str, type] = {
     "library snapshots": library.Snapshots,
     "login": fleets.Joined,
     "optimizer list": jobs.Optimizers,
+    "poison forget": fleets.Poison,
+    "poison list": fleets.Poison,
     "profile": models.Profile,
     "program": models.Program,
     "report": jobs.Report,

@@ -14,6 +14,7 @@ from fleet.cli.json_schema.words import (
     Lease,
     Moment,
     PendingRequest,
+    PoisonedProgram,
     QuotaUse,
     Telemetry,
 )
@@ -51,6 +52,12 @@ class Bookings(TypedDict):
     """`fleet bookings`, and `fleet book` and `fleet bookings cancel`: the one booking"""
 
     bookings: list[Booking]
+
+
+class Poison(TypedDict):
+    """`fleet poison list`, and `fleet poison forget`: the one program"""
+
+    programs: list[PoisonedProgram]
 
 
 class Requests(TypedDict):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fleet.domain.health import HealthMark
 from fleet.domain.leases import LeaseTerms
+from fleet.domain.poison import Poison
 from fleet.errors import FleetError
 from fleet.tracker.core.records import BookingEntry, LeaseEnd, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.share_policy import SharePolicy
@@ -181,6 +182,15 @@ class PoisonFound:
     agent_id: str
     device_name: str
     digest: str
+    reported_by: str = ""
+    """Name of the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPoison:
+    """A program is to be run again. Answered by PoisonForgotten, or by nothing if there is none of the digest."""
+
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +235,7 @@ Event = (
     | ResetEpochs
     | MarkHealth
     | PoisonFound
+    | ForgetPoison
     | Book
     | CancelBooking
     | PolicyChanged
@@ -383,6 +394,13 @@ class BookingChanged:
     """Number of devices that cannot be had; 0: it is kept again."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoisonForgotten:
+    """To the caller: agents are told to run the program again."""
+
+    found: Poison
+
+
 BookingEffect = Booked | BookingRefused | BookingCancelled | BookingChanged
 ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded | YieldWanted
-Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked | HealthMarked | BookingEffect
+Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked | HealthMarked | PoisonForgotten | BookingEffect

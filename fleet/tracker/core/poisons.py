@@ -9,24 +9,43 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 from fleet.domain.poison import MAX_POISON, Poison
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.tables import Tables
 
 _TIMER = ("poison",)
+_IGNORED_SEC = 30.0
+"""Reports of a forgotten program are ignored for so long. Agents are told within five seconds."""
 
 
 def find(tables: Tables, event: ev.PoisonFound) -> None:
     """Note a program. A repeated report changes nothing, or it would be kept for ever."""
     if event.device_name not in tables.devices_by_agent.get(event.agent_id, ()) or event.digest in tables.poison:
         return
-    found = Poison(digest=event.digest, device_name=event.device_name, at_sec=tables.now_sec)
+    if _is_fresh(tables, event.digest):
+        return
+    found = Poison(
+        digest=event.digest, device_name=event.device_name, at_sec=tables.now_sec, reported_by=event.reported_by
+    )
     tables.poison[found.digest] = tables.changes.poison[found.digest] = found
     tables.poison_count += 1
     if len(tables.poison) > MAX_POISON:
         _forget(tables, _oldest_of_most(tables))
     _set_timer(tables)
+
+
+def forget(tables: Tables, event: ev.ForgetPoison) -> None:
+    """Have agents run a program again."""
+    found = tables.poison.get(event.digest)
+    if found is None:
+        return
+    _forget(tables, event.digest)
+    tables.forgotten_poison.append((event.digest, tables.now_sec))
+    tables.forgotten_count += 1
+    _set_timer(tables)
+    tables.effects.append(ev.PoisonForgotten(found))
 
 
 def restore(tables: Tables, found: Iterable[Poison]) -> None:
@@ -35,6 +54,13 @@ def restore(tables: Tables, found: Iterable[Poison]) -> None:
         tables.poison[each.digest] = replace(each, at_sec=min(each.at_sec, tables.now_sec))
     tables.poison_count = len(tables.poison)
     _expire(tables)
+
+
+def _is_fresh(tables: Tables, digest: str) -> bool:
+    """Return True if a program was forgotten a moment ago: the reporting agent may not know it yet."""
+    oldest_sec = tables.now_sec - _IGNORED_SEC
+    recent = takewhile(lambda each: each[1] > oldest_sec, reversed(tables.forgotten_poison))
+    return any(each == digest for each, _ in recent)
 
 
 def _expire(tables: Tables) -> None:

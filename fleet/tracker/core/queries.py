@@ -73,6 +73,15 @@ class Queries:
         """Return the newest programs that killed a device, at most `count`."""
         return list(islice(reversed(self._tables.poison.values()), count))
 
+    @property
+    def forgotten_poison_count(self) -> int:
+        """Number of programs that an admin had forgotten, since the start."""
+        return self._tables.forgotten_count
+
+    def newest_forgotten_poison(self, count: int) -> list[str]:
+        """Return the digests that were forgotten last, at most `count`."""
+        return [digest for digest, _ in islice(reversed(self._tables.forgotten_poison), count)]
+
     # devices
 
     @property

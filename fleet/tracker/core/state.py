@@ -101,6 +101,8 @@ def _apply(tables: Tables, event: ev.Event) -> None:
             marking.mark(tables, event)
         case ev.PoisonFound():
             poisons.find(tables, event)
+        case ev.ForgetPoison():
+            poisons.forget(tables, event)
         case ev.Book():
             bookings.book(tables, event)
         case ev.CancelBooking():

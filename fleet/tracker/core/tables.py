@@ -6,11 +6,11 @@ The modules beside this one change it, each for its subject: `devices`, `clients
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from fleet.domain.health import GOOD, HealthMark
-from fleet.domain.poison import Poison
+from fleet.domain.poison import MAX_POISON, Poison
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import Account, Accounts
@@ -61,6 +61,12 @@ class Tables:
 
         self.poison_count = 0
         """Number of additions to them."""
+
+        self.forgotten_poison: deque[tuple[str, float]] = deque(maxlen=MAX_POISON)
+        """Programs that an admin had forgotten since the start, each with its time, oldest first."""
+
+        self.forgotten_count = 0
+        """Number of these, without the limit."""
 
         self.streams: dict[str, int] = {}
         """Number of the stream of each attached agent."""

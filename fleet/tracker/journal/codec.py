@@ -244,7 +244,7 @@ def _health(content: str) -> HealthEntry:
 
 
 def _poison_content(found: Poison) -> str:
-    return _encode({"device_name": found.device_name, "at_sec": found.at_sec})
+    return _encode({"device_name": found.device_name, "at_sec": found.at_sec, "reported_by": found.reported_by})
 
 
 def _poison(digest: str, content: str) -> Poison:
@@ -252,7 +252,8 @@ def _poison(digest: str, content: str) -> Poison:
     at_sec = float(found["at_sec"])
     if not (DIGEST.fullmatch(digest) and math.isfinite(at_sec)):
         raise ValueError(f"no program that killed a device: {digest!r}")
-    return Poison(digest=digest, device_name=str(found["device_name"]), at_sec=at_sec)
+    reported_by = str(found.get("reported_by", ""))
+    return Poison(digest=digest, device_name=str(found["device_name"]), at_sec=at_sec, reported_by=reported_by)
 
 
 def _booking_content(booking: BookingEntry) -> str:

@@ -21,6 +21,7 @@ from fleet.v1 import (
     identity_service_pb2,
     lease_pb2,
     lease_service_pb2,
+    poison_service_pb2,
 )
 from fleet.wire import stubs
 from fleet.wire.peers import Guard
@@ -43,6 +44,7 @@ TRACKER_RPCS = (
     *("FleetService/CheckSelector", "FleetService/WatchFleet", "LeaseService/SetHealth"),
     *("LeaseService/ExplainRequest", "FleetService/GetUsage"),
     *("BookingService/Book", "BookingService/ListBookings", "BookingService/CancelBooking"),
+    *("PoisonService/ListPoison", "PoisonService/ForgetPoison"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS = ("FleetService/WatchFleet",)
@@ -57,6 +59,7 @@ async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Gu
     stubs.add_agent_service(server, tracker.agent_servicer, guard)
     stubs.add_fleet_service(server, tracker.fleet_servicer, guard)
     stubs.add_booking_service(server, tracker.booking_servicer, guard)
+    stubs.add_poison_service(server, tracker.poison_servicer, guard)
     stubs.add_identity_service(server, tracker.identity_servicer, guard)
 
 
@@ -161,6 +164,11 @@ def _calls() -> list[bytes]:
         _of("BookingService/Book", book.SerializeToString()),
         _of("BookingService/ListBookings", b""),
         _of("BookingService/CancelBooking", cancel.SerializeToString()),
+        _of("PoisonService/ListPoison", b""),
+        _of(
+            "PoisonService/ForgetPoison",
+            poison_service_pb2.ForgetPoisonRequest(digest="sha256:" + 64 * "0").SerializeToString(),
+        ),
         _of("FleetService/GetUsage", fleet_service_pb2.GetUsageRequest(by=1, since=duration(60.0)).SerializeToString()),
     ]
 
