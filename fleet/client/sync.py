@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Unpack
 
 from fleet.client import aio, held
-from fleet.client.booking_notices import OnBooking
 from fleet.client.blocking import Blocking, blocking, documented_as
+from fleet.client.booking_notices import OnBooking
 from fleet.client.event_thread import EventThread
 from fleet.client.leases import OnQueued
 from fleet.client.sync_device import Device as Device

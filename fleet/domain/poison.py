@@ -21,7 +21,9 @@ def checked_digest(digest: str) -> str:
         InvalidRequest: it is malformed.
     """
     if not DIGEST.fullmatch(digest):
-        raise InvalidRequest(f"the digest {digest[:_SHOWN_CHARS]!r} is malformed; write it like 'sha256:' and 64 digits")
+        raise InvalidRequest(
+            f"the digest {digest[:_SHOWN_CHARS]!r} is malformed; write it like 'sha256:' and 64 digits"
+        )
     return digest
 
 

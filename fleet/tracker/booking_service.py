@@ -11,7 +11,8 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
-from fleet.tracker.messages import booking_of
+from fleet.tracker.messages import PORTION_OF_BOOKINGS, booking_of, bookings_to_proto
+from fleet.tracker.pace import Pace, portions
 from fleet.v1 import booking_service_pb2 as pb
 from fleet.wire.bookings import booking_to_proto
 from fleet.wire.peers import CallContext, caller_of
@@ -26,10 +27,11 @@ _CANCEL = "BookingService.CancelBooking"
 class BookingServicer:
     """fleet.v1.BookingService."""
 
-    def __init__(self, engine: Engine, members: Members) -> None:
+    def __init__(self, engine: Engine, members: Members, pace: Pace) -> None:
         self._engine = engine
         self._queries = engine.queries
         self._members = members
+        self._pace = pace
 
     async def book(self, request: pb.BookRequest, context: CallContext) -> pb.BookResponse:
         if len(request.request_id) > _MAX_REQUEST_ID_CHARS:
@@ -65,9 +67,11 @@ class BookingServicer:
         return pb.BookResponse(booking=booking_to_proto(shown))
 
     async def list_bookings(self, _: pb.ListBookingsRequest, __: object) -> pb.ListBookingsResponse:
-        return pb.ListBookingsResponse(
-            bookings=[booking_to_proto(booking_of(entry, self._queries)) for entry in self._queries.bookings()]
-        )
+        listed = []
+        for portion in portions(self._queries.bookings(), PORTION_OF_BOOKINGS):
+            await self._pace.turn()
+            listed += bookings_to_proto(portion, self._queries)
+        return pb.ListBookingsResponse(bookings=listed)
 
     async def cancel_booking(self, request: pb.CancelBookingRequest, context: CallContext) -> pb.CancelBookingResponse:
         entry, caller = self._queries.booking(request.name), caller_of(context)
@@ -78,6 +82,8 @@ class BookingServicer:
             shown = booking_of(entry, self._queries)
             effects = await self._engine.ask(ev.CancelBooking(entry.name))
             if any(isinstance(effect, ev.BookingCancelled) for effect in effects):
+                if trouble := self._queries.journal_trouble:
+                    raise DiskFull(f"{trouble}; a restart of the tracker may bring {shown.name} back: cancel it again")
                 logger.info("booking cancelled", extra={"booking": shown.name, "by": caller.name})
                 return pb.CancelBookingResponse(booking=booking_to_proto(shown))
         name = sanitize(request.name, MAX_SHOWN_CHARS)

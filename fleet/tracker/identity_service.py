@@ -215,13 +215,16 @@ def _joiner(request: pb.JoinRequest, name_of: Callable[[str], str]) -> dict[str,
 
 
 def _shown(request: Message, hidden: Iterable[str]) -> str:
-    from google.protobuf.json_format import MessageToJson  # takes 3 ms, which would delay the tracker's start
+    from google.protobuf import json_format, text_format  # takes 3 ms, which would delay the tracker's start
 
     sanitize = type(request)()
     sanitize.CopyFrom(request)
     for name in hidden:
         sanitize.ClearField(name)
-    return MessageToJson(sanitize, preserving_proto_field_name=True, indent=None)
+    try:
+        return json_format.MessageToJson(sanitize, preserving_proto_field_name=True, indent=None)
+    except json_format.SerializeToJsonError:  # a moment that no calendar has
+        return text_format.MessageToString(sanitize, as_one_line=True)
 
 
 def _entries(lines: list[bytes], limit: int) -> pb.ListAuditEntriesResponse:

@@ -8,7 +8,7 @@ parts; joining them may take its time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeAlias
@@ -19,13 +19,18 @@ from fleet.base.clock import Clock
 from fleet.base.version import package_version
 from fleet.domain.waits import Forecast
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.core.records import BookingEntry, Changes, RequestEntry
+from fleet.tracker.core.records import Changes, RequestEntry
 from fleet.tracker.job_table import JobTable
-from fleet.tracker.messages import booking_of, device_to_proto, lease_of, request_to_proto
+from fleet.tracker.messages import (
+    PORTION_OF_BOOKINGS,
+    bookings_to_proto,
+    device_to_proto,
+    lease_of,
+    request_to_proto,
+)
 from fleet.tracker.observers import Observer
 from fleet.tracker.pace import Pace, portions
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
-from fleet.wire.bookings import booking_to_proto
 from fleet.wire.leases import lease_to_proto
 from fleet.wire.times import timestamp
 
@@ -170,16 +175,10 @@ class FleetView(Observer):
         for shown in portions(jobs, _PORTION):
             await self._pace.turn()
             parts.append(_encoded(fleet_service_pb2.Snapshot(jobs=shown)))
-        for booked in portions(bookings, _PORTION):
+        for booked in portions(bookings, PORTION_OF_BOOKINGS):
             await self._pace.turn()
-            parts.append(self._encoded_bookings(booked))
+            parts.append(_encoded(fleet_service_pb2.Snapshot(bookings=bookings_to_proto(booked, queries))))
         return EncodedSnapshot(version=version, content=b"".join(parts))
-
-    def _encoded_bookings(self, entries: Sequence[BookingEntry]) -> bytes:
-        """Encode the bookings that have not ended meanwhile."""
-        live = [entry for entry in entries if self._queries.booking(entry.name) is entry]
-        shown = [booking_to_proto(booking_of(entry, self._queries)) for entry in live]
-        return _encoded(fleet_service_pb2.Snapshot(bookings=shown))
 
     async def _sorted(self, leases: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """Sort by name, portion by portion first: Python's sort is fast on presorted parts."""
