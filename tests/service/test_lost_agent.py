@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fleet.aio
+from device_agents.serving import run_notes
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import FleetError
 from fleet.testing import eventually, serve_tracker
@@ -105,6 +106,23 @@ async def test_a_program_that_ran_when_its_agent_was_stopped_is_not_to_blame(
         assert not notes_of(tmp_path).exists()
 
     assert await kind_after(tmp_path, tracker, 4) == "TIMEOUT"
+
+
+async def test_an_agent_whose_machine_went_down_notes_programs_durably(tmp_path: Path, tracker: StubTracker) -> None:
+    """Its notes are those of another boot."""
+    await end_in_a_program(tmp_path, tracker, 1, signal.SIGKILL)
+    content = notes_of(tmp_path).read_bytes()
+    notes_of(tmp_path).write_bytes(run_notes._record("boot", "another") + content[256:])  # noqa: SLF001
+
+    with running(tmp_path, tracker.address) as agent:
+        holder = Holder(await asyncio.to_thread(agent.port), tracker.token(2))
+        (found,) = await holder.measure([request_for(await holder.put(b"good"))])
+        agent.process.send_signal(signal.SIGTERM)
+        _, _, err = await asyncio.to_thread(agent.finish)
+        await holder.close()
+
+    assert found.run_secs
+    assert "the machine went down under the agent" in err
 
 
 async def test_an_agent_starts_with_damaged_notes(tmp_path: Path, tracker: StubTracker) -> None:

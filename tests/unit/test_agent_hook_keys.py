@@ -9,6 +9,7 @@ import pytest
 from device_agents.config import make_drivers, parse_config
 from device_agents.driver import Driver
 from device_agents.hooks import Hook, Hooks
+from device_agents.owner_labels import LabellingFinder, split_owner_labels
 from fleet.errors import ConfigError
 
 GOOD = {"command": ["/bin/true"]}
@@ -25,6 +26,27 @@ def test_each_device_of_an_entry_has_its_hooks() -> None:
     before, cycle = Hook("before_lease", ("/bin/true",), 30.0), Hook("power_cycle", ("uhubctl", "-a"), 5.0)
     assert [driver.hooks for driver in drivers] == [Hooks(before_lease=before, power_cycle=cycle)] * 2
     assert drivers_with()[0].hooks == Hooks()
+
+
+async def test_devices_that_appear_later_have_the_hooks_of_their_entry() -> None:
+    """Such as phones that are plugged in."""
+
+    class Shelf:
+        preload = None
+
+        async def look(self) -> list[Driver]:
+            return drivers_with()
+
+        async def wait(self) -> None: ...
+
+        async def close(self) -> None: ...
+
+    given, _ = split_owner_labels({"after_lease": GOOD, "labels": {"rack": 3}}, "devices[0]")
+
+    (driver,) = await LabellingFinder(Shelf(), given).look()
+
+    assert driver.hooks == Hooks(after_lease=Hook("after_lease", ("/bin/true",), 30.0))
+    assert driver.given_labels == {"rack": "3"}
 
 
 @pytest.mark.parametrize(
