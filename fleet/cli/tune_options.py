@@ -35,7 +35,7 @@ from fleet.cli.tables import WideOption
 from fleet.domain.jobs import DEFAULT_STRATEGY, parse_priority
 from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
-from fleet.jobs.options import TuneOptions, trial_evaluator
+from fleet.jobs.options import UNTIL_GAIN, TuneOptions, trial_evaluator
 from fleet.models.model import check_exists
 from fleet.optimizer.submit import check_options
 
@@ -172,6 +172,16 @@ def with_tune_options(act: Act) -> Callable[..., None]:
                 metavar="MS", help="Stop once the tuned workloads, as the model calls them, take this together."
             ),
         ] = None,
+        until_gain: Annotated[
+            float,
+            typer.Option(
+                metavar="PERCENT",
+                help="Stop once the next tenth of the trials or minutes should gain less of the model's latency.",
+            ),
+        ] = 100 * UNTIL_GAIN,
+        exhaust: Annotated[
+            bool, typer.Option("--exhaust", help="Use all trials or minutes, however little they should gain.")
+        ] = False,
         workers: WorkersOption = None,
         dask: DaskOption = None,
         dask_certs: DaskCertsOption = None,
@@ -228,6 +238,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             priority=parse_priority(priority),
             deadline=deadline,
             target_ms=target_ms,
+            until_gain=0.0 if exhaust else until_gain / 100,
             workers=workers,
             build_cache=cache_of(build_cache, build_cache_gb),
             cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,

@@ -104,6 +104,9 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     first = f", the first after {report.first_trial_sec:.1f} s" if has_first else ""
     if report.repeats.count:
         parts.append(Text(_repeats_line(report.repeats), style="yellow"))
+    if report.ended is not None:
+        trials = trials_text(report.trials, report.ended.trials_asked)
+        parts.append(Text(f"ended after {trials} trials: {report.ended.sentence}"))
     parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))
     return Group(*parts)
 

@@ -19,6 +19,9 @@ from fleet.models.importing.shapes import Shapes
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5, max_repeat=6, spread_target=0.05, look_runs=3)
 """A slower candidate stops after one run, four, or a repeat (decision 27); a close one repeats until times agree."""
 
+UNTIL_GAIN = 0.005
+"""Usual share of the latency that a tenth of the budget must gain for a search to go on."""
+
 _HOTTEST_C = 150
 
 
@@ -108,6 +111,9 @@ class TuneOptions:
     target_ms: float | None = None
     """Stop once the tuned workloads, each as often as the model calls it, take this together [ms]."""
 
+    until_gain: float = UNTIL_GAIN
+    """Stop once the next tenth of the trials or minutes should gain less than this share of the latency; 0: never."""
+
     compares_model: bool = True
     """Build the whole model untuned, static and tuned, time them, and check the outputs."""
 
@@ -135,6 +141,7 @@ class TuneOptions:
             "selector": self.selector,
             "trials": self.trials,
             **({} if self.minutes is None else {"minutes": self.minutes}),
+            **({} if self.until_gain == UNTIL_GAIN else {"until_gain": self.until_gain}),
             "tasks": list(self.tasks),
             "top": self.top,
             "seed": self.seed,

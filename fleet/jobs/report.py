@@ -176,6 +176,21 @@ class ModelReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndReport:
+    """A search that ended before its trials and minutes were used, since its rest should gain too little."""
+
+    trials_asked: int
+    """0: as many as fit into its time."""
+
+    gain_us: float
+    """Expected gain of the next tenth of the budget [us of the model's latency]."""
+
+    latency_us: float
+    sentence: str
+    """The same, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TuneReport:
     """Final report of `fleet tune`."""
 
@@ -193,6 +208,9 @@ class TuneReport:
     workloads: tuple[WorkloadReport, ...]
     model: ModelReport | None
     repeats: RepeatCount = field(default_factory=RepeatCount)
+    ended: EndReport | None = None
+    """Why the search ended early; None: it did not."""
+
     target_json: str = ""
     """Target of the artifacts; empty in reports of older versions."""
 

@@ -42,6 +42,9 @@ class Conditions:
     deadline_sec: float = math.inf
     """Deadline of its search, on the clock of `started_at` [s]."""
 
+    until_gain: float = 0.0
+    """The job ends once a tenth of its budget should gain less than this share of its latency; 0: never."""
+
     is_bound_by_time: bool = False
     """It makes as many trials as fit into its time: nobody asked for a number of them."""
 

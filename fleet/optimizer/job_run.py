@@ -46,7 +46,7 @@ from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.narrator import narrate
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
-from fleet.optimizer.reporting import report_decisions, report_progress, report_workloads
+from fleet.optimizer.reporting import report_decisions, report_end, report_progress, report_workloads
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
@@ -281,6 +281,7 @@ class JobRun:
             has_prior=has_prior(self.target),
             target_sec=None if options.target_ms is None else options.target_ms / 1e3,
             deadline_sec=end.at_sec,
+            until_gain=options.until_gain,
             is_bound_by_time=options.minutes is not None and options.trials is None,
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
@@ -392,6 +393,7 @@ class JobRun:
             last_record_sec=progress.last_record_sec,
             workloads=report_workloads(progress),
             model=model,
+            ended=report_end(progress),
             target_json=self.target.json,
         )
 

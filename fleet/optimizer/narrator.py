@@ -6,9 +6,10 @@ import math
 
 from fleet.base.quantities import count_text, time_text
 from fleet.domain.decisions import Motive, Reason
+from fleet.domain.jobs import trials_text
 from fleet.domain.proving import Proof
 from fleet.optimizer.core.news import News, Topic
-from fleet.optimizer.prioritizer.values import Done, Finish
+from fleet.optimizer.prioritizer.values import Done, Finish, Rest
 
 
 def narrate(news: News | None) -> str:
@@ -34,6 +35,8 @@ def narrate(news: News | None) -> str:
             return news.detail
         case Topic.SEARCH_ENDED:
             return f"{news.detail}: the search ends; the best schedules so far are compared and stored"
+        case Topic.LITTLE_LEFT if news.rest is not None:
+            return f"the search ends after {trials_text(news.count, round(news.limit))} trials: {rest_text(news.rest)}"
         case Topic.WORKLOAD_CLOSED:
             return f"{news.operator} gets no more trials: {narrate(news.closing)}"
         case Topic.NOT_LEARNT:
@@ -115,6 +118,12 @@ def reason_text(reason: Reason) -> str:
     return f"{turn}expected gain of {ahead}: {gain} +- {spread}{times}{priority}; each takes about {price}"
 
 
+def rest_text(rest: Rest) -> str:
+    """Return the expected gain of the rest of a search."""
+    gain, latency = time_text(rest.gain_sec, digits=2), time_text(rest.latency_sec)
+    return f"what is left should gain {gain} of {latency} ({rest.share:.1%}) in the next tenth of its budget"
+
+
 def finish_text(finish: Finish) -> str:
     """Return the reason of the prioritizer for giving a workload no more trials."""
     match finish.done:
@@ -128,5 +137,7 @@ def finish_text(finish: Finish) -> str:
             return f"the job's target of {finish.target_sec * 1e3:g} ms is reached"
         case Done.DEADLINE:
             return "the job's deadline is reached"
+        case Done.LITTLE_LEFT:
+            return "the rest of the search should gain too little (--until-gain)"
         case Done.NOTHING_TO_GAIN:
             return f"the next {finish.trials} trials are expected to gain {finish.expected_share:.2%} of its time"

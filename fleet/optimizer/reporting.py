@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fleet.jobs.report import DecisionReport, OptionReport, PlacedReport, ProgressReport, WorkloadReport
+from fleet.jobs.report import DecisionReport, EndReport, OptionReport, PlacedReport, ProgressReport, WorkloadReport
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
-from fleet.optimizer.narrator import narrate, reason_text
+from fleet.optimizer.narrator import narrate, reason_text, rest_text
 from fleet.optimizer.whole_model_tuning.contest import Placed
 
 
@@ -24,6 +24,18 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
         workloads=report_workloads(progress),
         decisions=report_decisions(progress),
+    )
+
+
+def report_end(progress: JobProgress) -> EndReport | None:
+    """Return why a search ended early; None if it did not."""
+    if not progress.is_ended_early or progress.rest is None:
+        return None
+    return EndReport(
+        trials_asked=progress.trials_asked,
+        gain_us=progress.rest.gain_sec * 1e6,
+        latency_us=progress.rest.latency_sec * 1e6,
+        sentence=rest_text(progress.rest),
     )
 
 

@@ -44,6 +44,8 @@ def check_options(options: TuneOptions, now: datetime) -> None:
         raise InvalidRequest(f"a search of {options.minutes:g} minutes cannot be made; give from above zero to a year")
     if options.target_ms is not None and not 0 < options.target_ms < math.inf:
         raise InvalidRequest(f"a target latency of {options.target_ms:g} ms cannot be reached; give one above zero")
+    if not 0 <= options.until_gain < 1:
+        raise InvalidRequest(f"a gain of {options.until_gain:.3%} ends no search; give from 0 to less than 100 %")
     if options.devices < 1:
         raise InvalidRequest(f"nothing can be measured on {options.devices} devices")
     if options.trials is not None and not 0 <= options.trials <= _MOST:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fleet.domain.decisions import Reason
     from fleet.domain.measuring import ErrorKind
     from fleet.domain.proving import Proof
-    from fleet.optimizer.prioritizer.values import Finish
+    from fleet.optimizer.prioritizer.values import Finish, Rest
 
 
 class Topic(enum.Enum):
@@ -31,6 +31,7 @@ class Topic(enum.Enum):
     RUN_OFF = enum.auto()
 
     SEARCH_ENDED = enum.auto()
+    LITTLE_LEFT = enum.auto()
     WORKLOAD_CLOSED = enum.auto()
     DEVICE_SUSPECTED = enum.auto()
     DEVICE_DISTURBED = enum.auto()
@@ -63,6 +64,7 @@ class News:
     limit: float = 0.0
     reason: Reason | None = None
     finish: Finish | None = None
+    rest: Rest | None = None
     proof: Proof | None = None
     closing: News | None = None
     """Reason why the workload is closed."""

@@ -31,6 +31,12 @@ _FAR_BELOW = 8.0
 """Margin below the roofline: Winograd's algorithm needs only a quarter of a convolution's multiplications, and a peak
 may have been measured on a busy machine."""
 
+_LOOK_SHARE = 0.1
+"""Share of a job's budget in which its rest must gain enough."""
+
+_LEAST_LOOK = 4
+"""Batches that are looked ahead at least, so that a job with a small budget does not end after one unlucky batch."""
+
 _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
 
@@ -43,12 +49,20 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
         now_sec: on the clock of the job's deadline.
     """
     items = progress.workloads
+    price = 1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
-    states = [_state_of(item, conditions, trials_left, usual_sec, progress) for item in items]
+    terms = JobTerms(
+        name=conditions.job_name,
+        target_sec=conditions.target_sec or 0.0,
+        deadline_sec=conditions.deadline_sec,
+        until_gain=conditions.until_gain,
+        look_sec=_look_sec(progress, conditions, usual_sec, price),
+    )
+    states = [_state_of(item, terms, conditions, trials_left, usual_sec, progress) for item in items]
     if any(state.current_sec < _BELIEVED * state.least_sec for state in states):
         states = [replace(state, least_sec=0.0) for state in states]
     ahead = {item.workload.shash: item.backlog.predictions() for item in items if has_ahead(item, progress, conditions)}
-    device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
+    device = DeviceState(builder_price=price)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
     return prioritize(states, predictions, [device], now_sec, seed=conditions.seed)
 
@@ -129,8 +143,29 @@ def _usual_trial_sec(items: Sequence[WorkloadProgress], batch_size: int) -> floa
     return sum(item.device_sec for item in measured) / trials if trials else _USUAL_TRIAL_SEC
 
 
+def _look_sec(progress: JobProgress, conditions: Conditions, usual_sec: float, price: float) -> float:
+    """Return the priced time of a tenth of the job's budget [s], and at least that of four batches.
+
+    Args:
+        usual_sec: device time of a trial [s].
+        price: device seconds that a second of the builders is worth.
+    """
+    builders = progress.builders
+    build_sec = _mean(builders.build_sec, builders.builds, _TRIAL_BUILDER_SEC)
+    search_sec = _mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC) / conditions.batch_size
+    trial_sec = usual_sec + price * (build_sec + search_sec)
+    trials = math.inf if conditions.is_bound_by_time else progress.trials_total
+    budget_sec = min(trials * trial_sec, conditions.deadline_sec - conditions.started_at)
+    return max(_LOOK_SHARE * budget_sec, _LEAST_LOOK * conditions.batch_size * trial_sec)
+
+
 def _state_of(
-    item: WorkloadProgress, conditions: Conditions, trials_left: int, usual_sec: float, progress: JobProgress
+    item: WorkloadProgress,
+    terms: JobTerms,
+    conditions: Conditions,
+    trials_left: int,
+    usual_sec: float,
+    progress: JobProgress,
 ) -> WorkloadState:
     """Describe one workload. Until a whole batch was measured, a trial is assumed to take as long as the others' do."""
     builders, rounds = progress.builders, progress.rounds
@@ -138,17 +173,14 @@ def _state_of(
     trial_sec = item.device_sec / item.trials if item.trials >= conditions.batch_size else usual_sec
     return WorkloadState(
         name=item.workload.shash,
-        job=JobTerms(
-            name=conditions.job_name,
-            target_sec=conditions.target_sec or 0.0,
-            deadline_sec=conditions.deadline_sec,
-        ),
+        job=terms,
         weight=item.workload.weight,
         current_sec=item.current_sec,
         least_sec=item.least_sec,
         run_secs=tuple(record.run_sec for record in item.records),
         batches=item.batches,
         trials=had,
+        is_tried=item.trials_before + item.trials > 0,
         trials_left=min(trials_left, conditions.enough - had),
         least_batch=conditions.batch_size if is_alone(progress) else SMALLEST_BATCH,
         max_batch=conditions.batch_size,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleet.domain.measuring import ErrorKind
     from fleet.domain.workload import Workload
     from fleet.optimizer.core.news import News
-    from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch
+    from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch, Rest
 
 _KEPT_DECISIONS = 8
 
@@ -217,6 +217,12 @@ class JobProgress:
     is_bound_by_time: bool = False
     search_sec: float = math.inf
     """Time limit of its search from its start [s]."""
+
+    rest: Rest | None = None
+    """Expected gain of the rest of the search; None: not known yet."""
+
+    is_ended_early: bool = False
+    """The search ended because its rest should gain too little."""
 
     bid: float = 0.0
     """Value of a second of the device at the choice of the newest batch, in the prioritizer's currency."""

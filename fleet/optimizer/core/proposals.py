@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fleet.optimizer.core.job import Job
     from fleet.optimizer.core.progress import WorkloadProgress
     from fleet.optimizer.core.results import Results
-    from fleet.optimizer.prioritizer.values import ProposedBatch
+    from fleet.optimizer.prioritizer.values import Plan, ProposedBatch
 
 _LEARNT_FROM = 2_000
 """Number of the newest measured candidates that the cost model learns from."""
@@ -75,12 +75,25 @@ class Proposals:
         if left < 1:
             return ()
         planned = plan(self._job.progress, self._job.conditions, left, now_sec)
+        self._note_rest(planned)
         for shash, finish in planned.finished.items():
             # Not counted as trials of the job: the others' candidates may still be dropped. EndWanted handles a
             # deadline.
             if finish.done not in (Done.NO_TRIALS, Done.DEADLINE):
                 self._job.workload(shash).close(News(topic=Topic.FINISHED, finish=finish))
         return planned.batches
+
+    def _note_rest(self, planned: Plan) -> None:
+        """Keep the expected gain of the rest, and tell the user if the search ends because of it."""
+        progress = self._job.progress
+        if progress.is_ended_early:
+            return
+        progress.rest = planned.rests.get(self._job.conditions.job_name)
+        if all(one.done is not Done.LITTLE_LEFT for one in planned.finished.values()):
+            return
+        progress.is_ended_early = True
+        count = progress.trials_total - self._trials_left()
+        self._job.notify(News(topic=Topic.LITTLE_LEFT, count=count, limit=progress.trials_asked, rest=progress.rest))
 
     def _search(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
         news = News(topic=Topic.SEARCHING, operator=item.workload.operator, reason=batch.reason)
@@ -209,7 +222,7 @@ class Proposals:
         self._job.progress.builders.build_sec += event.builder_sec
 
     def fail_build(self, event: ev.BuildFailed) -> None:
-        """so their batch never ends"""
+        """Record that a candidate could not be built."""
         candidate = self._job.candidates[event.workload, event.digest]
         candidate.may_be_built.discard(event.digest)
         if not candidate.may_be_built and not candidate.is_static:  # so their batch never ends

@@ -3,23 +3,26 @@
 Worth of a batch: `weight x max over horizons h of E[improvement after h batches] / h`, relative to the current latency
 of its job, per device second plus the builders' price. Improvements after the job's deadline or beyond its target are
 worth nothing. Every relevant workload first gets one batch, since its gain is unknown. At intervals the workload with
-the fewest batches gets the turn, so that a wrong estimate cannot starve it. The result does not depend on the order of
-the arguments.
+the fewest batches gets the turn, so that a wrong estimate cannot starve it. A job is finished once its rest should gain
+less than it asks for. The result does not depend on the order of the arguments.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from fleet.domain.decisions import Motive, Reason
 from fleet.optimizer.prioritizer.futures import USUAL_SPREAD, tail_spread
+from fleet.optimizer.prioritizer.rest import Prospect, rest_of
 from fleet.optimizer.prioritizer.values import (
+    BatchOutcome,
     DeviceState,
     Done,
     Finish,
+    LogSecs,
     Plan,
     Predictions,
     ProposedBatch,
@@ -47,6 +50,15 @@ _ENOUGH_TRIED = 64
 """Number of records below which a tail of times says too little to give up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """Judgement of one workload: its next batch and its prospect, or why it is finished."""
+
+    batch: ProposedBatch | None = None
+    prospect: Prospect | None = None
+    finish: Finish | None = None
+
+
 def prioritize(
     workloads: Sequence[WorkloadState],
     predictions: Predictions,
@@ -64,42 +76,94 @@ def prioritize(
     """
     latencies = _latencies(workloads)
     at_target = _at_target(workloads, latencies)
-    finished: dict[str, Finish] = {}
-    batches: list[ProposedBatch] = []
     usual_spread = _usual_spread(workloads)
-    outcomes_by_job = {
-        name: [outcome for state in own for outcome in state.outcomes] for name, own in _by_job(workloads).items()
-    }
+    by_job = _by_job(workloads)
+    outcomes_by_job = {name: [outcome for state in own for outcome in state.outcomes] for name, own in by_job.items()}
     cheapest = {
         model: min((device for device in devices if device.model == model), key=lambda device: device.builder_price)
         for model in {device.model for device in devices}
     }
-    for state in sorted(workloads, key=lambda one: one.name):
-        latency_sec = latencies[state.job.name]
+    judged: dict[str, _Judged] = {}
+    for state in workloads:
         finish = _finish_before(state, now_sec, is_at_target=state.job.name in at_target)
         device = cheapest.get(state.device_model)
         if finish is not None:
-            finished[state.name] = finish
-        elif device is not None and (_is_unknown(state) or _is_new(state, latency_sec)):
-            if not state.is_busy:
-                batches.append(_blind_batch(state, device, latency_sec, left_sec=state.job.deadline_sec - now_sec))
+            judged[state.name] = _Judged(finish=finish)
         elif device is not None:
-            found = estimate(
+            judged[state.name] = _judge(
                 state,
                 device,
                 predictions.get(state.name),
+                latency_sec=latencies[state.job.name],
+                outcomes=outcomes_by_job[state.job.name],
                 left_sec=state.job.deadline_sec - now_sec,
-                enough_sec=_enough_sec(state, latency_sec),
                 usual_spread=usual_spread,
                 seed=seed,
             )
-            share = trust(state.outcomes, outcomes_by_job[state.job.name])
-            finish = _finish_without_gain(state, share * found.far_share, found.far_count)
-            if finish is not None:
-                finished[state.name] = finish
-            elif not state.is_busy:
-                batches.append(_batch(state, found, share, latency_sec))
-    return Plan(batches=tuple(_in_order(batches, workloads)), finished=finished)
+    rests = {
+        name: rest_of(
+            [found.prospect for state in own if (found := judged.get(state.name)) and found.prospect],
+            within_sec=own[0].job.look_sec,
+            latency_sec=latencies[name],
+        )
+        for name, own in by_job.items()
+        if not any(_is_untried(state, judged.get(state.name), latencies[name]) for state in own)
+    }
+    ended = {name: rest for name, rest in rests.items() if rest.share < by_job[name][0].job.until_gain}
+    finished = {name: found.finish for name, found in judged.items() if found.finish is not None}
+    for state in workloads:
+        if state.job.name in ended:
+            finished.setdefault(state.name, Finish(done=Done.LITTLE_LEFT, rest=ended[state.job.name]))
+    batches = [found.batch for name, found in judged.items() if found.batch is not None and name not in finished]
+    return Plan(batches=tuple(_in_order(batches, workloads)), finished=finished, rests=rests)
+
+
+def _judge(
+    state: WorkloadState,
+    device: DeviceState,
+    predicted: LogSecs | None,
+    *,
+    latency_sec: float,
+    outcomes: Sequence[BatchOutcome],
+    left_sec: float,
+    usual_spread: float,
+    seed: int,
+) -> _Judged:
+    """Judge a workload that may have more trials.
+
+    Args:
+        outcomes: those of all workloads of its job.
+        left_sec: until the job's deadline.
+    """
+    if _is_unknown(state) or _is_new(state, latency_sec):
+        batch = _blind_batch(state, device, latency_sec, left_sec=left_sec)
+        reason = batch.reason
+        prospect = Prospect(rate=reason.worth / reason.priority * latency_sec, most_sec=state.weight * reason.gain_sec)
+    else:
+        found = estimate(
+            state,
+            device,
+            predicted,
+            left_sec=left_sec,
+            enough_sec=_enough_sec(state, latency_sec),
+            usual_spread=usual_spread,
+            seed=seed,
+        )
+        share = trust(state.outcomes, outcomes)
+        finish = _finish_without_gain(state, share * found.far_share, found.far_count)
+        if finish is not None:
+            return _Judged(finish=finish)
+        batch = _batch(state, found, share, latency_sec)
+        value = share * state.weight * state.current_sec
+        prospect = Prospect(rate=value * found.rate, most_sec=value * found.far_share)
+    return _Judged(batch=None if state.is_busy else batch, prospect=prospect)
+
+
+def _is_untried(state: WorkloadState, judged: _Judged | None, latency_sec: float) -> bool:
+    """Tell whether a relevant workload may have trials and has no result yet, or has no device."""
+    if judged is None:
+        return True
+    return judged.finish is None and not state.is_tried and _share_of_job(state, latency_sec) >= MATTERS
 
 
 def _by_job(workloads: Sequence[WorkloadState]) -> Mapping[str, list[WorkloadState]]:

@@ -40,6 +40,12 @@ class JobTerms:
     deadline_sec: float = math.inf
     """Deadline, on the clock of `prioritize`."""
 
+    until_gain: float = 0.0
+    """Share of the job's latency: the job is done once the next `look_sec` should gain less; 0: never."""
+
+    look_sec: float = math.inf
+    """Time over which that gain is expected [priced s]: device seconds, plus builders' seconds at their price."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOutcome:
@@ -75,6 +81,9 @@ class WorkloadState:
 
     trials: int = 0
     """Trials so far, those of earlier jobs, too. A static schedule is none, though its time is among `run_secs`."""
+
+    is_tried: bool = True
+    """A trial of it has a result."""
 
     trials_left: int = 1_000_000
     least_batch: int = SMALLEST_BATCH
@@ -136,6 +145,27 @@ class Done(enum.Enum):
     TARGET = "target reached"
     DEADLINE = "deadline passed"
     NOTHING_TO_GAIN = "nothing to gain"
+    LITTLE_LEFT = "little left"
+    """The rest of the job should gain less than it asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """Expected gain of the rest of a job."""
+
+    gain_sec: float
+    """Expected reduction of the job's latency [weighted s]."""
+
+    within_sec: float
+    """Time in which that is expected [priced s]."""
+
+    latency_sec: float
+    """Current latency of the job [weighted s]."""
+
+    @property
+    def share(self) -> float:
+        """Gain as a share of the latency; 0 if no latency is known."""
+        return self.gain_sec / self.latency_sec if self.latency_sec else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +180,9 @@ class Finish:
     target_sec: float = math.nan
     """For TARGET: the requested time [weighted s]."""
 
+    rest: Rest | None = None
+    """For LITTLE_LEFT: what is left."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -160,3 +193,6 @@ class Plan:
 
     finished: Mapping[str, Finish]
     """Finished workloads by name."""
+
+    rests: Mapping[str, Rest] = field(default_factory=dict)
+    """Rest of each job by name; missing while a relevant workload has had no result."""
