@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.explain_view import estimated_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
+from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
 from fleet.errors import ImportFailed
 from fleet.export.targets import target_of
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from fleet.domain.roofline import MemoryRate, Roofline
     from fleet.graph.explaining import Explanation, Scheduled
+    from fleet.optimizer.static_quality import StaticQuality
 
 _COPIED_BYTES = (256 * 1024, 4 * 1024**2, 128 * 1024**2)
 """Working sets in the caches of a core, in the last cache, and in memory."""
@@ -64,6 +67,7 @@ def explain(
     ] = None,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
+    library: options.LibraryOption = None,
     wide: WideOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
@@ -71,7 +75,8 @@ def explain(
 
     Lists the passes between import and tuning with the graph after each: operators, layouts, transposes, bytes moved.
     Lists the fused programs that are tuned, with their operations, bytes and estimated time. Also lists programs that
-    no schedule fits, and the number of concats that copy nothing. No device is needed.
+    no schedule fits, and the number of concats that copy nothing. No device is needed. A library with records of the
+    same kinds of operators tells for which of them a search is worthwhile.
 
     Example: fleet explain model.onnx --target rpi4-64
     """
@@ -80,14 +85,18 @@ def explain(
     with working(f"lowering {model.name}"):
         found = _lowered(model, parsed, shapes, batch_size)
         roofline = _roofline(target, parsed, peak_gflops, bandwidth_gbs)
+        qualities = _qualities(library, found, parsed)
     if json_output:
-        options.print_json(explanation_data(found, roofline, parsed))
+        options.print_json(explanation_data(found, roofline, parsed, qualities))
     else:
         console = make_console(is_wide=wide)
-        console.print(render_explanation(found, roofline, title=f"{model.stem} for {target}", width=console.width))
+        title = f"{model.stem} for {target}"
+        console.print(render_explanation(found, roofline, qualities, title=title, width=console.width))
 
 
-def explanation_data(found: Explanation, roofline: Roofline, target: Target) -> dict[str, object]:
+def explanation_data(
+    found: Explanation, roofline: Roofline, target: Target, qualities: Sequence[StaticQuality] = ()
+) -> dict[str, object]:
     """Return an explanation as JSON data; times in seconds, null where no limit is known."""
     return {
         "target": dict(target.options),
@@ -96,12 +105,23 @@ def explanation_data(found: Explanation, roofline: Roofline, target: Target) -> 
         "programs": [
             asdict(program) | {"estimated_sec": estimated_sec(program, roofline)} for program in found.programs
         ],
+        "static_quality": [asdict(quality) for quality in qualities],
         "loop_nests": list(found.scheduled.loop_nests),
         "concats": {
             "in_place": found.scheduled.concats_in_place,
             "copied": Counter(found.scheduled.concats_copied),
         },
     }
+
+
+def _qualities(library: str | None, found: Explanation, target: Target) -> list[StaticQuality]:
+    """Return the quality of static schedules of the model's kinds of operators, the costliest first."""
+    from fleet.optimizer.static_quality import static_qualities
+
+    with existing_library(library) as opened:
+        known = static_qualities(opened, target)
+    kinds = dict.fromkeys(program.kind for program in found.programs)
+    return [known[kind] for kind in kinds if kind in known]
 
 
 def _roofline_data(roofline: Roofline) -> dict[str, object]:

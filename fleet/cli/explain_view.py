@@ -14,6 +14,7 @@ from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, line, make_table
 from fleet.domain.roofline import Roofline
 from fleet.graph.concats import CopyReason
 from fleet.graph.explaining import Explanation, GraphStage, Program, Scheduled
+from fleet.optimizer.static_quality import StaticQuality
 
 _MOST_OPERATORS = 8
 """Operators of the imported graph that are named; the most frequent."""
@@ -31,7 +32,14 @@ _WHY_COPIED = {
 }
 
 
-def render_explanation(found: Explanation, roofline: Roofline, *, title: str, width: int = 80) -> RenderableType:
+def render_explanation(
+    found: Explanation,
+    roofline: Roofline,
+    qualities: Sequence[StaticQuality] = (),
+    *,
+    title: str,
+    width: int = 80,
+) -> RenderableType:
     """Show the passes, then the programs."""
     before, loop_nests = found.stages[0], found.scheduled.loop_nests
     parts: list[RenderableType] = [
@@ -43,6 +51,7 @@ def render_explanation(found: Explanation, roofline: Roofline, *, title: str, wi
         _program_table(found, roofline, width),
         "",
         *([Text(loop_nests_line(loop_nests), style="yellow")] if loop_nests else []),
+        *(Text(quality_line(quality)) for quality in qualities),
         *(Text(text, style="dim") for text in _footnotes(found, roofline)),
     ]
     return Group(*parts)
@@ -55,6 +64,15 @@ def estimated_sec(program: Program, roofline: Roofline) -> float | None:
     """
     once = roofline.least_sec(program.flop, program.moved_bytes)
     return None if once is None else once * program.calls
+
+
+def quality_line(quality: StaticQuality) -> str:
+    """Return how often trials improved on the static schedules of a kind of operator."""
+    kept = quality.searched - quality.improved
+    if quality.is_enough:
+        return f"static is enough: {kept} of {quality.searched} {quality.kind}"
+    gain = f"{quality.mean_gain:.0%} on average"
+    return f"trials improved on the static schedule: {quality.improved} of {quality.searched} {quality.kind}, {gain}"
 
 
 def loop_nests_line(names: Sequence[str]) -> str:

@@ -51,6 +51,16 @@ class _Layout(NamedTuple):
     kernel: slice
 
 
+class Description(NamedTuple):
+    """Readable name of a workload in two parts."""
+
+    kind: str
+    """Operator, kernel, stride and groups: "conv2d 3x3 s2". Workloads of one kind have similar schedules."""
+
+    size: str
+    """Channels and sizes: "64->128 56x56"."""
+
+
 def describe_workload(name: str, args: Sequence[TensorSpec], mod_json: str = "") -> str:
     """Return a readable name; TVM's own if the operator or its shapes are unknown.
 
@@ -59,24 +69,38 @@ def describe_workload(name: str, args: Sequence[TensorSpec], mod_json: str = "")
         args: its arguments in order, outputs marked.
         mod_json: the program, looked into when `name` says nothing.
     """
-    return _describe(name, tuple(args), mod_json)
+    described = _describe(name, tuple(args), mod_json)
+    return name if described is None else f"{described.kind} {described.size}{_type_suffix(args)}"
+
+
+def workload_kind(name: str, args: Sequence[TensorSpec], mod_json: str = "") -> str:
+    """Return the kind of a workload, with its type unless that is float32; empty if the operator is unknown.
+
+    Args:
+        name, args, mod_json: see `describe_workload`.
+    """
+    described = _describe(name, tuple(args), mod_json)
+    return "" if described is None else f"{described.kind}{_type_suffix(args)}"
+
+
+def _type_suffix(args: Sequence[TensorSpec]) -> str:
+    dtype = next((spec.dtype for spec in reversed(args) if spec.is_output), "float32")
+    return "" if dtype == "float32" else f" {dtype}"
 
 
 @functools.lru_cache(maxsize=256)
-def _describe(name: str, args: tuple[TensorSpec, ...], mod_json: str) -> str:
+def _describe(name: str, args: tuple[TensorSpec, ...], mod_json: str) -> Description | None:
     inputs = [spec for spec in args if not spec.is_output]
     outputs = [spec for spec in args if spec.is_output]
     operators = operators_of(name) or _block_operators(mod_json)
     if not operators or not inputs or not outputs:
-        return name
-    shapes, output = [spec.shape for spec in inputs], outputs[-1]
-    described = _describe_anchor(operators, shapes, output.shape)
-    if described is None:
-        return name
-    return described if output.dtype == "float32" else f"{described} {output.dtype}"
+        return None
+    return _describe_anchor(operators, [spec.shape for spec in inputs], outputs[-1].shape)
 
 
-def _describe_anchor(operators: list[str], shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
+def _describe_anchor(
+    operators: list[str], shapes: list[tuple[int, ...]], output: tuple[int, ...]
+) -> Description | None:
     for operator in operators:
         if re.fullmatch(_CONVOLUTION, operator):
             return _convolution(operator, shapes, output)
@@ -90,7 +114,7 @@ def _describe_anchor(operators: list[str], shapes: list[tuple[int, ...]], output
     largest = max([*shapes, output], key=math.prod)
     rest = len(operators) - 1
     shown = "+".join(operators) if rest < 2 else f"{anchor}+{rest}"
-    return f"{shown} {_size(largest[1:] if len(largest) > 2 and largest[0] == 1 else largest)}"
+    return Description(shown, _size(largest[1:] if len(largest) > 2 and largest[0] == 1 else largest))
 
 
 def operators_of(name: str) -> list[str]:
@@ -128,16 +152,16 @@ def _block_names(mod_json: str) -> Iterator[str]:
         return
 
 
-def _recurrent(operator: str, shapes: list[tuple[int, ...]]) -> str | None:
+def _recurrent(operator: str, shapes: list[tuple[int, ...]]) -> Description | None:
     """Describe a recurrent layer: steps, batch and columns, from the input products and the state's weights."""
     if len(shapes) < 2 or (len(shapes[0]), len(shapes[1])) != (5, 5):
         return None
     steps, batch, directions, *_ = shapes[0]
     both = " bidirectional" if directions > 1 else ""
-    return f"{operator}{both} {_size((steps, batch, shapes[1][2]))}"
+    return Description(f"{operator}{both}", _size((steps, batch, shapes[1][2])))
 
 
-def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
+def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> Description | None:
     """Infer kernel, stride, groups and channels from the shapes: the first two arrays that fit in some layout."""
     arrays = [shape for shape in shapes if len(shape) == len(output) > 2 and math.prod(shape) > 1]
     pairs = itertools.combinations(arrays, 2)  # a residual may come first
@@ -146,7 +170,7 @@ def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int
 
 def _convolution_of(
     operator: str, data: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...]
-) -> str | None:
+) -> Description | None:
     # A transposed convolution is a convolution from its output to its input, with the same weights.
     given, made = (output, data) if operator.endswith("_transpose") else (data, output)
     for layout in _layouts(len(output)):
@@ -162,7 +186,7 @@ def _convolution_of(
         words += [f"s{stride}"] if stride > 1 else []
         words += [f"g{groups}"] if groups > 1 and not is_depthwise else []
         channels = str(groups) if is_depthwise else f"{data[channel]}->{output[channel]}"
-        return " ".join([*words, channels, _size(data[spatial])])
+        return Description(" ".join(words), f"{channels} {_size(data[spatial])}")
     return None
 
 
@@ -181,17 +205,17 @@ def _layouts(rank: int) -> Iterator[_Layout]:
     yield _Layout(last, slice(1, last), 0, last, slice(1, last))
 
 
-def _pooling(operator: str, data: tuple[int, ...], output: tuple[int, ...]) -> str:
+def _pooling(operator: str, data: tuple[int, ...], output: tuple[int, ...]) -> Description:
     """Return channels and sizes. Channels come last where the last axis keeps its size and the others do not, or are
     square without it.
     """
     first_keeps, last_keeps = data[1] == output[1], data[-1] == output[-1]
     is_last = last_keeps and (not first_keeps or (data[1:-1] == data[1:2] * (len(data) - 2) and data[-1] != data[-2]))
     channel, spatial = (-1, slice(1, -1)) if is_last else (1, slice(2, None))
-    return f"{operator} {output[channel]} {_size(data[spatial])}->{_size(output[spatial])}"
+    return Description(operator, f"{output[channel]} {_size(data[spatial])}->{_size(output[spatial])}")
 
 
-def _product(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
+def _product(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> Description | None:
     """Return "rows x inner x columns", preceded by the batch size if there is one."""
     matrices = [shape for shape in shapes if len(shape) >= 2]
     if len(matrices) < 2 or len(output) < 2:
@@ -203,7 +227,7 @@ def _product(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | No
     batch = math.prod(right[:-2])
     rows = math.prod(output[:-1]) // batch
     size = _size((rows, inner, columns))
-    return f"matmul {size}" if batch == 1 else f"batch_matmul {batch} {size}"
+    return Description("matmul", size) if batch == 1 else Description("batch_matmul", f"{batch} {size}")
 
 
 def _size(shape: Sequence[int]) -> str:

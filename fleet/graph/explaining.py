@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cross.targets.intrinsics import keep_package_light
 from cross.targets.target import Target, make_target
 from fleet.domain.measuring import TensorSpec
-from fleet.domain.operators import describe_workload, operators_of
+from fleet.domain.operators import describe_workload, operators_of, workload_kind
 from fleet.graph.concats import CopyReason
 from fleet.graph.constants import dtype_of, is_constant, shape_of
 from fleet.graph.marking import calls_of
@@ -62,6 +62,9 @@ class Program:
 
     operator: str
     """Readable name: "conv2d 3x3 64->128 56x56"."""
+
+    kind: str
+    """Kind of operator: "conv2d 3x3"; empty if it is unknown."""
 
     fused: tuple[str, ...]
     """The operators in it, in order."""
@@ -158,6 +161,7 @@ def _program(mod: IRModule, callee: GlobalVar, calls: list[Call]) -> Program:
     return Program(
         name=str(callee.name_hint),
         operator=describe_workload(str(callee.name_hint), args),
+        kind=workload_kind(str(callee.name_hint), args),
         fused=tuple(_operators(first)),
         calls=len(calls),
         flop=float(estimate_tir_flops(mod[callee].body)),

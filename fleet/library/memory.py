@@ -8,15 +8,16 @@ A library of a version before 3 that may only be read has nothing of it, and say
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind
 from fleet.domain.scope import ANY_SCOPE, ScopeFilter
-from fleet.library import counting, programs, records
+from fleet.library import counting, programs, records, static_times
 from fleet.library import engine as engines
 from fleet.library import snapshots as kept
 from fleet.library.election import Term, stand
@@ -24,6 +25,7 @@ from fleet.library.records import Selection
 from fleet.library.schema import device_models, has_table, insert_into, record_programs, workloads
 from fleet.library.schema import jobs as jobs_table
 from fleet.library.schema import records as table
+from fleet.library.static_times import StaticTimes
 from fleet.library.values import Record, RecordProgram, StoredSample, StoredSnapshot
 
 _SAYS_NOTHING = sorted(
@@ -119,6 +121,11 @@ class Memory:
         """Return all snapshots, oldest first."""
         with engines.reading(self._engine) as connection:
             return kept.every(connection) if _is_kept(connection) else []
+
+    def static_times(self, targets: Sequence[str]) -> list[StaticTimes]:
+        """Return the times of static schedules and of the best ones, of all workloads of some targets (JSON)."""
+        with engines.reading(self._engine) as connection:
+            return static_times.read(connection, [canonical_target(target) for target in targets])
 
     def watch(self) -> AbstractContextManager[kept.Watch]:
         """Start watching for new snapshots."""

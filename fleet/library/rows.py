@@ -42,8 +42,13 @@ def workload_of(row: Row) -> StoredWorkload:
         name=row["name"],
         mod_json=row["mod_json"],
         flop=row["flop"],
-        args=tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in row["args"]),
+        args=args_of(row["args"]),
     )
+
+
+def args_of(column: list[tuple[list[int], str, bool]]) -> tuple[TensorSpec, ...]:
+    """Return a workload's arguments."""
+    return tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in column)
 
 
 def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> dict[str, object]:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from cross.targets.target import parse_target
 from fleet.base.config import did_you_mean
 from fleet.building.pool import Pool
 from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
 from fleet.cost_model.observation import Observation
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
+from fleet.domain.operators import workload_kind
 from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
@@ -23,6 +25,7 @@ from fleet.library import Library, Record, StoredWorkload
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.seeds import seeds_for
+from fleet.optimizer.static_quality import static_qualities
 
 _RECALLED_FEATURES = 256
 """Number of a workload's newest candidates without stored features for which a job computes them before it starts."""
@@ -54,6 +57,11 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         progress.records = _records_of(library, workload, scope, stored)
         progress.poison = library.claims.poison(workload.shash)
         found.append(progress)
+    qualities = static_qualities(library, parse_target(scope.target_json))
+    for progress in found:
+        workload = progress.workload
+        if quality := qualities.get(workload_kind(workload.name, workload.args, workload.mod_json)):
+            progress.first_gain = quality.expected_gain
     new = [progress for progress in found if not progress.records]
     others = library.find_workloads() if new else []
     for progress in new:

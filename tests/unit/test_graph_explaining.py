@@ -117,6 +117,7 @@ def test_the_estimate_is_that_of_the_tighter_limit() -> None:
     program = Program(
         name="fused_conv2d_relu",
         operator="conv2d 3x3",
+        kind="conv2d 3x3",
         fused=("conv2d", "relu"),
         calls=2,
         flop=2e6,

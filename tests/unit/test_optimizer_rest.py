@@ -15,7 +15,15 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.rest import Prospect, rest_of
-from fleet.optimizer.prioritizer.values import BatchOutcome, DeviceState, Done, JobTerms, Plan, WorkloadState
+from fleet.optimizer.prioritizer.values import (
+    UNKNOWN_GAIN,
+    BatchOutcome,
+    DeviceState,
+    Done,
+    JobTerms,
+    Plan,
+    WorkloadState,
+)
 from fleet.optimizer.reporting import report_end
 from tests.unit.optimizer_core import Script, find, why_closed, workload
 
@@ -117,3 +125,14 @@ def test_the_user_learns_once_that_a_search_ends_and_why() -> None:
     assert (ended.trials_asked, ended.latency_us) == (400, pytest.approx(1e6 * workload().weight))
     assert 0 <= ended.gain_us < 0.005 * ended.latency_us
     assert not script.core.has_trials_left
+
+
+def test_a_kind_that_gained_nothing_gets_a_small_first_batch_or_none() -> None:
+    """None where it takes a small part of the latency; then the job may end without it."""
+    new: dict[str, object] = {"batches": 0, "trials": 0, "is_tried": False, "first_gain": 0.02}
+    usual = replace(state("w", 1.0, **new), first_gain=UNKNOWN_GAIN)
+
+    assert [batch.count for batch in decide(usual).batches] == [8]
+    assert [batch.count for batch in decide(replace(usual, first_gain=0.02)).batches] == [4]
+    assert decide(state("a", *FLAT), state("w", 0.1, **new)).finished.keys() == {"a", "w"}
+    assert not decide(state("a", *FLAT), replace(usual, current_sec=0.1, run_secs=(0.1,))).finished

@@ -149,6 +149,13 @@ class TunedModel(TypedDict):
     in_place_sec: float
 
 
+class Ended(TypedDict):
+    trials_asked: int
+    gain_us: float
+    latency_us: float
+    sentence: str
+
+
 class Tune(TypedDict):
     """`fleet tune`"""
 
@@ -163,6 +170,7 @@ class Tune(TypedDict):
     last_record_sec: float | None
     workloads: list[TunedWorkload]
     model: TunedModel | None
+    ended: Ended | None
     target_json: str
     repeats: Repeats
     repeated: int
@@ -282,12 +290,20 @@ class ServeCheck(CheckedShapes):
 class ExplainedProgram(TypedDict):
     name: str
     operator: str
+    kind: str
     fused: list[str]
     calls: int
     flop: float
     moved_bytes: int
     constant_bytes: int
     estimated_sec: float | None
+
+
+class StaticQuality(TypedDict):
+    kind: str
+    searched: int
+    improved: int
+    mean_gain: float
 
 
 class Concats(TypedDict):
@@ -302,5 +318,6 @@ class Explain(TypedDict):
     roofline: Roofline
     passes: list[Pass]
     programs: list[ExplainedProgram]
+    static_quality: list[StaticQuality]
     loop_nests: list[str]
     concats: Concats

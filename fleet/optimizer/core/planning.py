@@ -180,6 +180,7 @@ def _state_of(
         run_secs=tuple(record.run_sec for record in item.records),
         batches=item.batches,
         trials=had,
+        first_gain=item.first_gain,
         is_tried=item.trials_before + item.trials > 0,
         trials_left=min(trials_left, conditions.enough - had),
         least_batch=conditions.batch_size if is_alone(progress) else SMALLEST_BATCH,

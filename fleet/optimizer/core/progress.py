@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import RepeatCount
 from fleet.optimizer.core.candidates import Backlog, Seed
+from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN
 
 if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
@@ -90,6 +91,9 @@ class WorkloadProgress:
 
     records: list[Observation] = field(default_factory=list)
     """Candidates of this and earlier jobs, the newest last; with features where these are known."""
+
+    first_gain: float = UNKNOWN_GAIN
+    """Share of its time that its first batch should gain, by the records of its kind of operator."""
 
     seeds: tuple[Seed, ...] = ()
     """Best schedules elsewhere: its first batch begins with those that fit."""

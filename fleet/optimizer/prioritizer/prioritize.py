@@ -18,6 +18,8 @@ from fleet.domain.decisions import Motive, Reason
 from fleet.optimizer.prioritizer.futures import USUAL_SPREAD, tail_spread
 from fleet.optimizer.prioritizer.rest import Prospect, rest_of
 from fleet.optimizer.prioritizer.values import (
+    SMALLEST_BATCH,
+    UNKNOWN_GAIN,
     BatchOutcome,
     DeviceState,
     Done,
@@ -31,14 +33,15 @@ from fleet.optimizer.prioritizer.values import (
 from fleet.optimizer.prioritizer.worth import Estimate, estimate, price_of, trust
 
 MATTERS = 0.01
-"""Share of its job's latency below which a workload waits for its first batch until that is worth one."""
+"""Share of its job's latency below which a workload of an unknown kind waits for its first batch until that is worth
+one; for one of a kind that gains less, the share is so much larger."""
 
 EXPLORATION_PERIOD = 4
 """One batch of so many goes to the workload that has had the fewest. On recorded times the same latency took 4 to 10 %
 less device time than with 16: a search gets better in ways that its first times do not tell."""
 
-_FIRST_GAIN = 0.3
-"""Share of its time that a workload without times is taken to gain by its first batch; it falls with their square."""
+_SMALL_GAIN = 0.05
+"""Expected share of a workload's time below which its first batch is a small one."""
 
 _AT_ROOFLINE = 1.02
 """Within this factor of the roofline nothing that could be found would be told from noise."""
@@ -150,6 +153,8 @@ def _judge(
             seed=seed,
         )
         share = trust(state.outcomes, outcomes)
+        if not state.is_tried:
+            share *= min(state.first_gain / UNKNOWN_GAIN, 1.0)
         finish = _finish_without_gain(state, share * found.far_share, found.far_count)
         if finish is not None:
             return _Judged(finish=finish)
@@ -163,7 +168,7 @@ def _is_untried(state: WorkloadState, judged: _Judged | None, latency_sec: float
     """Tell whether a relevant workload may have trials and has no result yet, or has no device."""
     if judged is None:
         return True
-    return judged.finish is None and not state.is_tried and _share_of_job(state, latency_sec) >= MATTERS
+    return judged.finish is None and not state.is_tried and _is_relevant(state, latency_sec)
 
 
 def _by_job(workloads: Sequence[WorkloadState]) -> Mapping[str, list[WorkloadState]]:
@@ -209,7 +214,12 @@ def _is_unknown(state: WorkloadState) -> bool:
 
 def _is_new(state: WorkloadState, latency_sec: float) -> bool:
     """Tell whether a relevant workload has had no trial, regardless of its static schedule's time."""
-    return not state.batches and not state.trials and _share_of_job(state, latency_sec) >= MATTERS
+    return not state.batches and not state.trials and _is_relevant(state, latency_sec)
+
+
+def _is_relevant(state: WorkloadState, latency_sec: float) -> bool:
+    """Tell whether a workload gets a first batch before others get a second: by its time, and its kind's usual gain."""
+    return _share_of_job(state, latency_sec) * state.first_gain >= MATTERS * UNKNOWN_GAIN
 
 
 def _share_of_job(state: WorkloadState, latency_sec: float) -> float:
@@ -219,10 +229,12 @@ def _share_of_job(state: WorkloadState, latency_sec: float) -> float:
 def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, *, left_sec: float) -> ProposedBatch:
     """Return a batch of an unmeasured workload: as large as exploration allows, or none if it would end too late."""
     count = min(state.max_batch, state.trials_left)
+    if state.first_gain < _SMALL_GAIN:
+        count = min(SMALLEST_BATCH, count)
     if price_of(state, device, count).total_sec > left_sec:
         count = min(state.least_batch, count)
     price = price_of(state, device, count)
-    share = _FIRST_GAIN / (1 + state.batches) ** 2
+    share = state.first_gain / (1 + state.batches) ** 2  # falls with the square of the batches in vain
     share_of_job = _share_of_job(state, latency_sec)
     reason = Reason(
         motive=Motive.FIRST if _is_new(state, latency_sec) else Motive.GAIN,

@@ -22,6 +22,9 @@ for the candidates to measure next, in that order."""
 Predictions = Mapping[str, LogSecs]
 """Predictions by the workload's name. A workload without any is judged by its records alone."""
 
+UNKNOWN_GAIN = 0.3
+"""Share of its time that an unknown workload is taken to gain by its first batch."""
+
 SMALLEST_BATCH = 4
 """A smaller batch is proposed only where no more trials are left or allowed."""
 
@@ -81,6 +84,9 @@ class WorkloadState:
 
     trials: int = 0
     """Trials so far, those of earlier jobs, too. A static schedule is none, though its time is among `run_secs`."""
+
+    first_gain: float = UNKNOWN_GAIN
+    """Share of its time that its first batch should gain, by the records of its kind of operator."""
 
     is_tried: bool = True
     """A trial of it has a result."""
