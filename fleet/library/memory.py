@@ -26,7 +26,7 @@ from fleet.library.schema import device_models, has_table, insert_into, record_p
 from fleet.library.schema import jobs as jobs_table
 from fleet.library.schema import records as table
 from fleet.library.static_times import StaticTimes
-from fleet.library.values import Record, RecordProgram, StoredSample, StoredSnapshot
+from fleet.library.values import Record, RecordKind, RecordProgram, StoredSample, StoredSnapshot
 
 _SAYS_NOTHING = sorted(
     NO_VERDICT | {ErrorKind.BUILD_FAILED, ErrorKind.BUILD_TIMEOUT, ErrorKind.BAD_ARGUMENTS, ErrorKind.WRONG_OUTPUT}
@@ -56,6 +56,30 @@ class Memory:
                 return {}
             found = connection.execute(query.where(*chosen.clauses(connection))).mappings().all()
         return {row["trace_digest"]: _program_of(row) for row in found}
+
+    def records_after(
+        self,
+        record_id: int,
+        *,
+        workloads: Sequence[str],
+        within: ScopeFilter,
+        except_job: str,
+        feature_version: str,
+    ) -> list[tuple[Record, RecordProgram | None]]:
+        """Return the trials stored after a record by other jobs, oldest first, with their programs where known."""
+        chosen = Selection(workloads=workloads, within=within, kinds=[RecordKind.CANDIDATE])
+        is_others = sa.or_(jobs_table.c.name.is_(None), jobs_table.c.name != except_job)
+        query = records.joined().where(table.c.id > record_id, is_others, _tells()).order_by(table.c.id)
+        with engines.reading(self._engine) as connection:
+            found = records.fetch(connection, query.where(*chosen.clauses(connection)))
+            if not found or not _is_kept(connection):
+                return [(record, None) for record in found]
+            known = sa.select(record_programs.c.record_id, *_program_columns()).where(
+                record_programs.c.record_id.in_([record.id for record in found]),
+                record_programs.c.feature_version == feature_version,
+            )
+            by_id = {row["record_id"]: _program_of(row) for row in connection.execute(known).mappings()}
+        return [(record, by_id.get(record.id)) for record in found]
 
     def without_features(
         self,

@@ -293,6 +293,11 @@ class Library:
         with engines.reading(self._engine) as connection:
             return records.scopes(connection, Selection(workloads=wanted, within=within))
 
+    def newest_record(self) -> int:
+        """Return the largest id of a record; 0 in an empty library."""
+        with engines.reading(self._engine) as connection:
+            return connection.scalar(sa.select(sa.func.max(schema.records.c.id))) or 0
+
     def known_uids(self, uids: Iterable[str]) -> set[str]:
         """Return the stored ones among the uids."""
         with engines.reading(self._engine) as connection:

@@ -46,6 +46,7 @@ from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.narrator import narrate
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
+from fleet.optimizer.records_of_others import RecordsOfOthers
 from fleet.optimizer.reporting import report_decisions, report_end, report_progress, report_workloads
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
@@ -140,8 +141,15 @@ class JobRun:
             gives_back=self.gives_back,
             cache=self.shop.cache,
         )
+        others = RecordsOfOthers(
+            library=self.shop.library,
+            job_name=core.conditions.job_name,
+            scope=self._scope,
+            workloads=[item.workload.shash for item in items],
+        )
         beside = [
             asyncio.create_task(self._follow(loop), name="follow snapshots"),
+            asyncio.create_task(others.follow(core), name="follow records"),
             asyncio.create_task(self._end_at_deadline(loop, end), name="end at the deadline"),
         ]
         try:

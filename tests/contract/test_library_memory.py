@@ -220,3 +220,21 @@ def test_a_schedule_that_does_not_apply_has_no_rows() -> None:
     """This is stored, so that its features are not computed again."""
     assert unpack_rows(NO_PROGRAM.stores).shape == (0, 0)
     assert RecordProgram(feature_version=FEATURE_VERSION, stores=NO_PROGRAM.stores) == NO_PROGRAM
+
+
+def test_records_of_other_jobs_are_found_after_a_record(library: Library) -> None:
+    """Only newer trials of the scope by other jobs, with their programs where these are known."""
+    job, other = (library.start_job(title=title).name for title in ("mine", "theirs"))
+    newest = library.add_record(record(1, job_name=other)).id
+    library.add_record(record(2, job_name=job))
+    library.add_record(record(3, job_name=other, program=None))
+    library.add_record(record(4, scope=OTHER_BOARD, job_name=other))
+    library.add_record(static(5))
+    library.add_record(record(6))
+
+    assert library.newest_record() > newest
+    found = library.memory.records_after(
+        newest, workloads=["1"], within=SCOPE, except_job=job, feature_version=FEATURE_VERSION
+    )
+
+    assert [(entry.trace_json, program) for entry, program in found] == [("[[3],[]]", None), ("[[6],[]]", PROGRAM)]

@@ -95,6 +95,9 @@ class WorkloadProgress:
     first_gain: float = UNKNOWN_GAIN
     """Share of its time that its first batch should gain, by the records of its kind of operator."""
 
+    of_others: set[str] = field(default_factory=set)
+    """Traces of the candidates that other jobs measured since this one began."""
+
     seeds: tuple[Seed, ...] = ()
     """Best schedules elsewhere: its first batch begins with those that fit."""
 

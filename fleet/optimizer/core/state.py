@@ -14,7 +14,7 @@ progress. These rules hold after every event (`fleet.optimizer.core.invariants` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleet.optimizer.core import events as ev
@@ -113,6 +113,26 @@ class JobCore:
         """Replace records of earlier jobs by the same ones with features."""
         item, found = self.workload(workload), {one.trace_json: one for one in observations}
         item.records = [found.get(record.trace_json, record) for record in item.records]
+
+    def learn_from_others(self, workload: str, observations: Sequence[Observation], right: Mapping[str, float]) -> None:
+        """Add what other jobs have found of a workload meanwhile. Its gain is no outcome of this job's batches.
+
+        Args:
+            observations: their new trials.
+            right: time of each candidate with right numbers now [s], by its trace.
+        """
+        item = self.workload(workload)
+        known = {record.trace_json for record in item.records}
+        new = [one for one in observations if one.trace_json not in known]
+        item.records += new
+        item.trials_before += len(new)
+        item.of_others |= {one.trace_json for one in new}
+        own = {trace: sec for trace, sec in item.right.items() if trace not in item.of_others}
+        before_sec = item.current_sec
+        item.right = own | {trace: sec for trace, sec in right.items() if trace in item.of_others}
+        if item.current_sec < before_sec:
+            item.judged_sec = min(item.judged_sec, item.current_sec)
+        self.progress.listener()
 
     def begin_search(self) -> None:
         """Start counting each workload's gains: all possible baselines are available."""
