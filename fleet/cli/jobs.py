@@ -1,4 +1,4 @@
-"""`fleet jobs submit|list|show|watch|cancel|resume|revert`: tuning runs, in the queue and in the library."""
+"""`fleet jobs submit|list|show|why|watch|cancel|resume|revert`: tuning runs, in the queue and in the library."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import typer
 from typer.core import TyperCommand
 
 from fleet.base.machine import account_name
+from fleet.base.plain import to_plain
 from fleet.cli import completion_values, options
 from fleet.cli.groups import ShowingGroup
+from fleet.cli.jobs_plan import print_plan, ranked_plan
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
@@ -18,12 +20,13 @@ from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_options import OF_A_RUN_HERE, Asked, with_tune_options
 from fleet.cli.tune_view import print_reports
+from fleet.cli.watching import progress_of
 from fleet.cli.watching import watch as watch_job
 from fleet.errors import InvalidRequest
 from fleet.identity.account_key import account_key_id, known_account_key_id
 from fleet.jobs.fleets import destination_of
 from fleet.jobs.options import TuneOptions
-from fleet.library import Job, Library
+from fleet.library import Job, JobState, Library
 from fleet.library.ownership import Caller
 from fleet.optimizer.submit import submit as submit_job
 
@@ -125,6 +128,30 @@ def show(
         options.print_json(summary_data(summary))
     else:
         print_summary(summary, make_console(is_wide=wide))
+
+
+@app.command()
+def why(
+    name: NameArgument,
+    library: LibraryOption = None,
+    wide: WideOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Show a running job's planned batches: expected gain and cost, and their ranks among those of all running jobs.
+
+    Example: fleet jobs why 20261122-153000-ab12cd
+    """
+    with existing_library(library) as opened:
+        job = opened.queue.get(_full(name))
+        running = [each for each in opened.jobs(None) if each.state is JobState.RUNNING]
+    plan = ranked_plan(job, running)
+    if json_output:
+        options.print_json({"job": job.name, "state": job.state, "plan": to_plain(plan)})
+    elif plan:
+        total = sum(len(kind.plan) for each in running for kind in progress_of(each))
+        print_plan(plan, total, make_console(is_wide=wide))
+    else:
+        options.stderr().print(f"{job.name} plans nothing: it is {job.state.value.lower()}.")
 
 
 @app.command()

@@ -69,6 +69,10 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
             *((clock_time(job.started_at), line(job.holder)) if has_room else ()),
         )
     console.print(table)
+    for job in jobs:
+        for kind in progress_of(job) if job.state is JobState.RUNNING else ():
+            for decision in kind.decisions[-1:]:
+                console.print(Text(f"{job.name}, {kind.selector}: {decision}", style="dim"))
 
 
 def summary_data(summary: JobSummary) -> dict[str, object]:

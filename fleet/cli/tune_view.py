@@ -41,26 +41,14 @@ def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 
         _seconds(progress),
         Text(progress.device.removeprefix("devices/"), style="dim"),
     )
-    parts: list[RenderableType] = [line, spinner]
+    prospects = prospect_texts(progress)
+    parts: list[RenderableType] = [line, *([Text("; ".join(prospects), style="dim")] if prospects else []), spinner]
     if progress.workloads:
         shown = progress.workloads[:_SHOWN]
         parts.insert(0, workload_table(list(map(_row, shown)), width))
         if len(progress.workloads) > len(shown):
             parts.insert(1, Text(f"and {len(progress.workloads) - len(shown)} cheaper workloads", style="dim"))
     return Group(*parts)
-
-
-_LEAST_SHARE = 0.05
-"""Share of a search below which its pace does not predict its end."""
-
-
-def left_sec(report: ProgressReport) -> float | None:
-    """Return the remaining time of a search [s], or None if it cannot be estimated yet."""
-    if report.search_sec is not None:
-        return max(0.0, report.search_sec - report.elapsed_sec)
-    if not _LEAST_SHARE <= report.share < 1:
-        return None
-    return report.elapsed_sec * (1 - report.share) / report.share
 
 
 def state_text(report: ProgressReport, progress: JobProgress) -> str:
@@ -71,9 +59,16 @@ def state_text(report: ProgressReport, progress: JobProgress) -> str:
     if untuned_sec := progress.total_sec(tuned=False):
         best = time_text(progress.total_sec(tuned=True))
         parts.append(f"all operators {best}, untuned {time_text(untuned_sec)}")
-    if progress.phase is Phase.SEARCH and (left := left_sec(report)) is not None:
-        parts.append(f"about {left:.0f} s of search left")
+    parts += prospect_texts(report)
     return "".join(f"; {part}" for part in parts)
+
+
+def prospect_texts(report: ProgressReport) -> list[str]:
+    """Return the remaining time of a search and the gain of its rest, as far as they are known."""
+    return [
+        *([str(report.left)] if report.left is not None else []),
+        *([f"its next tenth should gain {report.rest_share:.1%}"] if report.rest_share is not None else []),
+    ]
 
 
 def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:

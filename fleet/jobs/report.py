@@ -10,6 +10,7 @@ from fleet.checking.weakness import Weakness
 from fleet.domain.decisions import Reason
 from fleet.domain.jobs import share_done
 from fleet.domain.measuring import RepeatCount
+from fleet.jobs.remaining import Remaining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,9 +270,18 @@ class ProgressReport:
     search_sec: float | None = None
     """The value of `elapsed_sec` at which its search ends whatever it has found; None: no time was named."""
 
+    left: Remaining | None = None
+    """Remaining time of its search, if it uses all of its trials or time; None: not known yet, or not searching."""
+
+    rest_share: float | None = None
+    """Share of the latency that the next tenth of its budget should gain; None: not known yet."""
+
     workloads: tuple[WorkloadReport, ...] = ()
     decisions: tuple[DecisionReport, ...] = ()
     """The newest, oldest first."""
+
+    plan: tuple[DecisionReport, ...] = ()
+    """The batches that would be next, the most valuable first."""
 
     notices: tuple[str, ...] = ()
     """The newest messages that its user should not miss, oldest first."""

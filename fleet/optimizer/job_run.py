@@ -47,7 +47,7 @@ from fleet.optimizer.narrator import narrate
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
 from fleet.optimizer.records_of_others import RecordsOfOthers
-from fleet.optimizer.reporting import report_decisions, report_end, report_progress, report_workloads
+from fleet.optimizer.reporting import report_batches, report_end, report_progress, report_workloads
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
@@ -383,7 +383,7 @@ class JobRun:
             workload_count=len(progress.workloads),
             activity=narrate(progress.activity),
             trials_repeated=progress.repeats.count,
-            decision="".join(map(str, report_decisions(progress)[-1:])),
+            decision="".join(map(str, report_batches(progress, [*progress.decisions][-1:]))),
         )
 
     def _report(self, job: Job, model: ModelReport | None) -> TuneReport:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
+from fleet.jobs.remaining import Remaining, remaining
 from fleet.jobs.report import DecisionReport, EndReport, OptionReport, PlacedReport, ProgressReport, WorkloadReport
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 from fleet.optimizer.narrator import narrate, reason_text, rest_text
+from fleet.optimizer.prioritizer.values import ProposedBatch
 from fleet.optimizer.whole_model_tuning.contest import Placed
 
 
@@ -22,9 +25,17 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         repeats=progress.repeats,
         elapsed_sec=elapsed_sec,
         search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
+        left=_left(progress, elapsed_sec) if progress.phase is Phase.SEARCH else None,
+        rest_share=progress.rest.share if progress.rest is not None else None,
         workloads=report_workloads(progress),
-        decisions=report_decisions(progress),
+        decisions=report_batches(progress, progress.decisions),
+        plan=report_batches(progress, progress.planned),
     )
+
+
+def _left(progress: JobProgress, elapsed_sec: float) -> Remaining | None:
+    trials_left = progress.trials_total - progress.trials_done
+    return remaining(progress.results_at_sec, trials_left, limit_sec=max(0.0, progress.search_sec - elapsed_sec))
 
 
 def report_end(progress: JobProgress) -> EndReport | None:
@@ -39,8 +50,8 @@ def report_end(progress: JobProgress) -> EndReport | None:
     )
 
 
-def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
-    """Return the newest decisions with their reasons in words, oldest first."""
+def report_batches(progress: JobProgress, batches: Iterable[ProposedBatch]) -> tuple[DecisionReport, ...]:
+    """Return batches with their reasons in words, in the same order."""
     operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
     return tuple(
         DecisionReport(
@@ -49,7 +60,7 @@ def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
             reason=batch.reason,
             sentence=reason_text(batch.reason),
         )
-        for batch in progress.decisions
+        for batch in batches
         if batch.workload in operators
     )
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from fleet.base.plain import to_plain
 from fleet.building.cluster.certs import make_certs
 from fleet.cli.main import app
-from fleet.jobs.report import ProgressReport
+from fleet.domain.decisions import Motive, Reason
+from fleet.jobs.report import DecisionReport, ProgressReport
 from fleet.jobs.spec import order_of, restore_model
 from fleet.library import JobState, Library
 
@@ -126,6 +127,9 @@ def test_notices_of_a_watched_job_are_not_wrapped_in_a_pipe(path: str) -> None:
         (("--strategy", "xgb_rank"), "use 'xgb'"),
         (("--priority", "high"), "urgent, normal, background"),
         (("--deadline", "2001-01-01"), "is past"),
+        (("--until-gain", "100"), "less than 100 %"),
+        (("--until-gain", "-1"), "ends no search"),
+        (("--until-gain", "nan"), "ends no search"),
         (("--on", "=="), "selector"),
     ],
 )
@@ -165,3 +169,54 @@ def test_a_report_is_not_written_in_a_format_that_its_name_denies(path: str, tmp
     assert code == 2
     assert "no format goes with .pdf; end it with .html, .htm, .md, .svg, or give --format" in err
     assert not (tmp_path / "page.pdf").exists()
+
+
+def planned(operator: str, worth: float) -> DecisionReport:
+    reason = Reason(
+        motive=Motive.GAIN,
+        gain_sec=1e-3,
+        spread_sec=5e-4,
+        horizon=2,
+        device_sec=0.5,
+        builder_sec=3.0,
+        weight=2.0,
+        priority=1.0,
+        trust=1.0,
+        worth=worth,
+    )
+    return DecisionReport(operator=operator, count=8, reason=reason, sentence=f"{operator} should gain")
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_job_is_ranked_among_those_of_all_running_jobs(path: str) -> None:
+    """`fleet jobs why` has expected gain and cost of each planned batch; `fleet jobs list` has the newest decision."""
+    names = []
+    with Library.open(path) as library:
+        for plan in ((planned("conv2d", 0.5), planned("softmax", 0.1)), (planned("matmul", 0.3),)):
+            name = library.queue.submit(title="m", spec={}).name
+            library.queue.take("o")
+            progress = ProgressReport(selector="cpu", plan=plan, decisions=plan[:1])
+            library.queue.tell(name, "o", {"kinds": [to_plain(progress)]})
+            names.append(name)
+
+    code, out, err = fleet("jobs", "why", names[0], "--library", path)
+    document = json.loads(fleet("jobs", "why", names[0], "--library", path, "--json")[1])
+    listed = fleet("jobs", "list", "--library", path)[1]
+
+    assert code == 0, err
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert [(row[0], row[1]) for row in rows] == [("1/3", "conv2d"), ("3/3", "softmax")]
+    assert "1 ms" in out
+    assert [(batch["rank"], batch["reason"]["worth"]) for batch in document["plan"]] == [(1, 0.5), (3, 0.1)]
+    assert f"{names[1]}, cpu: 8 candidates of matmul: matmul should gain" in listed
+
+
+@pytest.mark.slow
+def test_a_job_that_is_not_running_plans_nothing(path: str, model: Path) -> None:
+    """The command says so, and succeeds."""
+    name = fleet("jobs", "submit", str(model), "--library", path)[1].strip()
+
+    code, out, err = fleet("jobs", "why", name, "--library", path)
+
+    assert (code, out) == (0, "")
+    assert "plans nothing: it is queued" in err

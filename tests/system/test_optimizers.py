@@ -112,6 +112,22 @@ def test_two_optimizers_share_a_fleet_and_one_is_killed(
     eventually_sync(lambda: not fleet.snapshot()["leases"])
 
 
+def test_jobs_of_two_optimizers_use_each_others_trials(
+    two_products: Path, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
+) -> None:
+    """Both begin with an empty library; trials of the other count as earlier ones in the report."""
+    names = [submit(two_products, path, "--trials", "24", "--exhaust", "--seed", seed) for seed in "12"]
+    for _ in names:
+        start_optimizer()
+    for name in names:
+        eventually_sync(lambda name=name: has_ended(path, name), _ENDS_WITHIN_SEC)  # type: ignore[misc]
+
+    jobs = [job(path, name) for name in names]
+    assert [each.state for each in jobs] == [JobState.FINISHED] * 2, [each.message for each in jobs]
+    earlier = [sum(item["trials_before"] for item in (each.report or {})["reports"][0]["workloads"]) for each in jobs]
+    assert max(earlier) > 0, earlier
+
+
 def stop(path: Path, name: str) -> JobState:
     """Cancel a job, unless it has ended by then; return its final state."""
     cancelled = run_fleet("jobs", "cancel", name, "--library", str(path))

@@ -126,6 +126,8 @@ def test_an_invalid_value_is_refused_with_its_path(plain: object) -> None:
         {"minutes": float("nan")},
         {"minutes": 1e9},
         {"target_ms": 0.0},
+        {"until_gain": 1.0},
+        {"until_gain": float("nan")},
         {"trials": -1},
     ],
 )

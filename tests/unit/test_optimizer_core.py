@@ -15,7 +15,7 @@ from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import BatchOutcome
-from fleet.optimizer.reporting import report_decisions
+from fleet.optimizer.reporting import report_batches
 from tests.unit.optimizer_core import Script, build, find, known, proposals, secs, why_closed, workload
 
 LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
@@ -446,7 +446,7 @@ def test_a_job_publishes_its_newest_decision() -> None:
 
     job.run(ev.RoundWanted())
 
-    [decision] = report_decisions(job.core.progress)
+    [decision] = report_batches(job.core.progress, job.core.progress.decisions)
     assert str(decision).startswith(f"4 candidates of {workload().operator}: first batch")
 
 

@@ -41,6 +41,7 @@ BY_COMMAND: dict[str, type] = {
     "jobs show": jobs.JobSummary,
     "jobs submit": jobs.JobData,
     "jobs watch": models.Reports,
+    "jobs why": jobs.Plan,
     "leases revoke": fleets.Leases,
     "leases": fleets.Leases,
     "library best": library.Best,

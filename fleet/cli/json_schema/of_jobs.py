@@ -63,6 +63,23 @@ class JobSummary(JobData):
     report: Free | None
 
 
+class PlannedBatch(TypedDict):
+    rank: int
+    selector: str
+    operator: str
+    count: int
+    reason: Free
+    sentence: str
+
+
+class Plan(TypedDict):
+    """`fleet jobs why`"""
+
+    job: str
+    state: str
+    plan: list[PlannedBatch]
+
+
 class Optimizer(TypedDict):
     name: str
     tracker: str

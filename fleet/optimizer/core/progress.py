@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch, Rest
 
 _KEPT_DECISIONS = 8
+_KEPT_RESULTS = 257
 
 UNTUNED_BOUND = 10.0
 """Time limit of an unscheduled program, as a multiple of a scheduled program's time."""
@@ -239,11 +240,17 @@ class JobProgress:
     """From the start of the process to the first measured candidate [s]."""
 
     last_record_sec: float | None = None
+    results_at_sec: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_RESULTS))
+    """Moments of the newest trials' results since the start of the process [s]."""
+
     repeats: RepeatCount = field(default_factory=RepeatCount)
     builders: BuilderCount = field(default_factory=BuilderCount)
     rounds: RoundCount = field(default_factory=RoundCount)
     decisions: deque[ProposedBatch] = field(default_factory=lambda: deque(maxlen=_KEPT_DECISIONS))
     """The prioritizer's newest, oldest first."""
+
+    planned: Sequence[ProposedBatch] = ()
+    """The batches that would be next, the most valuable first."""
 
     snapshot: str = ""
     """Digest of the shared cost model's snapshot that searches ask; empty: the one that comes with the package."""

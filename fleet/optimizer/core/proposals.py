@@ -75,6 +75,7 @@ class Proposals:
         if left < 1:
             return ()
         planned = plan(self._job.progress, self._job.conditions, left, now_sec)
+        self._job.progress.planned = planned.batches
         self._note_rest(planned)
         for shash, finish in planned.finished.items():
             # Not counted as trials of the job: the others' candidates may still be dropped. EndWanted handles a

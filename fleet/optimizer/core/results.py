@@ -85,6 +85,7 @@ class Results:
             item.static_trace = candidate.trace_json
         else:
             item.trials += 1
+            self._job.progress.results_at_sec.append(stored.at_sec)
             self.counted.add((candidate.workload, candidate.digest))
             item.under_way.discard(candidate.digest)
         if measurement.error is None and self._job.progress.first_trial_sec is None:

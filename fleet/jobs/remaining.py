@@ -1,0 +1,50 @@
+"""Remaining time of a search, from the times of its latest results."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_BLOCK = 8
+"""Results whose time is one sample of the pace: those of a batch come close together."""
+
+_LEAST_BLOCKS = 3
+_QUANTILE = 1.28
+"""Standard deviations of a normal distribution between its mean and its 90 % quantile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """Time until the last trial, with its 10 % and 90 % quantiles [s]."""
+
+    from_sec: float
+    expected_sec: float
+    by_sec: float
+
+    def __str__(self) -> str:
+        return f"about {self.expected_sec:.0f} s of search left ({self.from_sec:.0f} to {self.by_sec:.0f})"
+
+
+def remaining(results_at_sec: Sequence[float], trials_left: int, *, limit_sec: float = math.inf) -> Remaining | None:
+    """Return the remaining time of a search; None while too few results are known.
+
+    The spread has two parts: that of single batches, and the error of their mean.
+
+    Args:
+        results_at_sec: moments of the latest results, oldest first.
+        limit_sec: time until the search ends regardless of its trials.
+    """
+    ends = list(results_at_sec)[::-_BLOCK][::-1]
+    blocks_sec = [after - before for before, after in itertools.pairwise(ends)]
+    if len(blocks_sec) < _LEAST_BLOCKS:
+        return None
+    mean_sec, spread_sec = statistics.mean(blocks_sec), statistics.stdev(blocks_sec)
+    left = trials_left / _BLOCK
+    error_sec = _QUANTILE * spread_sec * math.sqrt(left + left**2 / len(blocks_sec))
+    low, middle, high = left * mean_sec - error_sec, left * mean_sec, left * mean_sec + error_sec
+    return Remaining(
+        from_sec=min(max(low, 0.0), limit_sec), expected_sec=min(middle, limit_sec), by_sec=min(high, limit_sec)
+    )
