@@ -111,7 +111,17 @@ def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Nam
             return _tune(model, scratch / f"library-{number}.sqlite", tracker, trials=trials, seed=number)
         population = ("--population", _QUICK_POPULATION) if options.quick else ()
         command = python(
-            *("benchmarks.peers.stock_search", model, "--search", name, "--trials", trials, "--batch", _BATCH),
+            *(
+                "benchmarks.peers.stock_search",
+                model,
+                "--search",
+                name,
+                "--trials",
+                trials,
+                "--exhaust",
+                "--batch",
+                _BATCH,
+            ),
             *("--seed", number, "--target", target_of("host").json, "--tracker", tracker, *population),
         )
         with Process(command, scratch / f"{name}.log") as process:

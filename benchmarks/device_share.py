@@ -195,7 +195,7 @@ def _tune(scratch: Path, address: str, around: Around, trials: int, seed: int) -
     library = scratch / f"library-{seed}.sqlite"
     model = write_model(scratch / "matmul.onnx", _SIZE)
     command = python(
-        *("fleet.cli.main", "tune", model, "--trials", trials, "--on", "simulated", "--tracker", address),
+        *("fleet.cli.main", "tune", model, "--trials", trials, "--exhaust", "--on", "simulated", "--tracker", address),
         *("--library", library, "--seed", seed, "--json", "--no-model"),
     )
     with Process(around(command), scratch / f"tune-{seed}.log") as process:

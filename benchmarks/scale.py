@@ -250,7 +250,16 @@ def _optimizer_sec(cluster: ClusterAddress, scratch: Path, trials: int) -> float
         agent = ("--tracker", address, "--config", config, "--port", 0, "--state-dir", state / "agent")
         start("agent", "device_agents", *agent).wait_for(r"agent listening on \S+, serving")
         tuning = start(
-            *("tune", "fleet", "tune", write_model(scratch / "matmul.onnx", _SIZE), "--trials", trials, "--no-model"),
+            *(
+                "tune",
+                "fleet",
+                "tune",
+                write_model(scratch / "matmul.onnx", _SIZE),
+                "--trials",
+                trials,
+                "--exhaust",
+                "--no-model",
+            ),
             *("--on", "simulated", "--tracker", address, "--library", scratch / f"{trials}.sqlite", "--json"),
             *("--dask", cluster.address, "--dask-certs", cluster.certs),
         )

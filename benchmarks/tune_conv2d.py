@@ -229,7 +229,7 @@ def best_by_layer(report: JsonObject, names: Mapping[str, Layer]) -> dict[Layer,
 def _tune(model: Path, scratch: Path, options: argparse.Namespace, *, per_layer: int, layer_count: int) -> JsonObject:
     trials = per_layer * layer_count
     command = python(
-        *("fleet.cli.main", "tune", model, "--on", options.on, "--trials", trials, "--no-model", "--json"),
+        *("fleet.cli.main", "tune", model, "--on", options.on, "--trials", trials, "--exhaust", "--no-model", "--json"),
         *("--library", options.library or scratch / "library.sqlite", "--batch", min(16, per_layer)),
         *(("--tracker", options.tracker) if options.tracker else ()),
     )

@@ -127,7 +127,7 @@ def _run_ours(work_dir: Path, model: Path, target: str, trials: int, *, seed: in
     work_dir.mkdir()
     library = work_dir / "library.sqlite"
     command = python(
-        *("fleet", "tune", model, "--trials", trials, "--target", target, "--seed", seed),
+        *("fleet", "tune", model, "--trials", trials, "--exhaust", "--target", target, "--seed", seed),
         *("--library", library, "--json"),
     )
     with Process(command, work_dir / "stderr.log") as process:

@@ -119,7 +119,7 @@ def _qualities(library: str | None, found: Explanation, target: Target) -> list[
     from fleet.optimizer.static_quality import static_qualities
 
     with existing_library(library) as opened:
-        known = static_qualities(opened, target)
+        known = static_qualities(opened, target.json)
     kinds = dict.fromkeys(program.kind for program in found.programs)
     return [known[kind] for kind in kinds if kind in known]
 

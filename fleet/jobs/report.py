@@ -210,7 +210,7 @@ class TuneReport:
     model: ModelReport | None
     repeats: RepeatCount = field(default_factory=RepeatCount)
     ended: EndReport | None = None
-    """Why the search ended early; None: it did not."""
+    """Reason for an early end of the search; None: it used its budget."""
 
     target_json: str = ""
     """Target of the artifacts; empty in reports of older versions."""

@@ -121,7 +121,7 @@ def reason_text(reason: Reason) -> str:
 def rest_text(rest: Rest) -> str:
     """Return the expected gain of the rest of a search."""
     gain, latency = time_text(rest.gain_sec, digits=2), time_text(rest.latency_sec)
-    return f"what is left should gain {gain} of {latency} ({rest.share:.1%}) in the next tenth of its budget"
+    return f"the rest should gain {gain} of {latency} ({rest.share:.1%}) in the next tenth of its budget"
 
 
 def finish_text(finish: Finish) -> str:

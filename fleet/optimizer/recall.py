@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from cross.targets.target import parse_target
 from fleet.base.config import did_you_mean
 from fleet.building.pool import Pool
 from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
@@ -57,7 +56,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         progress.records = _records_of(library, workload, scope, stored)
         progress.poison = library.claims.poison(workload.shash)
         found.append(progress)
-    qualities = static_qualities(library, parse_target(scope.target_json))
+    qualities = static_qualities(library, scope.target_json)
     for progress in found:
         workload = progress.workload
         if quality := qualities.get(workload_kind(workload.name, workload.args, workload.mod_json)):

@@ -15,6 +15,7 @@ from fleet.optimizer.whole_model_tuning.contest import Placed
 
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
     """Summarise a running job."""
+    is_searching = progress.phase is Phase.SEARCH
     return ProgressReport(
         activity=narrate(progress.activity),
         device=progress.device_name,
@@ -25,8 +26,8 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         repeats=progress.repeats,
         elapsed_sec=elapsed_sec,
         search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
-        left=_left(progress, elapsed_sec) if progress.phase is Phase.SEARCH else None,
-        rest_share=progress.rest.share if progress.rest is not None else None,
+        left=_left(progress, elapsed_sec) if is_searching else None,
+        rest_share=progress.rest.share if is_searching and progress.rest is not None else None,
         workloads=report_workloads(progress),
         decisions=report_batches(progress, progress.decisions),
         plan=report_batches(progress, progress.planned),
@@ -39,7 +40,7 @@ def _left(progress: JobProgress, elapsed_sec: float) -> Remaining | None:
 
 
 def report_end(progress: JobProgress) -> EndReport | None:
-    """Return why a search ended early; None if it did not."""
+    """Return the reason for an early end of the search; None if there was none."""
     if not progress.is_ended_early or progress.rest is None:
         return None
     return EndReport(

@@ -1,4 +1,4 @@
-"""How often trials improved on static schedules, by the kind of operator, from the records of a library.
+"""Gains of trials over static schedules by kind of operator, from the records of a library.
 
 A search of a kind whose static schedules are the best known ones gains nothing: its first batch is small or left out.
 """
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cross.targets.target import Target, parse_target
+from cross.targets.target import parse_target
 from fleet.domain.operators import workload_kind
 from fleet.errors import ConfigError
 from fleet.library import Library
@@ -55,13 +55,11 @@ class StaticQuality:
         return self.searched >= _LEAST_SEARCHED and self.mean_gain < _IMPROVED
 
 
-def static_qualities(library: Library, target: Target) -> Mapping[str, StaticQuality]:
+def static_qualities(library: Library, target_json: str) -> Mapping[str, StaticQuality]:
     """Return the quality of static schedules on targets of the same instruction set, by kind of operator."""
-    scopes = library.scopes()
-    alike = {
-        scope.target_json for scope in scopes if _instructions(parse_target(scope.target_json)) == _instructions(target)
-    }
-    return qualities_of(library.memory.static_times(sorted(alike)))
+    wanted = _instructions(target_json)
+    known = {scope.target_json for scope in library.scopes()}
+    return qualities_of(library.memory.static_times([each for each in sorted(known) if _instructions(each) == wanted]))
 
 
 def qualities_of(times: Iterable[StaticTimes]) -> Mapping[str, StaticQuality]:
@@ -84,13 +82,10 @@ def _quality(kind: str, gains: Sequence[float]) -> StaticQuality:
     )
 
 
-def _is_for(target_json: str, wanted: tuple[object, ...]) -> bool:
-    try:
-        return _instructions(parse_target(target_json)) == wanted
-    except ConfigError:  # an imported record of a target that this version does not know
-        return False
-
-
-def _instructions(target: Target) -> tuple[object, ...]:
+def _instructions(target_json: str) -> tuple[object, ...]:
     """Return the parts of a target that decide about schedules, without its number of cores."""
+    try:
+        target = parse_target(target_json)
+    except ConfigError:  # an imported record of a target that this version does not know
+        return (target_json,)
     return target.kind, *(target.options.get(name) for name in ("mcpu", "arch", "mtriple"))

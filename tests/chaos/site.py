@@ -369,7 +369,18 @@ class Site:
             add(name, [*words, "--log", str(self.logs / f"{name}.jsonl")])
 
         if self.tuners:
-            words = ["-m", "fleet", "tune", "matmul-32", "--on", "cpu", "--trials", str(_TUNED_TRIALS), "--json"]
+            words = [
+                "-m",
+                "fleet",
+                "tune",
+                "matmul-32",
+                "--on",
+                "cpu",
+                "--trials",
+                str(_TUNED_TRIALS),
+                "--exhaust",
+                "--json",
+            ]
             self._programs[_TUNER] = Program(
                 _TUNER,
                 lambda: [*words, "--tracker", tracker, "--library", str(self._library)],

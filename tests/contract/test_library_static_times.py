@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from cross.targets.target import parse_target
 from fleet.cli.explain_view import quality_line
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
@@ -20,7 +19,6 @@ from fleet.optimizer.static_quality import StaticQuality, static_qualities
 SCOPE = RecordScope(target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":2}', device_model="m", tvm_version="1")
 MORE_CORES = replace(SCOPE, target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":64}')
 OTHER = replace(SCOPE, target_json='{"kind":"llvm","mcpu":"x86-64-v3","num-cores":2}')
-TARGET = parse_target(SCOPE.target_json)
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def test_gains_over_static_schedules_are_summarized_by_kind(library: Library) ->
     search(library, 3, best_sec=2.0, scope=MORE_CORES)
     search(library, 4, best_sec=0.1, scope=OTHER)
 
-    found = static_qualities(library, TARGET)
+    found = static_qualities(library, SCOPE.target_json)
 
     assert found == {"matmul": StaticQuality(kind="matmul", searched=3, improved=1, mean_gain=0.5 / 3)}
     assert found["matmul"].expected_gain == pytest.approx((0.5 + UNKNOWN_GAIN) / 4)
@@ -72,7 +70,7 @@ def test_only_right_times_of_searched_workloads_count(library: Library) -> None:
     library.add_record(record(2, 0.1, number=21, checked=False))
     library.add_record(record(2, 0.0, number=22, run_secs=(), error=ErrorKind.CRASHED))
 
-    assert static_qualities(library, TARGET)["matmul"] == StaticQuality(
+    assert static_qualities(library, SCOPE.target_json)["matmul"] == StaticQuality(
         kind="matmul", searched=1, improved=0, mean_gain=0.0
     )
 
@@ -90,4 +88,4 @@ def test_a_job_expects_little_of_a_kind_that_gained_nothing(library: Library) ->
     gains = [item.first_gain for item in recall(library, workloads, SCOPE)]
 
     assert gains == [pytest.approx(UNKNOWN_GAIN / 7), UNKNOWN_GAIN]
-    assert quality_line(static_qualities(library, TARGET)["matmul"]) == "static is enough: 6 of 6 matmul"
+    assert quality_line(static_qualities(library, SCOPE.target_json)["matmul"]) == "static is enough: 6 of 6 matmul"

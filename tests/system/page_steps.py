@@ -113,6 +113,7 @@ NOT_RUN = {
         "fleet tune squeezenet.onnx --top 5",
         "fleet jobs watch JOB",
         "fleet jobs show JOB",
+        "fleet jobs why JOB",
         "fleet jobs cancel JOB",
         "fleet jobs resume JOB",
         "fleet jobs revert JOB",

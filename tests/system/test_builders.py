@@ -193,6 +193,7 @@ def test_a_job_goes_on_when_a_builder_is_killed(two_products: Path, tmp_path: Pa
             str(two_products),
             "--trials",
             "16",
+            "--exhaust",
             "--batch",
             "4",
             "--no-model",

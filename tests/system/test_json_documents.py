@@ -80,6 +80,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("library best", *library)
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)
+    run("jobs why", tuned["job"], *library)
     run("report", tuned["job"], *library)
     run("jobs submit", str(two_products), *library)
     run("optimizer list", *library)

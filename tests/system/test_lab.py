@@ -45,7 +45,18 @@ def test_a_person_gets_the_board_of_a_tune_that_ends_with_every_trial(
     afterwards.
     """
     library = tmp_path / "library.sqlite"
-    words = ("tune", str(two_products), "--trials", str(_TRIALS), "--batch", "8", "--library", str(library), "--json")
+    words = (
+        "tune",
+        str(two_products),
+        "--trials",
+        str(_TRIALS),
+        "--exhaust",
+        "--batch",
+        "8",
+        "--library",
+        str(library),
+        "--json",
+    )
     tuning = start_fleet(*words, "--tracker", fleet.address)
     eventually_sync(lambda: tuning.poll() is not None or stored_trials(library) >= 4, _WITHIN_SEC)
     assert tuning.poll() is None, tuning.communicate()[1]
@@ -142,7 +153,18 @@ def test_a_drained_board_is_given_back_by_a_tune_that_goes_on_after_it_resumes(
 ) -> None:
     """The tracker is killed right after the drain: the mark and the demand to give way survive."""
     library = tmp_path / "library.sqlite"
-    words = ("tune", str(two_products), "--trials", str(_TRIALS), "--batch", "8", "--library", str(library), "--json")
+    words = (
+        "tune",
+        str(two_products),
+        "--trials",
+        str(_TRIALS),
+        "--exhaust",
+        "--batch",
+        "8",
+        "--library",
+        str(library),
+        "--json",
+    )
     tuning = start_fleet(*words, "--tracker", fleet.address)
     eventually_sync(lambda: tuning.poll() is not None or stored_trials(library) >= 4, _WITHIN_SEC)
     assert tuning.poll() is None, tuning.communicate()[1]

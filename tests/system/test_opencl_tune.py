@@ -47,7 +47,7 @@ def test_a_model_is_tuned_on_an_opencl_device(model: Path, tmp_path: Path) -> No
     library = tmp_path / "library.sqlite"
 
     done = run_fleet(
-        *("tune", str(model), "--on", "kind=opencl", "--trials", "8", "--batch", "4", "--seed", "1"),
+        *("tune", str(model), "--on", "kind=opencl", "--trials", "8", "--exhaust", "--batch", "4", "--seed", "1"),
         *("--library", str(library), "--json"),
         timeout_sec=250,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet import connect
 from fleet.client.connection import account_credentials
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.packaged_model import PATH
@@ -126,6 +127,20 @@ def test_jobs_of_two_optimizers_use_each_others_trials(
     assert [each.state for each in jobs] == [JobState.FINISHED] * 2, [each.message for each in jobs]
     earlier = [sum(item["trials_before"] for item in (each.report or {})["reports"][0]["workloads"]) for each in jobs]
     assert max(earlier) > 0, earlier
+
+
+def test_a_waiting_job_bids_for_its_device(
+    two_products: Path, fleet: Fleet, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
+) -> None:
+    """Its request has the worth of its next batch, so that the tracker can order it among others of its account."""
+    name = submit(two_products, path, "--trials", "64", "--exhaust")
+    start_optimizer()
+    eventually_sync(lambda: len(trials(path, name)) >= 4, _ENDS_WITHIN_SEC)
+
+    with connect(fleet.address) as client, client.acquire("cpu"):
+        eventually_sync(lambda: [one.terms.bid > 0 for one in client.snapshot().requests] == [True], 60)
+
+    stop(path, name)
 
 
 def stop(path: Path, name: str) -> JobState:

@@ -45,7 +45,19 @@ def lasting_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def tune_words(model: Path, library: Path, *more: str, trials: int = 16) -> tuple[str, ...]:
-    return ("tune", str(model), "--trials", str(trials), "--batch", "8", "--library", str(library), "--json", *more)
+    return (
+        "tune",
+        str(model),
+        "--trials",
+        str(trials),
+        "--exhaust",
+        "--batch",
+        "8",
+        "--library",
+        str(library),
+        "--json",
+        *more,
+    )
 
 
 def tune(model: Path, library: Path, *more: str, trials: int = 16) -> subprocess.CompletedProcess[str]:

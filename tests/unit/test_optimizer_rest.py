@@ -14,7 +14,6 @@ from fleet.cost_model.observation import Observation
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
-from fleet.optimizer.prioritizer.rest import Prospect, rest_of
 from fleet.optimizer.prioritizer.values import (
     UNKNOWN_GAIN,
     BatchOutcome,
@@ -24,6 +23,7 @@ from fleet.optimizer.prioritizer.values import (
     Plan,
     WorkloadState,
 )
+from fleet.optimizer.prioritizer.worth import Prospect, rest_of
 from fleet.optimizer.reporting import report_end
 from tests.unit.optimizer_core import Script, find, why_closed, workload
 

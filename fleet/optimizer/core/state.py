@@ -115,7 +115,7 @@ class JobCore:
         item.records = [found.get(record.trace_json, record) for record in item.records]
 
     def learn_from_others(self, workload: str, observations: Sequence[Observation], right: Mapping[str, float]) -> None:
-        """Add what other jobs have found of a workload meanwhile. Its gain is no outcome of this job's batches.
+        """Add the trials of other jobs on a workload. Their gain is no outcome of this job's batches.
 
         Args:
             observations: their new trials.

@@ -16,7 +16,6 @@ from statistics import median
 
 from fleet.domain.decisions import Motive, Reason
 from fleet.optimizer.prioritizer.futures import USUAL_SPREAD, tail_spread
-from fleet.optimizer.prioritizer.rest import Prospect, rest_of
 from fleet.optimizer.prioritizer.values import (
     SMALLEST_BATCH,
     UNKNOWN_GAIN,
@@ -30,7 +29,7 @@ from fleet.optimizer.prioritizer.values import (
     ProposedBatch,
     WorkloadState,
 )
-from fleet.optimizer.prioritizer.worth import Estimate, estimate, price_of, trust
+from fleet.optimizer.prioritizer.worth import Estimate, Prospect, estimate, price_of, rest_of, trust
 
 MATTERS = 0.01
 """Share of its job's latency below which a workload of an unknown kind waits for its first batch until that is worth

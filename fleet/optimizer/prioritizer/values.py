@@ -187,7 +187,7 @@ class Finish:
     """For TARGET: the requested time [weighted s]."""
 
     rest: Rest | None = None
-    """For LITTLE_LEFT: what is left."""
+    """For LITTLE_LEFT: expected gain of the rest of its job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
