@@ -26,8 +26,9 @@ from benchmarks.lab_sim import Ask, Simulation
 from benchmarks.lab_trace import DAY_SEC, week
 from fleet.domain.leases import LeaseClass
 from fleet.domain.waits import Forecast
+from fleet.tracker.calibration import Calibration, Said
 from fleet.tracker.core.outlook import make_outlook
-from fleet.tracker.forecast import SCHEDULINGS, Calibration, Lengths, Schedulings, quantile
+from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
 from fleet.tracker.portions import finished
 
 T = TypeVar("T")
@@ -52,10 +53,9 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _First:
     at_sec: float
-    raw_sec: float
-    forecast: Forecast
+    said: Said
     peer_sec: float
 
 
@@ -67,7 +67,7 @@ class Forecasting(Turns):
         self._rng = random.Random(1)
         self._lengths, self._calibration = Lengths(), Calibration()
         self._latest: dict[LeaseClass, deque[float]] = defaultdict(lambda: deque(maxlen=500))
-        self._said: dict[int, _Said] = {}
+        self._first: dict[int, _First] = {}
         self.outcomes: dict[LeaseClass, list[Outcome]] = defaultdict(list)
 
     def ask(self, ask: Ask, now: float) -> None:
@@ -83,13 +83,13 @@ class Forecasting(Turns):
         super().end(ask, now)
 
     def granted(self, ask: Ask, now: float) -> None:
-        said = self._said.pop(ask.number, None)
-        if said is None:
+        first = self._first.pop(ask.number, None)
+        if first is None:
             return
-        wait_sec, lease_class = now - said.at_sec, ask.arrival.lease_class
-        self._calibration.add(lease_class, said.raw_sec, wait_sec)
-        self.outcomes[lease_class].append(
-            Outcome(at_sec=said.at_sec, forecast=said.forecast, wait_sec=wait_sec, peer_sec=said.peer_sec)
+        wait_sec = now - first.at_sec
+        self._calibration.add(first.said, wait_sec)
+        self.outcomes[ask.arrival.lease_class].append(
+            Outcome(at_sec=first.at_sec, forecast=first.said.forecast, wait_sec=wait_sec, peer_sec=first.peer_sec)
         )
 
     def _forecast(self, ask: Ask, now: float) -> None:
@@ -99,13 +99,19 @@ class Forecasting(Turns):
         for _ in range(SCHEDULINGS):
             for _ in schedulings.run(key):
                 pass
-        starts_sec, lease_class = sorted(schedulings.starts_sec[key]), ask.arrival.lease_class
-        forecast = self._calibration.forecast(lease_class, starts_sec)
-        if forecast is not None:
+        lease_class = ask.arrival.lease_class
+        lane = next(lane for lane in outlook.lanes if key in lane.keys)
+        said = self._calibration.forecast(
+            lease_class,
+            schedulings.starts_sec[key],
+            lane_age_sec=lane.age_sec,
+            use_rank=outlook.use_ranks[lane.account],
+        )
+        if said is not None:
             request = self._state.clients[key[0]].requests[key[1]]
             position = self._state.positions.of(request, EPOCH_SEC + now)
             peer_sec = position * statistics.mean(self._latest[lease_class] or [0.0])
-            self._said[ask.number] = _Said(now, quantile(starts_sec, 0.5), forecast, peer_sec)
+            self._first[ask.number] = _First(now, said, peer_sec)
 
 
 class _Week(Simulation):

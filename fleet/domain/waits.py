@@ -195,6 +195,7 @@ class Forecast:
     from_sec: float
     """One request in ten is served earlier."""
     expected_sec: float
+    """The most likely moment."""
     by_sec: float
     """One request in ten is served later."""
 

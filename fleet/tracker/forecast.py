@@ -1,8 +1,8 @@
-"""Forecast of the moments at which waiting requests are served. Pure; the randomness is a seeded generator.
+"""Schedulings of the queue, for forecasts of the moments at which waiting requests are served. Pure; the randomness is
+a seeded generator.
 
 The queue is scheduled 24 times as it is now, without later arrivals. Each time, live and coming leases last as long as
-ended leases of the same account, class and board model did. The median is then scaled by the ratios of actual to
-forecast waits of the latest 150 requests of the class (split conformal prediction: Lei et al., JASA 2018).
+ended leases of the same account, class and board model did. `fleet.tracker.calibration` makes a forecast of the starts.
 
 A forecast binds nobody: no lease ends because it was forecast to.
 """
@@ -13,27 +13,22 @@ import heapq
 import random
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from itertools import count as count_up
 from typing import TypeAlias
 
 from fleet.domain.lease_class import LeaseClass
-from fleet.domain.waits import Forecast
+from fleet.tracker.calibration import quantile
 from fleet.tracker.core.outlook import Board, Key, Outlook
 from fleet.tracker.core.waiting import Place
 
 SCHEDULINGS = 24
-_REMEMBERED_WAITS = 150
-_LEAST_WAITS = 8
-"""Fewer waits of a class calibrate nothing."""
 _REMEMBERED_LENGTHS = 256
 _LEAST_LENGTHS = 5
 """A group of ended leases with fewer is too small to draw from."""
 _MAX_GROUPS = 8_192
 """Limit of remembered groups of leases, since accounts come and go."""
-_ADDED_SEC = 1.0
-"""Added to waits before they are compared, so that an error of a second does not count as a large ratio."""
 _STEPS = 128
 """Boards or grants between two yields: under 1 ms."""
 
@@ -233,40 +228,3 @@ class Schedulings:
             found = self._samples[key] = tuple(self._lengths.like(*key))
             self.is_known = self.is_known and bool(found)
         return found
-
-
-class Calibration:
-    """Ratios of actual to forecast waits, the latest ones of each class."""
-
-    def __init__(self) -> None:
-        self._ratios: dict[LeaseClass, deque[float]] = {each: deque(maxlen=_REMEMBERED_WAITS) for each in LeaseClass}
-
-    def add(self, lease_class: LeaseClass, said_sec: float, actual_sec: float) -> None:
-        """Add a served request.
-
-        Args:
-            said_sec: median of its schedulings, uncalibrated.
-        """
-        self._ratios[lease_class].append((actual_sec + _ADDED_SEC) / (said_sec + _ADDED_SEC))
-
-    def forecast(self, lease_class: LeaseClass, starts_sec: Iterable[float], now: float = 0.0) -> Forecast | None:
-        """Return the times at which a request is served: 10 %, 50 % and 90 %; None without schedulings."""
-        starts = sorted(starts_sec)
-        if not starts:
-            return None
-        ratios, said_sec = sorted(self._ratios[lease_class]), quantile(starts, 0.5)
-        if len(ratios) < _LEAST_WAITS:
-            low, middle, high = (quantile(starts, share) for share in (0.1, 0.5, 0.9))
-        else:
-            low, middle, high = (
-                max((said_sec + _ADDED_SEC) * quantile(ratios, share) - _ADDED_SEC, 0.0) for share in (0.1, 0.5, 0.9)
-            )
-        return Forecast(from_sec=now + low, expected_sec=now + middle, by_sec=now + high)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of sorted numbers, at least one, by linear interpolation."""
-    place = share * (len(ordered) - 1)
-    index = int(place)
-    following = ordered[min(index + 1, len(ordered) - 1)]
-    return ordered[index] + (place - index) * (following - ordered[index])

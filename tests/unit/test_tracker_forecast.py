@@ -1,9 +1,6 @@
-"""Forecasts of waits: schedulings of the queue with lengths of ended leases, calibrated by the waits that followed."""
+"""Forecasts of waits: schedulings of the queue with lengths of ended leases, and the task that makes them."""
 
 from __future__ import annotations
-
-import random
-import statistics
 
 import pytest
 from hypothesis import given
@@ -15,7 +12,7 @@ from fleet.testing import FakeClock
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.outlook import Board, Held, Key, Lane, Outlook, make_outlook
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.forecast import SCHEDULINGS, Calibration, Lengths, Schedulings
+from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
 from fleet.tracker.forecaster import Forecaster
 from fleet.tracker.history_file import LeaseRow
 from fleet.tracker.pace import Pace
@@ -107,24 +104,7 @@ def test_similar_leases_are_used_where_equal_ones_are_few() -> None:
     assert not known.like("ann", BATCH, "pi")
 
 
-def test_calibrated_intervals_cover_four_of_five_waits() -> None:
-    """Actual waits are three times as long as said, with much scatter."""
-    rng, calibration = random.Random(5), Calibration()
-    covered, medians = [], []
-    for _ in range(2_000):
-        said_sec = rng.uniform(10, 1_000)
-        wait_sec = 3 * said_sec * 2 ** rng.gauss(0, 1)
-        forecast = calibration.forecast(NORMAL, [said_sec])
-        assert forecast is not None
-        covered.append(forecast.from_sec <= wait_sec <= forecast.by_sec)
-        medians.append(wait_sec > forecast.expected_sec)
-        calibration.add(NORMAL, said_sec, wait_sec)
-    assert statistics.mean(covered[200:]) == pytest.approx(0.8, abs=0.03)
-    assert statistics.mean(medians[200:]) == pytest.approx(0.5, abs=0.04)
-
-
-def test_without_schedulings_there_is_no_forecast() -> None:
-    assert Calibration().forecast(NORMAL, []) is None
+def test_a_forecast_is_told_in_one_sentence() -> None:
     assert forecast_text(None, 5.0) == "not known: too few leases have ended"
     text = forecast_text(Forecast(from_sec=65.0, expected_sec=125.0, by_sec=605.0), 5.0)
     assert text == "in 2 min, likely 1 min to 10 min"
@@ -148,6 +128,16 @@ def test_an_outlook_has_the_boards_that_somebody_waits_for() -> None:
     assert [(each.account, each.keys, each.pools) for each in outlook.lanes] == [
         ("bob@host", [("bob", "r2")], frozenset({board.pool}))
     ]
+
+
+def test_an_outlook_has_the_age_of_a_lane_and_the_rank_of_its_account() -> None:
+    """Of two accounts, the one that waits has had less: no account is before it."""
+    bench = waiting_bench()
+    bench.tick(20.0)
+    bench.acquire("alice", "r3", "name=a")
+    outlook = finished(make_outlook(bench.state, lambda device: device.kind))
+    assert {each.account: each.age_sec for each in outlook.lanes} == {"bob@host": 20.0, "alice@host": 0.0}
+    assert outlook.use_ranks == {"bob@host": 0.0, "alice@host": 0.5}
 
 
 def row(length_sec: float) -> LeaseRow:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
@@ -55,6 +56,8 @@ class Lane:
     places: Sequence[Place]
     """Order among all lanes of the account and class."""
     weight: float = 1.0
+    age_sec: float = 0.0
+    """Age of its oldest request [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Outlook:
     lanes: Sequence[Lane]
     uses: Mapping[str, float]
     """Recent use of each account over its weight [device seconds]."""
+    use_ranks: Mapping[str, float] = field(default_factory=dict)
+    """Share of all accounts that have had less than each account, 0 to 1."""
     yield_sec: float = 5.0
     """Time in which a lease gives way [s]."""
 
@@ -98,17 +103,20 @@ def make_outlook(tables: Tables, model_of: Callable[[DeviceEntry], str]) -> Gene
     for index, group in enumerate(groups):
         for waiting in tables.waiting.lanes_of(group):
             if not waiting.is_blocked:
-                lanes.append(_lane(waiting, frozenset(pools_of[index])))
+                lanes.append(_lane(waiting, frozenset(pools_of[index]), now))
                 yield
     accounts = [tables.accounts.account(name) for name in {lane.account for lane in lanes}]
     uses = {account.name: tables.accounts.used_sec(account, now) / account.weight for account in accounts}
+    levels = sorted(account.level for account in tables.accounts.by_name.values())
+    use_ranks = {account.name: bisect_left(levels, account.level) / len(levels) for account in accounts}
     yield_sec = tables.accounts.policy.yield_grace_sec * _YIELD_SHARE
-    return Outlook(boards=boards, lanes=lanes, uses=uses, yield_sec=yield_sec)
+    return Outlook(boards=boards, lanes=lanes, uses=uses, use_ranks=use_ranks, yield_sec=yield_sec)
 
 
-def _lane(waiting: WaitingLane, pools: frozenset[int]) -> Lane:
+def _lane(waiting: WaitingLane, pools: frozenset[int], now: float) -> Lane:
     places, account = list(islice(waiting.places, _LANE_REQUESTS)), waiting.account
-    return Lane(account.name, waiting.lease_class, pools, [place[-1] for place in places], places, account.weight)
+    keys, age_sec = [place[-1] for place in places], max(now - waiting.by_age[0][0], 0.0)
+    return Lane(account.name, waiting.lease_class, pools, keys, places, account.weight, age_sec)
 
 
 def _held(device: DeviceEntry, now: float) -> Held | None:
