@@ -15,6 +15,7 @@ from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
 from fleet.identity.roles import Identity, Role
+from fleet.tracker.account_clients import AccountClients
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.core.records import BookingEntry, RequestEntry
@@ -98,6 +99,8 @@ class LeaseServicer(Observer):
         self._connected_by: dict[str, ev.ClientConnected] = {}
         """Caller of each stream."""
 
+        self._accounts = AccountClients()
+
         self._updates = WaitUpdates(engine.queries, forecaster.of, pace)
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
@@ -122,6 +125,7 @@ class LeaseServicer(Observer):
                 most_set_devices=MOST_SET_DEVICES,
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
+            self._accounts.join(effect.client_id, effect.account)
             for booking in self._queries.bookings_of(effect.account):
                 outbox.put(booking_event(booking, self._queries))
             return
@@ -246,9 +250,8 @@ class LeaseServicer(Observer):
     def _tell_account(self, booking: BookingEntry) -> None:
         """Tell the clients of its account that a booking lacks devices, or has all of them again."""
         event = booking_event(booking, self._queries)
-        for client_id in self._queries.clients_of(booking.account):
-            if (outbox := self.outboxes.get(client_id)) is not None:
-                outbox.put(event)
+        for client_id in self._accounts.of(booking.account):
+            self.outboxes[client_id].put(event)
 
     async def _explain(self, request: RequestEntry) -> Explanation:
         """Explain why a request waits, in portions."""
@@ -367,6 +370,7 @@ class LeaseServicer(Observer):
             return
         del self.outboxes[client_id]
         del self._connected_by[client_id]
+        self._accounts.leave(client_id)
         self._updates.forget(client_id)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))

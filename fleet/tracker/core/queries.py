@@ -206,11 +206,6 @@ class Queries:
         client = self._tables.clients.get(request.client_id)
         return client is not None and client.requests.get(request.request_id) is request
 
-    def clients_of(self, account: str) -> list[str]:
-        """Return the connected clients of one account."""
-        clients = self._tables.clients.values()
-        return [client.client_id for client in clients if client.is_connected and client.account == account]
-
     def requests_of(self, client_id: str, limit: int) -> list[RequestEntry]:
         """Return the oldest requests of one client."""
         client = self._tables.clients.get(client_id)
