@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.client.booking_notices import BookingNotices
 from fleet.domain.bookings import Booking, notice_text
@@ -55,6 +59,27 @@ def test_a_recovery_during_an_outage_is_told() -> None:
     notices.changed(KEPT)
 
     assert seen == [LACKING, KEPT]
+
+
+@given(st.lists(st.tuples(st.sampled_from([KEPT, LACKING, WORSE]), st.sampled_from(["push", "outage", "flap"]))))
+def test_a_connected_owner_knows_the_newest_state_whatever_was_missed(steps: list[tuple[Booking, str]]) -> None:
+    """No change is lost in an outage, and none is told twice on one stream."""
+    notices, seen = watched()
+    is_up, told_on_stream = True, list[Booking]()
+    for state, kind in steps:
+        before = len(seen)
+        if kind == "flap" or (kind == "push" and not is_up):  # a stream begins with the state of every booking
+            notices.reopen()
+            told_on_stream.clear()
+        is_up = kind != "outage"
+        if not is_up:
+            continue
+        notices.changed(state)
+        told_on_stream += seen[before:]
+
+        known = seen[-1].lacking if seen else (0, ())
+        assert known == state.lacking
+        assert all(one.lacking != other.lacking for one, other in pairwise(told_on_stream))
 
 
 def test_a_late_watcher_is_told_at_once() -> None:
