@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from fleet.testing import Ledger
 from fleet.tracker.core.records import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry, UseEntry
 from fleet.tracker.journal import file
 from fleet.tracker.journal.file import Journal
+from tests.contract.test_library_read_only import read_only
 from tests.full_disk import full_disk
 
 NOW = 1_000_000.0
@@ -189,6 +191,26 @@ def test_a_full_disk_writes_atomically(tmp_path: Path) -> None:
     reopened = Journal(journal.path)
     assert len(reopened.open(NOW).devices) == 200
     reopened.close()
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_directory_that_may_not_be_written_is_no_damage(tmp_path: Path, was_killed: bool) -> None:
+    """No restore is advised, and nothing is lost."""
+    journal, state = Journal(tmp_path / "journal.sqlite"), tmp_path / "state"
+    journal.open(NOW)
+    if not was_killed:
+        journal.close()
+    state.mkdir()
+    for path in tmp_path.glob("journal.sqlite*"):
+        shutil.copy(path, state)
+
+    with read_only(state), pytest.raises(ConfigError, match=r"cannot be written: .*name another --state-dir"):
+        Journal(state / "journal.sqlite").open(NOW)
+
+    again = Journal(state / "journal.sqlite")
+    again.open(NOW)
+    again.close()
+    journal.close()
 
 
 def test_a_log_that_fills_the_disk_begins_anew(tmp_path: Path) -> None:

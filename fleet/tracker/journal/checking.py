@@ -17,6 +17,9 @@ from fleet.tracker.journal.migrations import OLDEST_VERSION, SCHEMA_VERSION, mig
 
 logger = logging.getLogger(__name__)
 
+_PRIMARY_CODE = 0xFF
+"""Bits of SQLite's extended error codes that tell the kind."""
+
 APPLICATION_ID = 0x54564D46
 
 
@@ -82,6 +85,8 @@ def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
     except (JournalDamaged, _OtherVersion):
         raise
     except (sqlite3.Error, sqlite3.Warning, ConfigError, *UNREADABLE) as error:
+        if is_read_only(error):  # reading its log takes writing beside it
+            raise not_writable(path, error) from error
         if was_journal:
             raise damaged(path, f"cannot be read: {error}") from error
         if isinstance(error, ConfigError):
@@ -89,6 +94,20 @@ def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
         raise ConfigError(
             f"cannot use {path} as the tracker's journal: {error}; move it away or name another --state-dir"
         ) from error
+
+
+def is_read_only(error: Exception) -> bool:
+    """Return True for a directory or files that this account may not write."""
+    code = getattr(error, "sqlite_errorcode", None)  # errors of the module itself have none
+    return code is not None and code & _PRIMARY_CODE in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def not_writable(path: Path, error: Exception) -> ConfigError:
+    """Return the error about a journal that this account may not write."""
+    return ConfigError(
+        f"the tracker's journal {path} cannot be written: {error}; make its directory and files writable for this "
+        "account, or name another --state-dir"
+    )
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:

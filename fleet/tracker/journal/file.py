@@ -26,7 +26,7 @@ from pathlib import Path
 
 from fleet.errors import ConfigError, DiskFull
 from fleet.tracker.core.records import Changes, Durable
-from fleet.tracker.journal.checking import APPLICATION_ID, Chain, read_journal
+from fleet.tracker.journal.checking import APPLICATION_ID, Chain, is_read_only, not_writable, read_journal
 from fleet.tracker.journal.codec import Row, changed_rows, sum_of
 from fleet.tracker.journal.copy import keep_copy
 from fleet.tracker.journal.mark import MarkWriter, read_mark
@@ -101,6 +101,8 @@ class Journal:
             self._count_boot(connection, now)
         except (sqlite3.Error, OSError) as error:
             self.close()
+            if is_read_only(error):
+                raise not_writable(self.path, error) from error
             if isinstance(error, sqlite3.Error) and error.sqlite_errorcode not in _FULL:
                 raise ConfigError(
                     f"cannot use {self.path} as the tracker's journal: {error}; move it away or name another "
