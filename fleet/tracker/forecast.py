@@ -137,9 +137,16 @@ class Schedulings:
             if board.pool not in orders:
                 orders[board.pool] = [list(order) for order in self._order(board.pool)]
                 yield
-            number = self._next(orders[board.pool], heads, uses)
+            booking = board.next_booking(now) if board.booked else None
+            if booking is None:
+                number = self._next(orders[board.pool], heads, uses)
+            else:
+                number = self._next_before(booking[0] - now, board.pool, heads, uses)
+            count += 1
             if number < 0:
-                continue  # nobody waits for the board any more
+                if booking is not None:
+                    heapq.heappush(ends, (booking[1], count, board))
+                continue  # nobody waits for the board any more, or nobody whose lease ends in time
             grants += 1
             lane, head = lanes[number], heads[number]
             heads[number] += 1
@@ -148,8 +155,8 @@ class Schedulings:
                 return
             length_sec = self._draw(lane.account, lane.lease_class, board.model)
             uses[lane.account] = uses.get(lane.account, 0.0) + length_sec / lane.weight
-            count += 1
-            heapq.heappush(ends, (now + length_sec, count, board))
+            end_sec = now + length_sec if booking is None else min(now + length_sec, booking[0])
+            heapq.heappush(ends, (end_sec, count, board))
 
     def _order(self, pool: int) -> list[list[_Rank]]:
         """Return the lanes that a pool serves, before any grant: a heap for each class."""
@@ -186,6 +193,19 @@ class Schedulings:
                 heapq.heapreplace(order, rank)
         return -1
 
+    def _next_before(self, left_sec: float, pool: int, heads: Sequence[int], uses: Mapping[str, float]) -> int:
+        """Return the number of the first lane, in order, whose next lease leaves a booking alone; -1: none."""
+        for numbers in self._lanes_of[pool] if left_sec > 0 else ():
+            fitting = [
+                (uses.get(lane.account, 0.0), lane.account, lane.places[heads[number]], number)
+                for number in numbers
+                if heads[number] < len((lane := self._outlook.lanes[number]).keys)
+                and lane.leaves_alone(heads[number], left_sec, self._outlook.yield_sec)
+            ]
+            if fitting:
+                return min(fitting)[-1]
+        return -1
+
     def _give_way(self, ends: list[_End]) -> Iterator[None]:
         """Let batch leases end soon, one for each request of a higher class; yield after each portion."""
         left = [0 if lane.lease_class is LeaseClass.BATCH else len(lane.keys) for lane in self._outlook.lanes]
@@ -202,11 +222,21 @@ class Schedulings:
             numbers = waiting[board.pool]
             while numbers and not left[numbers[-1]]:
                 numbers.pop()
-            if numbers:
+            if numbers and self._may_begin(numbers[-1], board):
                 left[numbers[-1]] -= 1
                 ends[index] = min(end_sec, self._rng.random() * self._outlook.yield_sec), count, board
 
+    def _may_begin(self, number: int, board: Board) -> bool:
+        """Return True if the next booking of a board leaves room for the first request of a lane."""
+        lane = self._outlook.lanes[number]
+        return not board.booked or lane.leaves_alone(0, board.booked[0][0], self._outlook.yield_sec)
+
     def _rest_sec(self, board: Board) -> float:
+        """Draw the rest of a live lease, which ends at the start of the next booking at the latest."""
+        rest_sec = self._lasting_sec(board)
+        return min([rest_sec, *(start for start, _ in board.booked if start > 0)]) if board.booked else rest_sec
+
+    def _lasting_sec(self, board: Board) -> float:
         """Draw the rest of a live lease from those that lasted at least as long."""
         held = board.held
         if held is None:

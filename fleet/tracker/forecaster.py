@@ -12,6 +12,7 @@ from fleet.domain.lease_class import LeaseClass
 from fleet.domain.waits import Forecast
 from fleet.tracker.calibration import Calibration, Said
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.outlook import Lane
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEntry, RequestEntry
 from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
@@ -112,7 +113,8 @@ class Forecaster(Observer):
         await self._pace.turn()
         found: dict[tuple[str, str], Forecast] = {}
         first: dict[tuple[str, str], _First] = {}
-        for count, (key, lane) in enumerate(((key, each) for each in outlook.lanes for key in each.keys), 1):
+        waiting = ((index, key, lane) for lane in outlook.lanes for index, key in enumerate(lane.keys))
+        for count, (index, key, lane) in enumerate(waiting, 1):
             said = self._calibration.forecast(
                 lane.lease_class,
                 schedulings.starts_sec.get(key, ()),
@@ -121,7 +123,7 @@ class Forecaster(Observer):
                 now=now,
             )
             if said is not None:
-                found[key] = said.forecast
+                found[key] = _beside_bookings(said.forecast, lane, index, outlook.yield_sec, now)
                 first[key] = self._first.get(key) or _First(now, said)
             if count % _PORTION == 0:
                 await self._pace.turn()
@@ -134,3 +136,12 @@ class Forecaster(Observer):
             self._calibration.add(first.said, max(self._clock.now_sec() - first.at_sec, 0.0))
             asked_at_sec = min(lease.asked_at_sec or first.at_sec, first.at_sec)
             self._said[lease.name] = first.said.forecast.expected_sec - asked_at_sec
+
+
+def _beside_bookings(forecast: Forecast, lane: Lane, index: int, yield_sec: float, now: float) -> Forecast:
+    """Return a forecast whose moments are outside the booked times of the boards."""
+    if not lane.booked:
+        return forecast
+    moments = forecast.from_sec, forecast.expected_sec, forecast.by_sec
+    low, middle, high = (now + lane.open_from(index, sec - now, yield_sec) for sec in moments)
+    return Forecast(from_sec=low, expected_sec=middle, by_sec=high)
