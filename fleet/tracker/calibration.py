@@ -44,7 +44,8 @@ _Features: TypeAlias = tuple[float, float, float, float]
 class Said:
     """A forecast as it was made, to be compared with the wait that follows."""
 
-    lease_class: LeaseClass
+    kind: tuple[LeaseClass, bool]
+    """Class of the request, and True for a set."""
     features: _Features
     log_sec: float
     """Logarithm of the corrected wait."""
@@ -55,17 +56,18 @@ class Calibration:
     """The latest waits of each class, with their forecasts."""
 
     def __init__(self) -> None:
-        self._waits = {each: _Waits() for each in LeaseClass}
+        self._waits = {(each, is_set): _Waits() for each in LeaseClass for is_set in (False, True)}
 
     def add(self, said: Said, actual_sec: float) -> None:
         """Add the wait of a served request."""
-        self._waits[said.lease_class].add(said, _log(actual_sec))
+        self._waits[said.kind].add(said, _log(actual_sec))
 
     def forecast(
         self,
         lease_class: LeaseClass,
         starts_sec: Iterable[float],
         *,
+        is_set: bool = False,
         lane_age_sec: float = 0.0,
         use_rank: float = 0.0,
         now: float = 0.0,
@@ -81,7 +83,8 @@ class Calibration:
         starts = sorted(starts_sec)
         if not starts:
             return None
-        waits, median = self._waits[lease_class], _log(quantile(starts, 0.5))
+        kind, median = (lease_class, is_set), _log(quantile(starts, 0.5))
+        waits = self._waits[kind]
         features = (1.0, median, _log(lane_age_sec), use_rank)
         log_sec = median + waits.correction(features)
         if waits.count < _LEAST_WAITS:
@@ -89,9 +92,7 @@ class Calibration:
         else:
             low, high = (_sec(log_sec + error) for error in waits.interval())
             middle = min(max(_sec(log_sec + waits.likely_error(log_sec)), low), high)
-        return Said(
-            lease_class, features, log_sec, Forecast(from_sec=now + low, expected_sec=now + middle, by_sec=now + high)
-        )
+        return Said(kind, features, log_sec, Forecast(from_sec=now + low, expected_sec=now + middle, by_sec=now + high))
 
 
 class _Waits:

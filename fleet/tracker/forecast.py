@@ -10,6 +10,7 @@ A forecast binds nobody: no lease ends because it was forecast to.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
@@ -20,7 +21,7 @@ from typing import TypeAlias
 
 from fleet.domain.lease_class import LeaseClass
 from fleet.tracker.calibration import quantile
-from fleet.tracker.core.outlook import Board, Key, Outlook
+from fleet.tracker.core.outlook import Board, Key, Lane, Outlook
 from fleet.tracker.core.waiting import Place
 
 SCHEDULINGS = 24
@@ -91,6 +92,37 @@ def _groups(account: str, lease_class: LeaseClass, model: str) -> Iterator[tuple
     yield "", lease_class
 
 
+class _Assembly:
+    """A set in a scheduling, from its first board until it has all. It goes before all requests without a board, so
+    that no two sets wait for each other.
+    """
+
+    def __init__(self, number: int, lane: Lane) -> None:
+        """Args:
+        number: of its lane.
+        """
+        self.number = number
+        self._lacking = sorted(lane.members, key=len)
+        self._boards: list[Board] = []
+
+    def wants(self, board: Board) -> bool:
+        """Return True if a board suits a member that has none."""
+        return any(board.pool in pools for pools in self._lacking)
+
+    def take(self, board: Board) -> list[Board]:
+        """Take a board, and return all boards if none is lacking any more."""
+        self._lacking.remove(next(pools for pools in self._lacking if board.pool in pools))
+        self._boards.append(board)
+        return [] if self._lacking else self._boards
+
+
+def _first_taker(assemblies: deque[_Assembly], board: Board) -> _Assembly | None:
+    """Return the first set that lacks a board, among those that may; forget those that do not any more."""
+    while assemblies and not assemblies[0].wants(board):
+        assemblies.popleft()
+    return assemblies[0] if assemblies and not board.booked else None
+
+
 class Schedulings:
     """Schedulings of one outlook."""
 
@@ -119,6 +151,7 @@ class Schedulings:
         """Schedule once, and yield after each portion; stop early once the target is served."""
         lanes, uses, heads = self._outlook.lanes, dict(self._outlook.uses), [0] * len(self._outlook.lanes)
         orders: dict[int, list[list[_Rank]]] = {}
+        assemblies: defaultdict[int, deque[_Assembly]] = defaultdict(deque)  # by pool
         ends: list[_End] = []
         for count, board in enumerate(self._outlook.boards):
             ends.append((self._rest_sec(board), count, board))
@@ -138,7 +171,10 @@ class Schedulings:
                 orders[board.pool] = [list(order) for order in self._order(board.pool)]
                 yield
             booking = board.next_booking(now) if board.booked else None
-            if booking is None:
+            taker = _first_taker(assemblies[board.pool], board) if assemblies else None
+            if taker is not None:
+                number = taker.number
+            elif booking is None:
                 number = self._next(orders[board.pool], heads, uses)
             else:
                 number = self._next_before(booking[0] - now, board.pool, heads, uses)
@@ -147,16 +183,27 @@ class Schedulings:
                 if booking is not None:
                     heapq.heappush(ends, (booking[1], count, board))
                 continue  # nobody waits for the board any more, or nobody whose lease ends in time
-            grants += 1
-            lane, head = lanes[number], heads[number]
-            heads[number] += 1
+            lane, head, taken = lanes[number], heads[number], [board]
+            if taker is None:
+                heads[number] += 1
+                if lane.members:
+                    taker = _Assembly(number, lane)
+                    for pool in lane.pools:
+                        assemblies[pool].append(taker)
+            if taker is not None:
+                head, taken = 0, taker.take(board)
+                if not taken:
+                    continue
             self.starts_sec[lane.keys[head]].append(now)
             if lane.keys[head] == target:
                 return
-            length_sec = self._draw(lane.account, lane.lease_class, board.model)
-            uses[lane.account] = uses.get(lane.account, 0.0) + length_sec / lane.weight
-            end_sec = now + length_sec if booking is None else min(now + length_sec, booking[0])
-            heapq.heappush(ends, (end_sec, count, board))
+            limit_sec = math.inf if booking is None else booking[0]
+            for each in taken:
+                grants += 1
+                length_sec = self._draw(lane.account, lane.lease_class, each.model)
+                uses[lane.account] = uses.get(lane.account, 0.0) + length_sec / lane.weight
+                count += 1
+                heapq.heappush(ends, (min(now + length_sec, limit_sec), count, each))
 
     def _order(self, pool: int) -> list[list[_Rank]]:
         """Return the lanes that a pool serves, before any grant: a heap for each class."""
@@ -208,7 +255,8 @@ class Schedulings:
 
     def _give_way(self, ends: list[_End]) -> Iterator[None]:
         """Let batch leases end soon, one for each request of a higher class; yield after each portion."""
-        left = [0 if lane.lease_class is LeaseClass.BATCH else len(lane.keys) for lane in self._outlook.lanes]
+        lanes = self._outlook.lanes
+        left = [0 if lane.lease_class is LeaseClass.BATCH else len(lane.members or lane.keys) for lane in lanes]
         if not any(left):
             return
         waiting: dict[int, list[int]] = {}

@@ -62,7 +62,7 @@ class Forecaster(Observer):
         """Compare a wait with its forecast at the grant, and take the length of an ended lease."""
         match effect:
             case ev.Granted(lease=lease, is_repeat=False):
-                self._note_grant(lease)
+                self._note_grant(lease, effect.set_id or lease.request_id)
             case ev.LeaseEnded(lease=LeaseEntry() as lease):
                 device = self._queries.device(lease.device_name)
                 model = board_model(device.description) if device else ""
@@ -118,6 +118,7 @@ class Forecaster(Observer):
             said = self._calibration.forecast(
                 lane.lease_class,
                 schedulings.starts_sec.get(key, ()),
+                is_set=bool(lane.members),
                 lane_age_sec=lane.age_sec,
                 use_rank=outlook.use_ranks.get(lane.account, 0.0),
                 now=now,
@@ -129,8 +130,8 @@ class Forecaster(Observer):
                 await self._pace.turn()
         self._forecasts, self._first = found, first
 
-    def _note_grant(self, lease: LeaseEntry) -> None:
-        key = lease.client_id, lease.request_id
+    def _note_grant(self, lease: LeaseEntry, request_id: str) -> None:
+        key = lease.client_id, request_id
         self._forecasts.pop(key, None)
         if (first := self._first.pop(key, None)) is not None:
             self._calibration.add(first.said, max(self._clock.now_sec() - first.at_sec, 0.0))

@@ -150,7 +150,7 @@ def test_forecast_judges_each_class() -> None:
     """Intervals hold most waits after half a day, and the peer is far behind."""
     figures = _figures("benchmarks.forecast")
 
-    assert set(figures["coverage"]) == {"interactive", "normal", "batch"}
+    assert set(figures["coverage"]) == {"interactive", "normal", "batch", "sets"}
     assert figures["forecasts"]["batch"] > 10
     assert figures["median_error"] < figures["peer"] / 2
 

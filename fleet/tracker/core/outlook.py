@@ -7,14 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass
+from fleet.tracker.core.matching import Group
 from fleet.tracker.core.records import DeviceEntry
+from fleet.tracker.core.set_plan import shortage
+from fleet.tracker.core.set_queue import WaitingSet
 from fleet.tracker.core.tables import Tables
 from fleet.tracker.core.waiting import Lane as WaitingLane
-from fleet.tracker.core.waiting import Place
+from fleet.tracker.core.waiting import Place, place_of
 
 _PORTION = 256
 """Devices or requests that are read at once: under 1 ms."""
@@ -71,13 +74,19 @@ class Lane:
     """Longest lease of each request [s]; empty while there are no bookings."""
     booked: Sequence[Sequence[Span]] = ()
     """Bookings of each of its boards; empty unless all are booked."""
+    members: Sequence[frozenset[int]] = ()
+    """Pools of each member, if the lane is one set."""
 
     def leaves_alone(self, index: int, left_sec: float, yield_sec: float) -> bool:
         """Return True if a lease of a request fits before a booking, as `fleet.tracker.core.booked.fits` decides.
 
+        Sets wait for devices without bookings.
+
         Args:
             left_sec: time until the booking [s].
         """
+        if self.members:
+            return False
         if self.lease_class is LeaseClass.BATCH:
             return left_sec > yield_sec
         return self.longest_sec[index] <= left_sec
@@ -117,59 +126,113 @@ def make_outlook(tables: Tables, model_of: Callable[[DeviceEntry], str]) -> Gene
 
     Requests that a used-up quota holds back are left out, and devices with a mark that closes them.
     """
-    now, groups, has_bookings = tables.now_sec, tables.waiting.groups(), len(tables.bookings) > 0
-    members: dict[str, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        for count, name in enumerate(list(group.devices), 1):
-            members[name].append(index)
-            if count % (8 * _PORTION) == 0:
-                yield
+    now, policy = tables.now_sec, tables.accounts.policy
+    sets = [entry for entry in tables.sets.entries.values() if entry.is_examined and not entry.is_blocked]
+    groups = list(dict.fromkeys(chain(tables.waiting.groups(), *(entry.groups for entry in sets))))
+    pools = _Pools(has_bookings=len(tables.bookings) > 0)
+    boards = yield from _boards(tables, groups, pools, model_of)
+    lanes = yield from _lanes(tables, groups, pools, now)
+    for entry in sets:
+        if _can_be_had(tables, entry):
+            lanes.append(_set_lane(entry, [frozenset(pools.of[group]) for group in entry.groups], now))
         yield
-    pools: dict[tuple[int, ...], int] = {}
-    suspects: set[int] = set()
-    pools_of: dict[int, set[int]] = defaultdict(set)
-    booked_in: dict[int, list[Sequence[Span]]] = defaultdict(list)
-    boards = []
-    for count, (name, indices) in enumerate(members.items(), 1):
-        device = tables.devices.get(name)
-        if device is not None and device.is_attached and device.is_healthy and device.mark.state.is_open:
-            is_suspect = device.mark.state is HealthState.SUSPECT
-            pool = pools.setdefault((*indices, -1) if is_suspect else tuple(indices), len(pools))
-            if is_suspect:
-                suspects.add(pool)
-            for index in indices:
-                pools_of[index].add(pool)
-            booked = _booked(tables, name, now) if has_bookings else ()
-            booked_in[pool].append(booked)
-            boards.append(Board(pool, model_of(device), _held(device, now), booked))
-        if count % _PORTION == 0:
-            yield
-    lanes: list[Lane] = []
-    for index, group in enumerate(groups):
-        pools_of_group = frozenset(pools_of[index])
-        for waiting in tables.waiting.lanes_of(group):
-            if not waiting.is_blocked:
-                is_named = group.exact_name is not None
-                own = (
-                    pools_of_group - suspects
-                    if waiting.lease_class is LeaseClass.BATCH and not is_named
-                    else pools_of_group
-                )
-                lane = _lane(waiting, own, now)
-                lanes.append(_booked_lane(tables, lane, booked_in) if has_bookings else lane)
-                yield
     accounts = [tables.accounts.account(name) for name in {lane.account for lane in lanes}]
     uses = {account.name: tables.accounts.used_sec(account, now) / account.weight for account in accounts}
     levels = sorted(account.level for account in tables.accounts.by_name.values())
     use_ranks = {account.name: bisect_left(levels, account.level) / len(levels) for account in accounts}
-    yield_sec = tables.accounts.policy.yield_grace_sec * _YIELD_SHARE
+    yield_sec = policy.yield_grace_sec * _YIELD_SHARE
     return Outlook(boards=boards, lanes=lanes, uses=uses, use_ranks=use_ranks, yield_sec=yield_sec)
+
+
+@dataclass(slots=True)
+class _Pools:
+    """Numbers of the pools."""
+
+    has_bookings: bool
+    of: defaultdict[Group, set[int]] = field(default_factory=lambda: defaultdict(set))
+    suspects: set[int] = field(default_factory=set)
+    """Those of suspect devices, which serve no batch request that does not name them."""
+    booked: defaultdict[int, list[Sequence[Span]]] = field(default_factory=lambda: defaultdict(list))
+    """Bookings of each device in a pool."""
+
+
+def _boards(
+    tables: Tables, groups: Sequence[Group], pools: _Pools, model_of: Callable[[DeviceEntry], str]
+) -> Generator[None, None, list[Board]]:
+    """Return the devices that serve, and fill the pools."""
+    groups_of: dict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        for count, name in enumerate(list(group.devices), 1):
+            groups_of[name].append(index)
+            if count % (8 * _PORTION) == 0:
+                yield
+        yield
+    now, numbers, boards = tables.now_sec, dict[tuple[int, ...], int](), list[Board]()
+    for count, (name, indices) in enumerate(groups_of.items(), 1):
+        device = tables.devices.get(name)
+        if _serves(device):
+            is_suspect = device.mark.state is HealthState.SUSPECT
+            pool = numbers.setdefault((*indices, -1) if is_suspect else tuple(indices), len(numbers))
+            if is_suspect:
+                pools.suspects.add(pool)
+            for index in indices:
+                pools.of[groups[index]].add(pool)
+            booked = _booked(tables, name, now) if pools.has_bookings else ()
+            pools.booked[pool].append(booked)
+            boards.append(Board(pool, model_of(device), _held(device, now), booked))
+        if count % _PORTION == 0:
+            yield
+    return boards
+
+
+def _lanes(tables: Tables, groups: Sequence[Group], pools: _Pools, now: float) -> Generator[None, None, list[Lane]]:
+    """Return the lanes of single requests."""
+    lanes = []
+    for group in groups:
+        every = frozenset(pools.of[group])
+        for waiting in tables.waiting.lanes_of(group):
+            if not waiting.is_blocked:
+                takes_suspects = waiting.lease_class is not LeaseClass.BATCH or group.exact_name is not None
+                lane = _lane(waiting, every if takes_suspects else every - pools.suspects, now)
+                lanes.append(_booked_lane(tables, lane, pools.booked) if pools.has_bookings else lane)
+                yield
+    return lanes
 
 
 def _lane(waiting: WaitingLane, pools: frozenset[int], now: float) -> Lane:
     places, account = list(islice(waiting.places, _LANE_REQUESTS)), waiting.account
     keys, age_sec = [place[-1] for place in places], max(now - waiting.by_age[0][0], 0.0)
     return Lane(account.name, waiting.lease_class, pools, keys, places, account.weight, age_sec)
+
+
+def _set_lane(entry: WaitingSet, members: Sequence[frozenset[int]], now: float) -> Lane:
+    request = entry.request
+    age_sec, pools = max(now - request.asked_at_sec, 0.0), frozenset().union(*members)
+    return Lane(
+        entry.account.name,
+        request.terms.lease_class,
+        pools,
+        [request.key],
+        [place_of(request)],
+        entry.account.weight,
+        age_sec,
+        members=members,
+    )
+
+
+def _can_be_had(tables: Tables, entry: WaitingSet) -> bool:
+    """Return True if a set can be had with devices that serve now and are not booked."""
+
+    def serving(group: Group) -> list[str]:
+        names = (name for name in islice(group.devices, _PORTION) if name not in tables.bookings.by_device)
+        return list(islice((name for name in names if _serves(tables.devices.get(name))), entry.size))
+
+    return not shortage([serving(group) for group in entry.groups])
+
+
+def _serves(device: DeviceEntry | None) -> TypeGuard[DeviceEntry]:
+    """Return True if requests are granted a device."""
+    return device is not None and device.is_attached and device.is_healthy and device.mark.state.is_open
 
 
 def _booked_lane(tables: Tables, lane: Lane, booked_in: Mapping[int, Sequence[Sequence[Span]]]) -> Lane:
