@@ -117,7 +117,7 @@ class _Assembly:
 
 
 def _first_taker(assemblies: deque[_Assembly], board: Board) -> _Assembly | None:
-    """Return the first set that lacks a board, among those that may; forget those that do not any more."""
+    """Return the first assembling set that lacks a board of this pool. Drop sets from the front that do not."""
     while assemblies and not assemblies[0].wants(board):
         assemblies.popleft()
     return assemblies[0] if assemblies and not board.booked else None
@@ -241,7 +241,7 @@ class Schedulings:
         return -1
 
     def _next_before(self, left_sec: float, pool: int, heads: Sequence[int], uses: Mapping[str, float]) -> int:
-        """Return the number of the first lane, in order, whose next lease leaves a booking alone; -1: none."""
+        """Return the number of the first lane, in order, whose next lease ends before a booking; -1: none."""
         for numbers in self._lanes_of[pool] if left_sec > 0 else ():
             fitting = [
                 (uses.get(lane.account, 0.0), lane.account, lane.places[heads[number]], number)

@@ -1,4 +1,4 @@
-"""Forecasts know bookings and marks: no request is said to start on a device that is kept from it."""
+"""Forecasts follow bookings and health marks: no start on a booked or closed device."""
 
 from __future__ import annotations
 
