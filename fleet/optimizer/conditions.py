@@ -42,6 +42,9 @@ class Conditions:
     deadline_sec: float = math.inf
     """Deadline of its search, on the clock of `started_at` [s]."""
 
+    priority: float = 1.0
+    """Its gains count so many times among the jobs of its account, > 0."""
+
     until_gain: float = 0.0
     """The job ends once a tenth of its budget should gain less than this share of its latency; 0: never."""
 

@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 
 _PUBLISH_SEC = 1.0
 
+_DOUBLING = 5.0
+"""Steps of priority that double the worth of a job's gains: those of an urgent one count four times."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
@@ -289,6 +292,7 @@ class JobRun:
             has_prior=has_prior(self.target),
             target_sec=None if options.target_ms is None else options.target_ms / 1e3,
             deadline_sec=end.at_sec,
+            priority=2.0 ** (options.priority / _DOUBLING),
             until_gain=options.until_gain,
             is_bound_by_time=options.minutes is not None and options.trials is None,
             evaluator=options.evaluator,

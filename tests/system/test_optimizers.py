@@ -129,6 +129,20 @@ def test_jobs_of_two_optimizers_use_each_others_trials(
     assert max(earlier) > 0, earlier
 
 
+def test_jobs_of_one_optimizer_share_its_builder(
+    two_products: Path, path: Path, start_optimizer: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Two jobs at once with a single build process: each gets its turns, and both end."""
+    names = [submit(two_products, path, "--seed", seed) for seed in "12"]
+    start_optimizer(more=("--jobs", "2"))
+    eventually_sync(lambda: all(job(path, name).state is JobState.RUNNING for name in names), _ENDS_WITHIN_SEC)
+
+    for name in names:
+        eventually_sync(lambda name=name: has_ended(path, name), _ENDS_WITHIN_SEC)  # type: ignore[misc]
+
+    assert [job(path, name).state for name in names] == [JobState.FINISHED] * 2
+
+
 def test_a_waiting_job_bids_for_its_device(
     two_products: Path, fleet: Fleet, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
 ) -> None:

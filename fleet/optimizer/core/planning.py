@@ -53,6 +53,7 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
     terms = JobTerms(
         name=conditions.job_name,
+        priority=conditions.priority,
         target_sec=conditions.target_sec or 0.0,
         deadline_sec=conditions.deadline_sec,
         until_gain=conditions.until_gain,

@@ -259,6 +259,11 @@ class JobProgress:
     notice: Callable[[str], None] = lambda text: None
 
     @property
+    def worth(self) -> float:
+        """Worth of the next batch in the prioritizer's currency; infinite before the first plan."""
+        return self.planned[0].reason.worth if self.planned else math.inf
+
+    @property
     def trials_done(self) -> int:
         return sum(item.trials for item in self.workloads)
 

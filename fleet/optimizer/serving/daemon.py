@@ -40,6 +40,7 @@ from fleet.jobs.patience import patiently
 from fleet.jobs.report import TuneReport
 from fleet.jobs.spec import JobOrder, order_of, restore_model
 from fleet.library import Job, JobState, Library, Standing
+from fleet.optimizer.builder_plan import BuilderPlan
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.learning import learning
@@ -126,6 +127,9 @@ class OptimizerDaemon:
         self._tracker = tracker
         self._snapshots = snapshots
         self._most_jobs = most_jobs
+        self._plan = BuilderPlan(shop.pool) if shop.builders is shop.pool else None
+        """None: the builders are on other machines, and take tasks in the order of their arrival."""
+
         self._name = ""
         self._running: set[asyncio.Task[None]] = set()
 
@@ -234,12 +238,27 @@ class OptimizerDaemon:
             )
             wanted = for_each_kind(here)
             account = _account_for(order, shop.client)
-            tunes = {f"{job.name} {place}": self._tune(each, entry, shop, account) for place, each in enumerate(wanted)}
+            turns = account or order.account or job.owner or job.holder
+            tunes = {
+                f"{job.name} {place}": self._tune(each, entry, shop, account, turns)
+                for place, each in enumerate(wanted)
+            }
             return await together(tunes)
 
-    async def _tune(self, options: TuneOptions, entry: QueuedEntry, shop: Workshop, account: str) -> TuneReport:
+    async def _tune(
+        self, options: TuneOptions, entry: QueuedEntry, shop: Workshop, account: str, turns: str
+    ) -> TuneReport:
+        """Tune for one kind of board.
+
+        Args:
+            account: account for the requests of devices; "": this optimizer's own.
+            turns: account for the turns on the builders.
+        """
         notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
-        core = JobCore(JobProgress(notice=notices.append))
+        progress = JobProgress(notice=notices.append)
+        core = JobCore(progress)
+        if self._plan is not None:
+            shop = replace(shop, builders=self._plan.seat(turns, lambda: progress.worth))
         opening = OpenJob(
             options=options,
             core=core,

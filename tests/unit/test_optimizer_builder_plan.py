@@ -1,0 +1,160 @@
+"""The builders of one process take turns between accounts, and serve the most valuable job of each first."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import BuildError
+from fleet.optimizer.builder_plan import BuilderPlan, PlannedPool
+
+
+class ManualPool:
+    """A pool whose tasks end when a test says so; `running` has them in the order in which they began."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.hosts = frozenset({"here"})
+        self.running: list[tuple[str, Future[Any]]] = []
+        self.is_closed = False
+        self.now_sec = 0.0
+
+    def submit(self, fn: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        if self.is_closed:
+            raise RuntimeError("closed")
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self.running.append((args[0], future))
+        assert len(self.running) <= self.size
+        return future
+
+    def submit_within(self, timeout_sec: float, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.submit(fn, *args, **kwargs)
+
+    def submit_near(self, key: str, timeout_sec: float, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.submit(fn, *args, **kwargs)
+
+    def end(self, index: int = 0, *, took_sec: float = 1.0) -> str:
+        """End a task and return its name."""
+        self.now_sec += took_sec
+        name, future = self.running.pop(index)
+        future.set_result(name)
+        return name
+
+
+def plan_of(pool: ManualPool) -> BuilderPlan:
+    return BuilderPlan(pool, lambda: pool.now_sec)
+
+
+def drained(pool: ManualPool) -> list[str]:
+    """Return the names of all tasks in the order in which they began."""
+    found = []
+    while pool.running:
+        found.append(pool.end())
+    return found
+
+
+def put(seat: PlannedPool, name: str) -> Future[Any]:
+    return seat.submit(print, name)
+
+
+def test_the_job_with_the_most_valuable_batch_goes_first() -> None:
+    """Its worth counts when a builder becomes free, not when the task came."""
+    pool = ManualPool(1)
+    plan = plan_of(pool)
+    worths = {"a": 1.0, "b": 3.0, "c": 2.0}
+    seats = {name: plan.seat("team", partial(worths.__getitem__, name)) for name in worths}
+    put(seats["a"], "first")
+    for name, seat in seats.items():
+        put(seat, name)
+
+    worths["a"] = 9.0
+
+    assert drained(pool) == ["first", "a", "b", "c"]
+
+
+def test_accounts_take_turns_however_many_tasks_they_have() -> None:
+    """A hog with a hundred tasks of the highest worth gets half of the builders' time."""
+    pool = ManualPool(2)
+    plan = plan_of(pool)
+    hog, other = plan.seat("hog", lambda: 1e9), plan.seat("other", lambda: 1e-9)
+    for _ in range(100):
+        put(hog, "hog")
+    for _ in range(20):
+        put(other, "other")
+
+    began = Counter(drained(pool)[:40])
+
+    assert abs(began["hog"] - began["other"]) <= 2, began
+
+
+def test_an_account_that_comes_back_has_saved_no_turns() -> None:
+    """Otherwise it would have all builders until it had caught up."""
+    pool = ManualPool(1)
+    plan = plan_of(pool)
+    steady, rare = plan.seat("steady", lambda: 1.0), plan.seat("rare", lambda: 1.0)
+    for _ in range(50):
+        put(steady, "steady")
+    for _ in range(30):
+        pool.end()
+    for _ in range(10):
+        put(rare, "rare")
+
+    began = Counter(drained(pool)[:10])
+
+    assert began["steady"] >= 4, began
+
+
+@pytest.mark.parametrize(("size", "searches"), [(1, 1), (2, 1), (4, 3)])
+def test_searches_leave_a_builder_for_builds(size: int, searches: int) -> None:
+    """With a single builder a search has to have it."""
+    pool = ManualPool(size)
+    seat = plan_of(pool).seat("team", lambda: 1.0)
+    for _ in range(5):
+        seat.submit_near("workload", 60.0, print, "search")
+
+    assert len(pool.running) == searches
+    put(seat, "build")
+    assert [name for name, _ in pool.running].count("build") == (1 if size > 1 else 0)
+
+
+@given(size=st.integers(1, 4), steps=st.lists(st.integers(0, 5), max_size=40), rng=st.randoms(use_true_random=False))
+def test_every_task_ends_and_no_builder_is_idle(size: int, steps: list[int], rng: random.Random) -> None:
+    """Tasks come, end and are cancelled in any order; in the end each future is done."""
+    pool = ManualPool(size)
+    plan = plan_of(pool)
+    seats = [plan.seat(account, lambda: 1.0) for account in "abc"]
+    futures = []
+    for number, step in enumerate(steps):
+        if step < 4:
+            futures.append(put(seats[step % 3], str(number)))
+        elif step == 4 and pool.running:
+            pool.end(rng.randrange(len(pool.running)))
+        elif futures:
+            rng.choice(futures).cancel()
+        waiting = sum(not future.done() and not future.running() for future in futures)
+        assert not waiting or len(pool.running) == size
+    drained(pool)
+
+    assert all(future.done() for future in futures)
+
+
+def test_errors_reach_the_caller_and_free_the_builder() -> None:
+    """Those of a task, and of a pool that was closed meanwhile."""
+    pool = ManualPool(1)
+    seat = plan_of(pool).seat("team", lambda: 1.0)
+    failing, late = put(seat, "a"), put(seat, "b")
+    pool.is_closed = True
+    pool.running.pop()[1].set_exception(BuildError("it crashed"))
+
+    with pytest.raises(BuildError, match="it crashed"):
+        failing.result(0)
+    with pytest.raises(RuntimeError, match="closed"):
+        late.result(0)
