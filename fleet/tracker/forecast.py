@@ -177,6 +177,7 @@ class Schedulings:
             elif booking is None:
                 number = self._next(orders[board.pool], heads, uses)
             else:
+                yield  # compares all lanes of the pool
                 number = self._next_before(booking[0] - now, board.pool, heads, uses)
             count += 1
             if number < 0:

@@ -25,7 +25,7 @@ from fleet.tracker.portions import paced
 _LEAST_PAUSE_SEC = 2.0
 _PAUSE_RATIO = 20.0
 """The pause after a round, in times of its length: forecasts take 5 % of a processor at most."""
-_PORTION = 8
+_PORTION = 4
 """Requests that get their forecast in one turn: under 1 ms."""
 _CLASSES = {each.value: each for each in LeaseClass}
 

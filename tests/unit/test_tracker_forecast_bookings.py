@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,6 +158,13 @@ def test_one_board_that_is_not_booked_leaves_forecasts_as_they_are() -> None:
     bench.acquire("bob", "any", "cpu")
     outlook = finished(make_outlook(bench.state, lambda device: device.kind))
     assert {lane.keys[0][1]: bool(lane.booked) for lane in outlook.lanes} == {"short": True, "any": False}
+
+
+def test_times_are_not_moved_past_the_bookings_of_very_many_boards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing thousands of bookings for each request would take too long."""
+    monkeypatch.setattr("fleet.tracker.core.outlook._MAX_BOOKED", 0)
+    (lane,) = finished(make_outlook(booked_bench().state, lambda device: device.kind)).lanes
+    assert (lane.booked, lane.longest_sec) == ((), [1_800.0, 7_200.0])
 
 
 async def test_a_tracker_says_that_a_long_lease_starts_after_the_booking() -> None:

@@ -23,6 +23,8 @@ _PORTION = 256
 """Devices or requests that are read at once: under 1 ms."""
 _LANE_REQUESTS = 500
 """Requests of one account, class and selector that are scheduled."""
+_MAX_BOOKED = 64
+"""Number of booked boards of a lane above which calibrated times are not moved past bookings."""
 _YIELD_SHARE = 1 / 3
 """Typical share of its grace after which a lease gives way."""
 
@@ -73,7 +75,7 @@ class Lane:
     longest_sec: Sequence[float] = ()
     """Longest lease of each request [s]; empty while there are no bookings."""
     booked: Sequence[Sequence[Span]] = ()
-    """Bookings of each of its boards; empty unless all are booked."""
+    """Bookings of each of its boards; empty unless all are booked, and they are few."""
     members: Sequence[frozenset[int]] = ()
     """Pools of each member, if the lane is one set."""
 
@@ -241,7 +243,7 @@ def _booked_lane(tables: Tables, lane: Lane, booked_in: Mapping[int, Sequence[Se
     longest_sec = [request.terms.max_sec or tables.limits.max_duration_sec for request in requests]
     booked: list[Sequence[Span]] = []
     for spans in chain.from_iterable(booked_in[pool] for pool in sorted(lane.pools)):
-        if not spans:
+        if not spans or len(booked) == _MAX_BOOKED:
             return replace(lane, longest_sec=longest_sec)
         booked.append(spans)
     return replace(lane, longest_sec=longest_sec, booked=booked)
