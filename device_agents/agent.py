@@ -26,10 +26,10 @@ from device_agents.serving.doubts import Doubts
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hotplug import Hotplug
-from device_agents.serving.idle_reference import IdleReference
 from device_agents.serving.membership import Membership, renew_in_time
-from device_agents.serving.missing import MissingDevice, Search
+from device_agents.serving.missing import Search
 from device_agents.serving.poison import PoisonList
+from device_agents.serving.roster import Roster
 from device_agents.serving.run_notes import RunNotes
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
@@ -42,7 +42,7 @@ from device_agents.workers.pool import WorkerPool
 from fleet.base.network import address_of
 from fleet.base.version import package_version
 from fleet.domain.devices import Inventory
-from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
+from fleet.errors import ConfigError
 from fleet.identity.certificates import own_key_id
 from fleet.identity.join_tokens import JoinToken
 from fleet.wire.peers import Guard, server_security
@@ -55,9 +55,6 @@ _STOP_GRACE_SEC = 0.5
 _ANY_HOST = ("0.0.0.0", "::", "")
 _DEFAULT_MEMORY_BYTES = 1024**3
 """Default on machines that do not report their memory."""
-
-_MAY_HEAL = (DeviceMissing, DeviceError, BuildError)
-"""Errors that may not recur on a later attempt. Others, such as a wrong configuration, keep the agent from starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,19 +88,7 @@ class Agent:
     ) -> None:
         """Args: finders: find devices that appear while the agent runs; None: the finders of the configuration."""
         self._config = config
-        self._drivers = list(drivers)
-        self._devices: list[ServedDevice] = []
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._idle: dict[str, IdleReference] = {}
-        """By device name."""
-
-        self._hotplug = Hotplug(
-            make_finders(config) if finders is None else finders, self._take_in, retry_sec=timing.finder_retry_sec
-        )
-        self._search = Search(self._drivers, self._look_for, timing)
-        self._joining = asyncio.Lock()
-        """Held while a later device is opened, so that two devices that appear at once cannot take the same name."""
-
+        finders = make_finders(config) if finders is None else finders
         self._agent_id = secrets.token_hex(8)
         self._home = home
         self._timing = timing
@@ -111,17 +96,28 @@ class Agent:
         self._store = ArtifactStore(home.state_dir / "artifacts", config.cache_max_bytes)
         self._pool = WorkerPool(
             home.state_dir / "workers",
-            [*(driver.preload for driver in drivers if driver.preload), *self._hotplug.preloads],
+            list(filter(None, (*(driver.preload for driver in drivers), *(finder.preload for finder in finders)))),
             WorkerLimits(
                 memory_bytes=config.memory_limit_bytes or _default_memory_limit(), disk_bytes=config.disk_limit_bytes
             ),
             restarts=timing.restarts,
             is_jailed=config.jail != "none",
         )
-        self._notes = HookNotes(home.state_dir / "private" / "hooks.json")
         self._poison = PoisonList(doubts=Doubts(home.state_dir / "private" / "doubts.json"))
         self._run_notes = RunNotes(home.state_dir / "private" / "running")
         self._own_cpus = OwnCpus()
+        self._roster = Roster(
+            drivers,
+            self._pool,
+            self._own_cpus,
+            HookNotes(home.state_dir / "private" / "hooks.json"),
+            self._poison,
+            self._run_notes,
+            timing,
+            link=lambda: self._link,
+        )
+        self._hotplug = Hotplug(finders, self._roster.take_in, retry_sec=timing.finder_retry_sec)
+        self._search = Search(self._roster.drivers, self._roster.look_for, timing)
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -136,7 +132,7 @@ class Agent:
     @property
     def device_names(self) -> list[str]:
         """Names of the devices that it serves."""
-        return [driver.name for driver in self._drivers]
+        return self._roster.names
 
     @property
     def key_id(self) -> str:
@@ -182,12 +178,10 @@ class Agent:
         await self._search.close()
         if self._sessions is not None:
             await self._sessions.close()
-        await asyncio.gather(*(idle.close() for idle in self._idle.values()))
-        await asyncio.gather(*(device.upkeep.close() for device in self._devices))
+        await self._roster.stop()
         await self._server.stop(_STOP_GRACE_SEC)
         await self._pool.close()
-        for driver in self._drivers:
-            await driver.close()
+        await self._roster.close_drivers()
         self._own_cpus.restore()
         self._unlock()
 
@@ -215,22 +209,19 @@ class Agent:
         await self.close()
 
     async def _open_parts(self) -> None:
-        await self._open_drivers()
+        await self._roster.open_drivers()
         for driver in await self._hotplug.first():
-            await self._take_in(driver)
-        self._own_cpus.keep_off(cpu for driver in self._drivers for cpu in driver.cpus)
-        self._pool.default_cpus = self._own_cpus.for_others
+            await self._roster.take_in(driver)
+        self._roster.keep_off_cpus(self._roster.drivers)
         self._store.open()
         await self._pool.open()
         self._check_jail()
-        self._devices.extend(self._serve(driver) for driver in self._drivers)
-        for device in self._devices:
-            device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
+        self._roster.serve()
         ledger = EpochLedger(self._home.state_dir / "private")
         ledger.open()
         self._poison.blame_lost(self._run_notes.open())
         admission = Admission(self.device_names, self._clock, ledger)
-        self._sessions = SessionTable(self._devices, admission, self._pool, self._store)
+        self._sessions = self._roster.sessions = SessionTable(self._roster.devices, admission, self._pool, self._store)
         is_plain = self._home.is_plain
         guard = Guard(secret=self._membership.secret if is_plain else None)
         add_session_service(self._server, SessionService(self._sessions, self._store), guard)
@@ -244,7 +235,7 @@ class Agent:
             self._home.tracker,
             self._membership,
             self._hello,
-            self._devices,
+            self._roster.devices,
             self._clock,
             self._sessions,
             self._timing,
@@ -253,120 +244,7 @@ class Agent:
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()
         self._search.start()
-        for device in self._devices:
-            self._watch(device)
-
-    async def _open_drivers(self) -> None:
-        """Open all devices. A device that fails is listed as missing, as long as another one works."""
-        failed: list[FleetError] = []
-        for index, driver in enumerate(self._drivers):
-            opened = self._drivers[index] = await self._opened(driver)
-            if isinstance(opened, MissingDevice) and opened is not driver:
-                if not isinstance(opened.error, _MAY_HEAL):
-                    raise opened.error
-                failed.append(opened.error)
-        if failed and all(isinstance(driver, MissingDevice) for driver in self._drivers):
-            raise failed[0]
-        for absence in failed:
-            logger.warning("a device cannot be opened", extra={"error": str(absence)})
-
-    async def _opened(self, driver: Driver) -> Driver:
-        """Open a device; return a MissingDevice in its place if that fails."""
-        driver.changed = self._attach_anew
-        try:
-            await driver.open(self._pool)
-        except FleetError as error:
-            reason = error
-        except OSError as error:
-            reason = DeviceError(f"{driver.name}: it cannot be opened: {error}")
-        else:
-            return driver
-        missing = MissingDevice.of_driver(driver, reason)
-        await missing.open(self._pool)
-        return missing
-
-    async def _take_in(self, driver: Driver) -> None:
-        """Serve another device. If one of its name is served, it is the same device, or needs another name."""
-        async with self._joining:
-            if driver.name in self.device_names:
-                logger.warning("a device of this name is served already", extra={"device": driver.name})
-                return
-            opened = await self._opened(driver)
-            if isinstance(opened, MissingDevice):
-                logger.warning("a device cannot be opened", extra={"error": str(opened.error)})
-            self._join(opened)
-
-    async def _look_for(self, missing: MissingDevice) -> None:
-        """Serve the device of a placeholder if it has arrived.
-
-        Raises:
-            FleetError: it is not, or it cannot be served.
-        """
-        found = await asyncio.to_thread(missing.look)
-        async with self._joining:
-            others = {name for name in self.device_names if name != missing.name}
-            fresh = [driver for driver in found if driver.name not in others]
-            if found and not fresh:
-                names = ", ".join(driver.name for driver in found)
-                raise AlreadyExists(f"found {names}, which is served already; give one of them another 'name'")
-            failed: list[MissingDevice] = []
-            for driver in fresh:
-                opened = await self._opened(driver)
-                if isinstance(opened, MissingDevice):
-                    failed.append(opened)
-                    continue
-                logger.info("device appeared", extra={"device": driver.name})
-                self._leave(missing)
-                self._join(opened)
-            if missing.driver is not None and failed:
-                raise failed[0].error
-            for other in failed:
-                # The device has a name now, and replaces its placeholder.
-                self._leave(missing)
-                self._join(other)
-
-    def _join(self, driver: Driver) -> None:
-        self._drivers.append(driver)
-        if self._sessions is None:
-            return  # the agent is being opened, and is about to serve all drivers
-        self._own_cpus.keep_off(driver.cpus)
-        self._pool.default_cpus = self._own_cpus.for_others
-        device = self._serve(driver)
-        self._sessions.add(device)
-        self._devices.append(device)
-        self._watch(device)
-        self._attach_anew()
-
-    def _leave(self, missing: MissingDevice) -> None:
-        """Stop serving a device without closing it: a report may be in progress that uses its driver. Idempotent."""
-        if not any(driver is missing for driver in self._drivers):
-            return
-        self._drivers[:] = [driver for driver in self._drivers if driver is not missing]
-        for device in self._devices:
-            if device.driver is missing:
-                device.upkeep.stop()
-                self._idle.pop(device.name).stop()
-        self._devices[:] = [device for device in self._devices if device.driver is not missing]
-        if self._sessions is not None:
-            self._sessions.remove(missing.name)
-
-    def _serve(self, driver: Driver) -> ServedDevice:
-        turn = self._turns.setdefault(driver.resource, asyncio.Lock())
-        device = ServedDevice(
-            driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._run_notes, self._timing
-        )
-        device.idle_work = self._idle[driver.name] = IdleReference(
-            device, self._pool, lambda: self._link.attach_count if self._link else 0, self._timing
-        )
-        return device
-
-    def _watch(self, device: ServedDevice) -> None:
-        device.watch()
-        self._idle[device.name].start()
-
-    def _attach_anew(self) -> None:
-        if self._link is not None:
-            self._link.attach_anew()
+        self._roster.watch()
 
     def _hello(self) -> Hello:
         host = "" if self._home.host in _ANY_HOST else self._home.host
@@ -375,7 +253,7 @@ class Agent:
             address=self._config.advertise_address or address_of(host, self.port),
             inventories={
                 device.name: self._with_facts(device, inventory)
-                for device in self._devices
+                for device in self._roster.devices
                 if (inventory := device.inventory()) is not None
             },
             version=package_version(),

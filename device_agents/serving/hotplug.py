@@ -24,11 +24,6 @@ class Hotplug:
         self._retry_sec = retry_sec
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def preloads(self) -> list[str]:
-        """Modules to preload for workers of later devices."""
-        return [finder.preload for finder in self._finders if finder.preload]
-
     async def first(self) -> list[Driver]:
         """Return the devices that are present.
 

@@ -72,23 +72,23 @@ class SessionService:
         enter = self._enter_to_upload if method in _UPLOADS else self._enter
         session = await enter(context)
         async with contextlib.AsyncExitStack() as stack:
-            await session.until_ended(stack.enter_async_context(session.intake.place(method)))
+            await session.life.until_ended(stack.enter_async_context(session.intake.place(method)))
             yield
 
     async def open_session(self, request: pb.OpenSessionRequest, context: CallContext) -> pb.OpenSessionResponse:
         session = await self._enter(context)
-        return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()), takes_pieces=True)
+        return pb.OpenSessionResponse(worker_pid=await session.life.until_ended(session.open()), takes_pieces=True)
 
     async def find_missing(self, request: pb.FindMissingRequest, context: CallContext) -> pb.FindMissingResponse:
         session = await self._enter_to_upload(context)
-        missing = await session.until_ended(session.find_missing(list(request.digests)))
+        missing = await session.life.until_ended(session.find_missing(list(request.digests)))
         return pb.FindMissingResponse(digests=missing)
 
     async def put_artifact(
         self, requests: AsyncIterator[pb.PutArtifactRequest], context: CallContext
     ) -> pb.PutArtifactResponse:
         session = await self._enter_to_upload(context)
-        return pb.PutArtifactResponse(digests=await session.until_ended(receive(requests, session, self._store)))
+        return pb.PutArtifactResponse(digests=await session.life.until_ended(receive(requests, session, self._store)))
 
     async def make_upload_ticket(
         self, request: pb.MakeUploadTicketRequest, context: CallContext
@@ -103,9 +103,9 @@ class SessionService:
         arrivals = Arrivals(requests, session.intake)
         ahead = ReadAhead(arrivals.each(), most=_READ_AHEAD, size_of=lambda arrival: arrival.size_bytes)
         try:
-            while (arrival := await session.until_ended(ahead.next())) is not None:
+            while (arrival := await session.life.until_ended(ahead.next())) is not None:
                 measuring = session.measure(arrival.request, arrival.arrived_sec, arrival.content)
-                measurement = await session.until_ended(measuring)
+                measurement = await session.life.until_ended(measuring)
                 ahead.in_hand = None
                 arrivals.finish(arrival)
                 yield measurement_pb2.MeasureResponse(measurement=measurement)
@@ -125,7 +125,7 @@ class SessionService:
 
     async def call(self, request: pb.CallRequest, context: CallContext) -> pb.CallResponse:
         session = await self._enter(context)
-        answer = await session.until_ended(session.call(request.SerializeToString()))
+        answer = await session.life.until_ended(session.call(request.SerializeToString()))
         if answer.size_bytes > MAX_WHOLE_BYTES:
             raise InvalidRequest(
                 f"the outputs are {answer.size_bytes} bytes, and this client takes {MAX_WHOLE_BYTES}; "
@@ -138,28 +138,28 @@ class SessionService:
     ) -> AsyncIterator[pb.CallInPiecesResponse]:
         session = await self._enter(context)
         async with _carrying(session):
-            answer = await session.until_ended(_call(session, requests))
-            with session.answering():
+            answer = await session.life.until_ended(_call(session, requests))
+            with session.life.answering():
                 for chunk in cut(answer.parts, lambda size, part: pb.CallInPiecesResponse(size_bytes=size, piece=part)):
                     yield chunk
 
     async def prove(self, request: pb.ProveRequest, context: CallContext) -> pb.ProveResponse:
         session = await self._enter(context)
-        return await session.until_ended(session.prove(request))
+        return await session.life.until_ended(session.prove(request))
 
     async def prove_in_pieces(
         self, requests: AsyncIterator[pb.ProveInPiecesRequest], context: CallContext
     ) -> AsyncIterator[pb.ProveInPiecesResponse]:
         session = await self._enter(context)
         async with _carrying(session):
-            answer = await session.until_ended(_prove(session, requests))
-            with session.answering():
+            answer = await session.life.until_ended(_prove(session, requests))
+            with session.life.answering():
                 for chunk in cut([answer], lambda size, part: pb.ProveInPiecesResponse(size_bytes=size, piece=part)):
                     yield chunk
 
     async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
         session = await self._enter(context)
-        return await session.until_ended(session.program(request))
+        return await session.life.until_ended(session.program(request))
 
     async def watch_logs(
         self, request: pb.WatchLogsRequest, context: CallContext
@@ -201,7 +201,7 @@ def _header(context: CallContext, name: str) -> str | bytes | None:
 async def _carrying(session: Session) -> AsyncIterator[None]:
     """Hold the session's lock for a large message."""
     async with contextlib.AsyncExitStack() as stack:
-        await session.until_ended(stack.enter_async_context(session.intake.carrying))
+        await session.life.until_ended(stack.enter_async_context(session.intake.carrying))
         yield
 
 

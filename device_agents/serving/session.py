@@ -7,11 +7,11 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -22,6 +22,7 @@ from device_agents.serving.device import ServedDevice
 from device_agents.serving.failures import failed_call, failed_trial, missing, poisoned
 from device_agents.serving.hook_run import LeaseNames
 from device_agents.serving.intake import Intake
+from device_agents.serving.lifetime import Lifetime
 from device_agents.serving.observation import Observation
 from device_agents.serving.proving import prove
 from device_agents.serving.referee import Referee
@@ -49,7 +50,6 @@ from fleet.wire.times import duration, duration_sec
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _Request: TypeAlias = (
     measurement_pb2.MeasureRequest | session_service_pb2.CallRequest | session_service_pb2.ProveRequest
 )
@@ -67,6 +67,7 @@ class Session:
         intake: Intake | None = None,
     ) -> None:
         self.claims = claims
+        self.life = Lifetime()
         self.intake = intake or Intake()
         self.upload_ticket = secrets.token_bytes(32)
         """Ticket that allows uploads of artifacts for this session."""
@@ -75,23 +76,15 @@ class Session:
         self.output = OutputBroadcast()
         self._pool = pool
         self._store = store
-        self._workers = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
-        self._reference_workers = WorkerSlot(self._start_reference_worker, self._check_live, device.note_killed)
+        self._workers = WorkerSlot(self._start_worker, self.life.check, device.note_killed)
+        self._reference_workers = WorkerSlot(self._start_reference_worker, self.life.check, device.note_killed)
         self._referee = Referee(device, self._workers, self._reference_workers)
-        self._apart = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
+        self._apart = WorkerSlot(self._start_worker, self.life.check, device.note_killed)
         """Slot of a worker that serves one call or proof and then ends."""
 
         self._pinned_cpus: tuple[int, ...] = ()
-        self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._expiry: asyncio.TimerHandle | None = None
         self._warming: asyncio.Task[None] | None = None
         self._gone: asyncio.Task[None] | None = None
-
-    @property
-    def is_live(self) -> bool:
-        """True until `end`."""
-        return not self._ended.done()
 
     def holds(self, claims: Claims) -> bool:
         """Tell whether the claims belong to this session's lease."""
@@ -103,13 +96,6 @@ class Session:
             return False
         self.claims = claims
         return True
-
-    def arm(self, after_sec: float, expire: Callable[[], None]) -> None:
-        """Call `expire` after this time. Replaces any earlier deadline."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        if self.is_live:
-            self._expiry = asyncio.get_running_loop().call_later(max(0.0, after_sec), expire)
 
     async def open(self) -> int:
         """Prepare the device and a worker; return the worker's process id."""
@@ -131,61 +117,11 @@ class Session:
 
     async def end(self, error: FleetError) -> None:
         """End the session: all waiting calls raise `error`. Return once nothing of it is running. Idempotent."""
-        if not self._ended.done():
-            self._ended.set_result(error)
-            for task in self._under_way:
-                task.cancel()
+        if self.life.end(error):
             logger.info("session ended", extra={"lease": self.claims.lease_name, "reason": str(error)})
         if self._gone is None:
             self._gone = asyncio.create_task(self._leave(), name=f"end-{self.claims.lease_name}")
         await asyncio.shield(self._gone)
-
-    async def until_ended(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work, but no longer than the session lives: its end cancels the work in progress.
-
-        Raises:
-            FleetError: the session ended before `work` did; the error says why.
-        """
-        if self._ended.done():
-            work.close()
-            raise self._ended.result()
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a session is used from asyncio tasks only")
-        # Run in the caller's own task, as asyncio.timeout does: a task per step would cost more than the step.
-        self._under_way.add(task)
-        try:
-            result = await work
-        except BaseException as error:  # the session's end replaces any error that it caused
-            if not self._ended.done():
-                raise
-            if task.uncancel() > 0 and isinstance(error, asyncio.CancelledError):
-                raise  # the task was cancelled for another reason, too
-            raise self._ended.result() from None
-        finally:
-            self._under_way.discard(task)
-        # Work that ends together with the session counts as interrupted: its worker was killed.
-        if self._ended.done():
-            task.uncancel()
-            raise self._ended.result()
-        return result
-
-    @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
-        """Cancel the current task if the session ends inside the block, since a holder may never read its response.
-
-        Raises:
-            FleetError: the session has ended.
-        """
-        self._check_live()
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a session is used from asyncio tasks only")
-        self._under_way.add(task)
-        try:
-            yield
-        finally:
-            self._under_way.discard(task)
 
     async def find_missing(self, digests: list[str]) -> list[str]:
         """Return the digests to upload; the other artifacts are kept for this session."""
@@ -193,8 +129,7 @@ class Session:
 
     def keep(self, incoming: Incoming) -> None:
         """Store a received artifact for this session, unless the session has ended and could never release it."""
-        if self._ended.done():
-            raise self._ended.result()
+        self.life.check()
         incoming.finish(self)
 
     async def measure(
@@ -379,10 +314,6 @@ class Session:
     async def _usable_worker(self) -> WorkerHandle:
         return await self._workers.worker(self.device.accepts)
 
-    def _check_live(self) -> None:
-        if self._ended.done():
-            raise self._ended.result()
-
     async def _start_worker(self) -> WorkerHandle:
         driver = self.device.driver
         await driver.prepare()
@@ -415,8 +346,6 @@ class Session:
             yield
 
     async def _leave(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
         # Also kills a worker that is just starting.
         async with self._no_workers():
             pass

@@ -68,7 +68,7 @@ class SessionTable:
             await self._await_tracker(token)
         claims = self._check(token)
         session = self._sessions.get(claims.device_name)
-        if session is not None and session.is_live and session.holds(claims):
+        if session is not None and session.life.is_live and session.holds(claims):
             self._extend(session, claims)
             return session
         self._note(claims, token)
@@ -96,7 +96,7 @@ class SessionTable:
             Unauthenticated: none did, or it is over.
         """
         for session in self._sessions.values():
-            if session.is_live and hmac.compare_digest(session.upload_ticket, ticket):
+            if session.life.is_live and hmac.compare_digest(session.upload_ticket, ticket):
                 return session
         raise Unauthenticated("no live session of this agent made this upload ticket; ask for another one")
 
@@ -107,7 +107,7 @@ class SessionTable:
         if not is_other:
             return
         for session in self._sessions.values():
-            if session.is_live:
+            if session.life.is_live:
                 name = session.claims.lease_name
                 error = LeaseRevoked(f"the tracker that granted {name} was replaced; acquire again")
                 self._soon(session.end(error), f"disown-{name}")
@@ -200,7 +200,7 @@ class SessionTable:
         self._admission.admit(claims)
         older = self._sessions.get(claims.device_name)
         if older is not None:
-            if older.is_live and older.holds(claims):
+            if older.life.is_live and older.holds(claims):
                 self._extend(older, claims)
                 return older
             await older.end(superseded(older.claims))
@@ -228,7 +228,7 @@ class SessionTable:
             self._arm(session)
 
     def _arm(self, session: Session) -> None:
-        session.arm(self._admission.remaining_sec(session.claims), lambda: self._expire(session))
+        session.life.arm(self._admission.remaining_sec(session.claims), lambda: self._expire(session))
 
     def _expire(self, session: Session) -> None:
         remaining = self._admission.remaining_sec(session.claims)

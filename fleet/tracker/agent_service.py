@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from urllib.parse import unquote
 
 from fleet.base.text import sanitize
-from fleet.domain.inventory_labels import automatic_labels
-from fleet.domain.labels import size_fault
-from fleet.domain.selectors import device_labels
-from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
 from fleet.identity.roles import Identity
+from fleet.tracker.agent_messages import checked_digest, condition_of, fence_to_proto, offered_device, reachable_address
 from fleet.tracker.contested import ContestedNames
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
-from fleet.tracker.core.records import with_bitstream
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
 from fleet.tracker.messages import owned_id
@@ -29,8 +23,7 @@ from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace, portions
 from fleet.tracker.poison_feed import PoisonFeed
 from fleet.tracker.streams import first_message, when_over
-from fleet.v1 import agent_service_pb2, device_pb2
-from fleet.wire.devices import inventory_from_proto
+from fleet.v1 import agent_service_pb2
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.sanitize import sanitize_message
 from fleet.wire.times import timestamp
@@ -46,19 +39,8 @@ _PORTION_OF_REPORTS = 32
 _HEARTBEAT_SEC = 5.0
 _SILENCE_SEC = 30.0
 """An agent that is silent for this long (six heartbeats) counts as gone: its host may be frozen."""
-_DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
-_KIND = re.compile(r"[a-z][a-z0-9_-]*")
-_PORT = re.compile(r"[0-9]{1,5}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_AGENT_ID_CHARS = 128
-_MAX_INVENTORY_BYTES = 64 * 1024
 _MAX_TELEMETRY_BYTES = 16 * 1024
-_MAX_REASON_CHARS = 1_000
-"""Maximum length of agents' texts, which are stored and shown to everyone: no agent may make snapshots too large to
-send.
-"""
-_ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]
 
@@ -84,7 +66,7 @@ class AgentServicer(Observer):
         if outbox is None:
             return
         for fence in (effect,) if isinstance(effect, ev.Fence) else effect.fences:
-            outbox.put(_fence_to_proto(fence))
+            outbox.put(fence_to_proto(fence))
         if isinstance(effect, ev.Fence) and effect.is_reset:
             outbox.close()  # reports in progress still carry the former epochs; the next hello does not
 
@@ -218,7 +200,7 @@ class AgentServicer(Observer):
         if not self._contested.is_news(device_name):
             return
         # Not the name of its host: two machines set up from one image have the same.
-        address = _reachable(f":{other.address.rpartition(':')[2]}", peer)
+        address = reachable_address(f":{other.address.rpartition(':')[2]}", peer)
         device = self._queries.device(device_name)
         logger.warning(
             "an agent is refused, another one has its device's name",
@@ -298,8 +280,8 @@ class AgentServicer(Observer):
             sanitize_message(report.telemetry)
             at_sec = self._engine.clock.now_sec()
             self._engine.observers.on_telemetry(report.device_name, report.telemetry, at_sec)
-        digest = _digest(report.bitstream_digest)
-        is_healthy, reason, epochs = _condition(report)
+        digest = checked_digest(report.bitstream_digest)
+        is_healthy, reason, epochs = condition_of(report)
         is_ahead = self._queries.is_ahead(device, epochs[0])
         is_over = device.lease is not None and device.lease.epoch <= epochs[1]
         found = (device.is_healthy, device.reason, device.bitstream_digest)
@@ -319,12 +301,12 @@ class AgentServicer(Observer):
         devices: list[ev.OfferedDevice] = []
         for portion in portions(first.hello.devices, _PORTION):
             await self._pace.turn()
-            devices += (_offered(device, reports.get(device.name)) for device in portion)
+            devices += (offered_device(device, reports.get(device.name)) for device in portion)
         if len({device.name for device in devices}) < len(devices):
             raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
         return ev.AgentAttached(
             owned_id(key_id, first.hello.agent_id),
-            _reachable(first.hello.address, peer),
+            reachable_address(first.hello.address, peer),
             tuple(devices),
             key_id=key_id,
             stream=next(self._streams),
@@ -346,82 +328,3 @@ def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
     yield replace(event, devices=devices[:_PORTION], later_names=later_names)
     for start in range(_PORTION, len(devices), _PORTION):
         yield replace(event, devices=devices[start : start + _PORTION], is_first=False)
-
-
-def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport | None) -> ev.OfferedDevice:
-    inventory = device.inventory
-    if not _DEVICE_NAME.fullmatch(device.name):
-        raise InvalidRequest(f"device name {device.name!r} is malformed; write it like 'devices/pi4-03'")
-    if not _KIND.fullmatch(inventory.kind):
-        raise InvalidRequest(f"{device.name} has the kind {inventory.kind!r}; write it like 'cpu'")
-    if bad := [key for key in inventory.labels if not _LABEL_KEY.fullmatch(key)]:
-        raise InvalidRequest(f"{device.name} has the label {bad[0]!r}; write labels like 'arch'")
-    if fault := size_fault(inventory.labels):
-        raise InvalidRequest(f"labels of {device.name}: {fault}")
-    for key, actual in (("name", device.name.removeprefix("devices/")), ("kind", inventory.kind)):
-        if inventory.labels.get(key, actual) != actual:
-            raise InvalidRequest(f"{device.name} has a label {key!r} that says otherwise than its {key}; leave it out")
-    if inventory.ByteSize() <= _MAX_INVENTORY_BYTES:
-        sanitize_message(inventory)
-    description = inventory.SerializeToString(deterministic=True)
-    if len(description) > _MAX_INVENTORY_BYTES:
-        raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
-    labels = automatic_labels(inventory_from_proto(inventory))
-    # Prefer the report: the hello is as old as the agent.
-    digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
-    is_healthy, reason, epochs = _condition(report) if report else (True, "", (0, 0))
-    return ev.OfferedDevice(
-        name=device.name,
-        kind=inventory.kind,
-        labels=with_bitstream(device_labels(device.name, inventory.kind, labels), digest),
-        description=description,
-        is_healthy=is_healthy,
-        reason=reason,
-        highest_epoch=epochs[0],
-        fenced_epoch=epochs[1],
-    )
-
-
-def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, tuple[int, int]]:
-    """Return a device's health, the reason if unhealthy, and the highest epochs that its agent has seen and fenced.
-
-    An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
-    """
-    if report.highest_epoch < EPOCHS_END - 1:
-        return (
-            report.is_healthy,
-            sanitize(report.reason, _MAX_REASON_CHARS),
-            (report.highest_epoch, report.fenced_epoch),
-        )
-    name = report.device_name.removeprefix("devices/")
-    reason = (
-        f"its agent has seen epoch {report.highest_epoch}, which was forged; run 'fleet devices reset-epochs {name}'"
-    )
-    return False, reason, (0, 0)
-
-
-def _fence_to_proto(fence: ev.Fence) -> agent_service_pb2.Fence:
-    return agent_service_pb2.Fence(
-        device_name=fence.device_name,
-        epoch=fence.epoch,
-        nonce=fence.nonce,
-        live_lease_name=fence.live_lease_name,
-        is_reset=fence.is_reset,
-    )
-
-
-def _digest(text: str) -> str:
-    """Return a reported digest; empty, meaning unknown, when it is malformed."""
-    return text if _DIGEST.fullmatch(text) else ""
-
-
-def _reachable(address: str, peer: str) -> str:
-    """Return "host:port" of an agent. If it named no host, use the address that it called from
-    ("ipv4:127.0.0.1:4000").
-    """
-    host, _, port = address.rpartition(":")
-    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
-        raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")
-    if host in _ANY_HOST:
-        host = unquote(peer).partition(":")[2].rpartition(":")[0] or "127.0.0.1"
-    return f"{host}:{port}"

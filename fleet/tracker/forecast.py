@@ -21,8 +21,8 @@ from typing import TypeAlias
 
 from fleet.domain.lease_class import LeaseClass
 from fleet.tracker.calibration import quantile
+from fleet.tracker.core.lanes import Place
 from fleet.tracker.core.outlook import Board, Key, Lane, Outlook
-from fleet.tracker.core.waiting import Place
 
 SCHEDULINGS = 24
 _REMEMBERED_LENGTHS = 256

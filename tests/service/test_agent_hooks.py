@@ -240,7 +240,7 @@ async def test_a_device_is_power_cycled_three_times_a_day(tmp_path: Path) -> Non
         await bench.holding(1).run(b"")
         await eventually(lambda: log.exists() and len(log.read_text().splitlines()) == 3)
         notes = json.loads((tmp_path / "agent/private/hooks.json").read_text())
-        await asyncio.gather(*(bench.agent._devices[0].report() for _ in range(50)))  # noqa: SLF001
+        await asyncio.gather(*(bench.agent._roster.devices[0].report() for _ in range(50)))  # noqa: SLF001
 
         assert len(notes[DEVICE]["cycled_at_sec"]) == 3
         assert log.read_text() == "cycled\n" * 3
@@ -396,7 +396,7 @@ async def test_a_lease_gets_another_worker_after_a_power_cycle(tmp_path: Path) -
     async with serve_bench(tmp_path / "agent", config, timing=Timing(health_sec=0.05)) as bench:
         holder = bench.holding(1)
         first = await holder.run(b"good")
-        served = bench.agent._devices[0]  # noqa: SLF001
+        served = bench.agent._roster.devices[0]  # noqa: SLF001
         await eventually(lambda: served.upkeep.cycles == 1 and served.is_well)
 
         second = await holder.run(b"good")

@@ -96,7 +96,7 @@ async def test_an_idle_device_is_measured_when_its_agent_attaches(tmp_path: Path
 async def test_an_idle_device_is_measured_again_when_its_tracker_is_back(tmp_path: Path) -> None:
     """A tracker that was replaced knows no times."""
     async with serve_bench(tmp_path, timing=TIMING, drivers=board()) as bench:
-        device = bench.agent._devices[0]  # noqa: SLF001
+        device = bench.agent._roster.devices[0]  # noqa: SLF001
         await eventually(lambda: reading(bench) == 0.125)
         device.reference.latest_sec = None
         await bench.tracker.stop()
@@ -112,7 +112,7 @@ async def test_a_device_is_measured_after_a_failed_hook(tmp_path: Path) -> None:
     driver.hooks = Hooks(before_lease=Hook("before_lease", ("false",), 5.0))
     timing = replace(TIMING, hook_fault_sec=0.5)
     async with serve_bench(tmp_path, timing=timing, drivers=[driver]) as bench:
-        device = bench.agent._devices[0]  # noqa: SLF001
+        device = bench.agent._roster.devices[0]  # noqa: SLF001
         await eventually(lambda: reading(bench) == 0.125)
         with pytest.raises(DeviceFaulted):
             await bench.holding(1).open()
@@ -144,7 +144,7 @@ async def test_a_board_that_is_slower_than_its_siblings_becomes_suspect(tmp_path
 async def test_a_simulated_device_is_not_measured(tmp_path: Path) -> None:
     """Its times are made up."""
     async with serve_bench(tmp_path, timing=TIMING, drivers=board(SimulatedDriver)) as bench:
-        assert not bench.agent._idle[DEVICE]._watching  # noqa: SLF001
+        assert not bench.agent._roster.idle[DEVICE]._watching  # noqa: SLF001
 
 
 async def test_a_device_is_measured_after_a_fault(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_a_device_is_measured_after_a_fault(tmp_path: Path) -> None:
     timing = replace(TIMING, reference_series_sec=(0.3, 1e6))
     drivers = board(disconnect_after=1, reconnect_sec=0.5)
     async with serve_bench(tmp_path, timing=timing, drivers=drivers) as bench:
-        device = bench.agent._devices[0]  # noqa: SLF001
+        device = bench.agent._roster.devices[0]  # noqa: SLF001
         await eventually(lambda: reading(bench) == 0.125)
         holder = bench.holding(1)
         await holder.run(b"")

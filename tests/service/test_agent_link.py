@@ -104,7 +104,7 @@ async def test_session_end_cancels_running_work(session: Session) -> None:
 
     async def outlive(number: int) -> int:
         with pytest.raises(LeaseRevoked, match="no more"):
-            await session.until_ended(work(number))
+            await session.life.until_ended(work(number))
         await asyncio.sleep(0)  # a cancellation that was not taken back would end the task here
         return number
 
@@ -125,7 +125,7 @@ async def test_no_call_begins_in_an_ended_session(session: Session) -> None:
 
     await session.end(LeaseRevoked("no more"))
     with pytest.raises(LeaseRevoked, match="no more"):
-        await session.until_ended(work())
+        await session.life.until_ended(work())
 
     assert not started
 
@@ -138,7 +138,7 @@ async def test_a_result_in_the_moment_of_the_end_counts_as_cut_off(session: Sess
             await asyncio.Event().wait()
         return "forged"
 
-    waiting = asyncio.create_task(session.until_ended(work()))
+    waiting = asyncio.create_task(session.life.until_ended(work()))
     await asyncio.wait((waiting,), timeout=0.01)
     await session.end(LeaseRevoked("no more"))
 
@@ -149,7 +149,7 @@ async def test_a_result_in_the_moment_of_the_end_counts_as_cut_off(session: Sess
 async def test_a_cancelled_caller_is_cancelled(session: Session) -> None:
     """The caller is cancelled while the session lives on, and also when both end at the same moment."""
     for is_both in (False, True):
-        waiting = asyncio.create_task(session.until_ended(asyncio.Event().wait()))
+        waiting = asyncio.create_task(session.life.until_ended(asyncio.Event().wait()))
         await asyncio.wait((waiting,), timeout=0.01)
         waiting.cancel()
         if is_both:

@@ -122,7 +122,7 @@ async def test_a_device_recovers_from_a_failed_hook(tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     config = {"devices": [device("sim", before_lease={"command": ["test", "-e", str(mended)]})]}
     async with serve_bench(tmp_path / "agent", config, timing=QUICK) as bench:
-        served = bench.agent._devices[0]  # noqa: SLF001
+        served = bench.agent._roster.devices[0]  # noqa: SLF001
         with pytest.raises(DeviceFaulted):
             await bench.holding(1).open()
         assert served.recoveries == 0

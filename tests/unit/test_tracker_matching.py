@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.domain.selectors import device_labels
+from fleet.tracker.core.choosing import take_free
 from fleet.tracker.core.matching import Matching
 
 NAMES = tuple(f"devices/d{i}" for i in range(5))
@@ -17,7 +18,7 @@ def test_unused_selectors_are_forgotten() -> None:
     matching.keep(matching.group("kind=cpu"))
 
     for number in range(20):
-        assert matching.take_free(f"arch!=a{number}", now=0.0) == NAMES[0]
+        assert take_free(matching, f"arch!=a{number}", now=0.0) == NAMES[0]
         assert matching.count(f"name=d{number}") == (number < len(NAMES))
 
     assert matching.group_count == 1 + 3 + 5
@@ -35,7 +36,7 @@ def test_free_devices_take_turns() -> None:
     matching.set_free(NAMES[3])
 
     assert matching.free_devices() == [NAMES[1], NAMES[2], NAMES[3]]
-    assert matching.take_free("kind=cpu", now=0.0) == NAMES[1]
+    assert take_free(matching, "kind=cpu", now=0.0) == NAMES[1]
 
 
 def labelled(matching: Matching, classes: dict[str, str]) -> None:
@@ -50,11 +51,11 @@ def test_a_common_device_is_taken_before_a_rare_one() -> None:
     matching = Matching()
     labelled(matching, {"rare": "fpga", "a": "pi4", "b": "pi4"})
 
-    assert matching.take_free("kind=cpu", now=60.0) == "devices/a"
+    assert take_free(matching, "kind=cpu", now=60.0) == "devices/a"
     matching.set_busy("devices/a")
-    assert matching.take_free("kind=cpu", now=60.0) == "devices/b"
+    assert take_free(matching, "kind=cpu", now=60.0) == "devices/b"
     matching.set_busy("devices/b")
-    assert matching.take_free("kind=cpu", now=60.0) == "devices/rare"
+    assert take_free(matching, "kind=cpu", now=60.0) == "devices/rare"
 
 
 def test_a_selector_makes_its_devices_rare_for_three_days() -> None:
@@ -64,11 +65,11 @@ def test_a_selector_makes_its_devices_rare_for_three_days() -> None:
     day_sec = 86_400.0
 
     def taken(now: float) -> str | None:
-        matching.take_free("model!=none", now)  # a wide selector is requested all the time
-        return matching.take_free("kind=cpu", now)
+        take_free(matching, "model!=none", now)  # a wide selector is requested all the time
+        return take_free(matching, "kind=cpu", now)
 
     assert taken(0.0) == "devices/x"
-    matching.take_free("model=x1", now=0.0)
+    take_free(matching, "model=x1", now=0.0)
     assert taken(2.9 * day_sec) == "devices/a"
     assert taken(3.1 * day_sec) == "devices/x"
 
@@ -76,10 +77,10 @@ def test_a_selector_makes_its_devices_rare_for_three_days() -> None:
 def test_a_class_that_appears_later_belongs_to_the_groups_before_it() -> None:
     matching = Matching()
     labelled(matching, {"a": "pi4"})
-    matching.take_free("model=fpga", now=0.0)
-    matching.take_free("kind=cpu", now=0.0)
+    take_free(matching, "model=fpga", now=0.0)
+    take_free(matching, "kind=cpu", now=0.0)
     labelled(matching, {"rare": "fpga", "b": "pi4"})
     matching.set_busy("devices/a")
 
-    assert matching.take_free("kind=cpu", now=1.0) == "devices/b"
+    assert take_free(matching, "kind=cpu", now=1.0) == "devices/b"
     matching.validate([])

@@ -11,7 +11,7 @@ from itertools import islice
 
 from fleet.domain.health import HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
-from fleet.tracker.core import health
+from fleet.tracker.core import choosing, health
 from fleet.tracker.core.booking_plan import Search
 from fleet.tracker.core.booking_table import Slot
 from fleet.tracker.core.records import RequestEntry
@@ -59,7 +59,9 @@ def take_free(tables: Tables, request: RequestEntry, preferred: str) -> str | No
     terms = request.terms
     takes_suspects = health.is_served(HealthState.SUSPECT, terms)
     while True:
-        name = tables.matching.take_free(terms.selector, tables.now_sec, preferred, takes_suspects=takes_suspects)
+        name = choosing.take_free(
+            tables.matching, terms.selector, tables.now_sec, preferred, takes_suspects=takes_suspects
+        )
         if name is None or fits(tables, name, terms):
             return name
         tables.bookings.hold(name)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fleet.tracker.core.matching import Group, Matching
+from fleet.tracker.core.groups import Group
+from fleet.tracker.core.lanes import Key
+from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import BookingEntry, LeaseEntry, RequestEntry
-from fleet.tracker.core.waiting import Key
 
 
 @dataclass(slots=True, eq=False)

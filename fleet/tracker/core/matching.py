@@ -3,25 +3,22 @@
 Devices that match one selector form a group, with the free ones among them in the order of their last use. A group is
 made at its first use. It is kept while requests wait with its selector, and for a while after that.
 
-Devices that are alike form a class. Among several classes of free devices, a request gets one of the most common class:
-the one of which the smallest group, of another selector that was requested in the last days, is largest. So a request
-that any board suits takes none of the few boards that others need.
+Devices that are alike form a class.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import re
-from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import translate
 from itertools import chain, islice
-from typing import NamedTuple
 
 from fleet.domain.narrowing import ClauseCount, narrow
 from fleet.domain.selectors import Condition, Selector, parse_selector
 from fleet.errors import InvalidRequest
+from fleet.tracker.core.groups import DeviceClass, Group, Kind
 
 _MAX_IDLE_GROUPS = 64
 """Number of unused groups that stay, so that a busy fleet does not match its devices again for every request.
@@ -29,75 +26,8 @@ With 10,000 devices a group takes 1 MB, and 2 ms to make."""
 _MAX_IDLE_NAMES = 1024
 """Number of unused groups of a single device, which are small."""
 
-
-_MAX_COMPARED_CLASSES = 64
-"""Number of a group's classes above which the device that was used least recently is taken, however rare."""
-_OFFERED_INSTEAD = 16
-"""Number of free devices that are compared with a held one."""
 _MAX_COUNTED_KINDS = 256
 """Number of kinds of devices above which no clauses are counted for a waiting request: that would take over 1 ms."""
-_DEMAND_SEC = 3 * 86_400.0
-"""A selector makes devices rare for this long after its last request."""
-
-
-class _Class:
-    """Devices with equal labels beside the name."""
-
-    __slots__ = ("free", "groups", "names")
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-        self.free: OrderedDict[str, None] = OrderedDict()
-        self.groups: dict[Group, None] = {}
-        """Groups that contain the class as a whole."""
-
-    def commonness(self, group: Group, since_sec: float) -> int:
-        """Return the size of the smallest other group of the class that was requested since a moment; without one,
-        the size of the class.
-        """
-        others = (len(other.devices) for other in self.groups if other is not group and other.asked_sec >= since_sec)
-        return min(others, default=len(self.names))
-
-
-class Kind(NamedTuple):
-    """Devices with equal labels."""
-
-    labels: Mapping[str, str]
-    device_count: int
-    free_count: int
-
-
-class Group:
-    """Devices that match one selector."""
-
-    __slots__ = (
-        *("asked_sec", "classes", "devices", "exact_name", "free", "is_by_class", "keepers", "narrowing"),
-        *("overlapping", "selector", "text"),
-    )
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.selector = parse_selector(text)
-        self.exact_name = self.selector.exact_value("name")
-        self.is_by_class = all(condition.key != "name" for condition in self.selector.conditions)
-        """True if it contains all devices of a class, or none."""
-        self.classes: dict[_Class, None] = {}
-        """Its classes, if it is by class."""
-        self.devices: dict[str, None] = {}
-        self.free: OrderedDict[str, None] = OrderedDict()
-        self.asked_sec = -math.inf
-        """Time of the latest request."""
-        self.keepers = 0
-        """Number of lines and sets of requests that wait with this selector."""
-        self.overlapping: set[Group] | None = None
-        """Other groups that share a device with this one; None: not known now."""
-        self.narrowing: tuple[int, list[ClauseCount]] = -1, []
-        """Counts of devices that each clause leaves, and the change of devices after which they were made."""
-
-    @property
-    def is_kept(self) -> bool:
-        """True while requests wait with this selector."""
-        return self.keepers > 0
 
 
 class _Idle:
@@ -118,9 +48,9 @@ class Matching:
 
     def __init__(self, max_idle_groups: int = _MAX_IDLE_GROUPS, max_idle_names: int = _MAX_IDLE_NAMES) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._classes: dict[tuple[tuple[str, str], ...], _Class] = {}
+        self._classes: dict[tuple[tuple[str, str], ...], DeviceClass] = {}
         """By labels without the name: a selector is matched once for all devices that are alike."""
-        self._class_of: dict[str, _Class] = {}
+        self._class_of: dict[str, DeviceClass] = {}
         """Class of each device."""
         self._groups: dict[str, Group] = {}
         self._groups_by_exact_name: dict[str, dict[Group, None]] = {}
@@ -214,6 +144,24 @@ class Matching:
         """Return the names of the free devices, least recently used first."""
         return list(self._free)
 
+    def free_place(self, name: str) -> int:
+        """Return the place of a free device in that order, counted from the start."""
+        return self._free[name]
+
+    def class_of(self, name: str) -> DeviceClass:
+        """Return the class of a device."""
+        return self._class_of[name]
+
+    def offered(self, group: Group, most: int) -> list[str]:
+        """Return free devices of a group, suspects last."""
+        good = islice((name for name in group.free if name not in self.suspects), most)
+        return [*good, *islice((name for name in group.free if name in self.suspects), most if self.suspects else 0)]
+
+    def has_free(self, selector: str, *, takes_suspects: bool = True) -> bool:
+        """Return True if a matching device is free."""
+        free = self.group(selector).free
+        return bool(free if takes_suspects else free.keys() - self.suspects)
+
     # selectors, as canonical texts
 
     def names(self, selector: str, limit: int) -> list[str]:
@@ -267,75 +215,11 @@ class Matching:
         name = group.exact_name if group else parse_selector(selector).exact_value("name")
         return selector if name is None else ""
 
-    def take_free(self, selector: str, now: float, preferred: str = "", *, takes_suspects: bool = True) -> str | None:
-        """Return the free device for a request: of the most common class, and there the least recently used one.
-
-        Args:
-            selector: canonical text.
-            now: time of the request [s].
-            preferred: stricter selector, tried first; empty: no preference.
-            takes_suspects: whether a suspect device will do if no other is free.
-        """
-        group = self.group(selector)
-        group.asked_sec = now
-        for each in (self.group(preferred), group) if preferred else (group,):
-            name = self._most_common_free(each, now, self.suspects)
-            if name is None and takes_suspects and self.suspects:
-                name = self._most_common_free(each, now, ())
-            if name is not None:
-                return name
-        return None
-
-    def free_in_order(self, group: Group, limit: int, now: float, held: Sequence[str] = ()) -> list[str]:
-        """Return free devices of a group, those of the most common class first.
-
-        Args:
-            held: devices of the group that count as free, before others of their class.
-        """
-        if not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
-            return list(islice(chain(held, group.free), limit))
-        since_sec, held_by_class = now - _DEMAND_SEC, defaultdict[_Class, list[str]](list)
-        for name in held:
-            held_by_class[self._class_of[name]].append(name)
-        found = (class_ for class_ in group.classes if class_.free or class_ in held_by_class)
-        classes = sorted(found, key=lambda class_: -class_.commonness(group, since_sec))
-        names = (name for class_ in classes for name in chain(held_by_class.get(class_, ()), class_.free))
-        return list(islice(names, limit))
-
-    def commoner_free(self, group: Group, name: str, now: float) -> list[str]:
-        """Return good free devices of a group that are of a more common class than one of its devices, in order."""
-        if not group.free or not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
-            return []
-        since_sec = now - _DEMAND_SEC
-        own = self._class_of[name].commonness(group, since_sec)
-        found = (each for each in self.free_in_order(group, _OFFERED_INSTEAD, now) if each not in self.suspects)
-        return [each for each in found if self._class_of[each].commonness(group, since_sec) > own]
-
-    def offered(self, group: Group, most: int) -> list[str]:
-        """Return free devices of a group, suspects last."""
-        good = islice((name for name in group.free if name not in self.suspects), most)
-        return [*good, *islice((name for name in group.free if name in self.suspects), most if self.suspects else 0)]
-
-    def has_free(self, selector: str, *, takes_suspects: bool = True) -> bool:
-        """Return True if a matching device is free."""
-        free = self.group(selector).free
-        return bool(free if takes_suspects else free.keys() - self.suspects)
-
-    def _most_common_free(self, group: Group, now: float, skipped: Collection[str]) -> str | None:
-        if len(group.free) <= 1 or not 1 < len(group.classes) <= _MAX_COMPARED_CLASSES:
-            return _first(group.free, skipped)
-        found = ((class_, _first(class_.free, skipped)) for class_ in group.classes)
-        firsts = [(class_, name) for class_, name in found if name is not None]
-        if len(firsts) <= 1:
-            return firsts[0][1] if firsts else None
-        ranks = ((-class_.commonness(group, now - _DEMAND_SEC), self._free[name], name) for class_, name in firsts)
-        return min(ranks)[2]
-
     def _add_to_class(self, name: str, labels: Mapping[str, str]) -> None:
         key = _class_key(labels)
         class_ = self._classes.get(key)
         if class_ is None:
-            class_ = self._classes[key] = _Class()
+            class_ = self._classes[key] = DeviceClass()
             for group in self._general_groups:
                 if group.is_by_class and group.selector.matches(labels):
                     group.classes[class_] = class_.groups[group] = None
@@ -488,10 +372,6 @@ class Matching:
     def _sharing(self, group: Group) -> Iterator[Group]:
         others = (other for other in self._groups.values() if other is not group)
         return (other for other in others if other.devices.keys() & group.devices.keys())
-
-
-def _first(names: Iterable[str], skipped: Collection[str]) -> str | None:
-    return next((name for name in names if name not in skipped), None) if skipped else next(iter(names), None)
 
 
 def _class_key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

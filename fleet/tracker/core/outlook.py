@@ -11,13 +11,13 @@ from typing import TypeAlias, TypeGuard
 
 from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass
-from fleet.tracker.core.matching import Group
+from fleet.tracker.core.groups import Group
+from fleet.tracker.core.lanes import Lane as WaitingLane
+from fleet.tracker.core.lanes import Place, place_of
 from fleet.tracker.core.records import DeviceEntry
 from fleet.tracker.core.set_plan import shortage
 from fleet.tracker.core.set_queue import WaitingSet
 from fleet.tracker.core.tables import Tables
-from fleet.tracker.core.waiting import Lane as WaitingLane
-from fleet.tracker.core.waiting import Place, place_of
 
 _PORTION = 256
 """Devices or requests that are read at once: under 1 ms."""

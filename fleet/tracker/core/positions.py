@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from fleet.domain.leases import LeaseClass
-from fleet.tracker.core.matching import Group, Matching
+from fleet.tracker.core.groups import Group
+from fleet.tracker.core.lanes import Lane, Turn
+from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import RequestEntry
-from fleet.tracker.core.waiting import Lane, Turn, Waiting
+from fleet.tracker.core.waiting import Waiting
 
 _MAX_RIVAL_GROUPS = 64
 """Number of groups with shared devices above which a position counts all requests."""

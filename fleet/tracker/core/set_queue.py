@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fleet.tracker.core.accounts import Account, Accounts
-from fleet.tracker.core.matching import Group, Matching
+from fleet.tracker.core.groups import Group
+from fleet.tracker.core.lanes import Key, place_of
+from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import RequestEntry
 from fleet.tracker.core.set_plan import Plan
-from fleet.tracker.core.waiting import Key, Waiting, place_of
+from fleet.tracker.core.waiting import Waiting
 
 Order: TypeAlias = tuple[bool, int, float, float, str, tuple[object, ...]]
 """False for a starving set, rank of the class, use of the account, start of its wait, its name; then the place."""

@@ -18,11 +18,11 @@ from functools import partial
 from itertools import islice
 
 from fleet.errors import FleetError, NoMatchingDevice
-from fleet.tracker.core import booked, leases, yielding
+from fleet.tracker.core import booked, choosing, leases, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import no_match_error
+from fleet.tracker.core.groups import Group
 from fleet.tracker.core.health import is_served
-from fleet.tracker.core.matching import Group
 from fleet.tracker.core.records import ClientEntry, DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
 from fleet.tracker.core.set_plan import Choice, Plan, earliest, shortage
 from fleet.tracker.core.set_queue import WaitingSet
@@ -185,7 +185,7 @@ def _choices(tables: Tables, entry: WaitingSet) -> list[list[Choice]]:
 
 def _of_group(tables: Tables, entry: WaitingSet, group: Group, limit: int) -> list[Choice]:
     held = [name for name in entry.devices if name in group.devices and tables.devices[name].can_serve]
-    names = tables.matching.free_in_order(group, entry.size, tables.now_sec, held)
+    names = choosing.free_in_order(tables.matching, group, entry.size, tables.now_sec, held)
     others = [name for name in islice(group.devices, limit) if name not in group.free and name not in held]
     others.sort(key=lambda name: (_free_sec(tables, entry, group, tables.devices[name]), _cost(tables, name)))
     timed = ((_free_sec(tables, entry, group, tables.devices[name]), name) for name in (*names, *others))
@@ -289,7 +289,8 @@ def _commonest(tables: Tables, entry: WaitingSet) -> list[str]:
     """Return held devices of a set, or more common ones that came free since they were chosen."""
     found: list[str] = []
     for name, group in zip(entry.devices, entry.groups, strict=True):
-        others = (each for each in tables.matching.commoner_free(group, name, tables.now_sec) if each not in found)
+        commoner = choosing.commoner_free(tables.matching, group, name, tables.now_sec)
+        others = (each for each in commoner if each not in found)
         suitable = (each for each in others if _free_sec(tables, entry, group, tables.devices[each]) <= tables.now_sec)
         found.append(next(suitable, name))
     return found

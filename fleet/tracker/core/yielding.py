@@ -17,8 +17,8 @@ from itertools import islice
 from fleet.domain.leases import LeaseClass, LeaseEnd
 from fleet.tracker.core import booked, leases
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.groups import Group
 from fleet.tracker.core.health import is_served
-from fleet.tracker.core.matching import Group
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.tables import Tables
 
