@@ -133,10 +133,11 @@ class _Week(Simulation):
         if isinstance(self.scheduler, Forecasting):
             self.scheduler.granted(ask, now)
 
-    def granted_set(self, ask: Ask, boards: Sequence[tuple[str, str]], now: float) -> None:
-        super().granted_set(ask, boards, now)
+    def granted_set(self, ask: Ask, boards: Sequence[tuple[str, str]], now: float) -> list[Ask]:
+        members = super().granted_set(ask, boards, now)
         if isinstance(self.scheduler, Forecasting):
             self.scheduler.granted(ask, now)
+        return members
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from sortedcontainers import SortedList
 
-from benchmarks.lab_sim import RENEWAL_SEC, Ask, Simulation
+from benchmarks.lab_sim import Ask, Simulation
 from benchmarks.lab_trace import BOARDS, MODELS
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.selectors import device_labels
@@ -22,7 +25,9 @@ from fleet.tracker.core.state import TrackerState
 EPOCH_SEC = 1_800_000_000.0
 """The simulation's zero on the tracker's clock."""
 _LONG_SEC = 1e8
-_TTL_SEC = 4 / 3 * RENEWAL_SEC
+_RENEWAL_SEC = 900.0
+"""Interval of a lease's renewals."""
+_TTL_SEC = 4 / 3 * _RENEWAL_SEC
 """A lease that outlasts its expected length is charged for this at its renewal, until it ends."""
 _FAMILY = "family."
 
@@ -52,16 +57,11 @@ class Turns:
             self._apply(ev.ClientConnected(account, account), now)
         request_id = str(ask.number)
         self._asks[request_id] = ask
-        selector, *also = map(_selector, ask.arrival.selectors)
-        lease_class = ask.arrival.lease_class
-        terms = LeaseTerms(selector=selector, also=tuple(also), lease_class=lease_class, ttl_sec=_TTL_SEC)
+        terms = _terms(ask.arrival.selectors, ask.arrival.lease_class)
         self._apply(ev.Acquire(account, request_id, terms, ask.continues), now)
 
     def end(self, ask: Ask, now: float) -> None:
         self._apply(ev.Release(ask.arrival.account, ask.lease_name), now)
-
-    def renew(self, ask: Ask, now: float) -> None:
-        self._apply(ev.Renew(ask.arrival.account, ask.lease_name), now)
 
     def is_reserved(self, board: str) -> bool:
         return f"devices/{board}" in self._state.sets.held
@@ -80,25 +80,38 @@ class Turns:
     def _apply(self, event: ev.Event, now: float) -> None:
         self._simulation.outcome.held_idle_sec += self._idle_count * (now - self._counted_sec)
         effects = self._state.apply(event, EPOCH_SEC + now)
+        self._state.used_accounts.clear()  # no journal stores their use
         self._state.take_changes()
-        boards_of: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        boards_of: dict[str, list[tuple[str, str]]] = {}
         for effect in effects:
             if isinstance(effect, ev.Granted):
                 lease = effect.lease
                 board = lease.device_name.removeprefix("devices/")
                 if effect.set_id:
-                    boards_of[effect.set_id].append((board, lease.name))
+                    boards_of.setdefault(effect.set_id, []).append((board, lease.name))
                 else:
-                    self._simulation.granted(self._asks.pop(lease.request_id), board, now, lease.name)
+                    ask = self._asks.pop(lease.request_id)
+                    self._simulation.granted(ask, board, now, lease.name)
+                    self._renew_later(ask, now, now)
             elif isinstance(effect, ev.YieldWanted):
                 lease = self._state.leases[effect.wanted.lease_name]
                 self._simulation.must_yield(lease.device_name.removeprefix("devices/"), now)
         for set_id, boards in boards_of.items():
-            self._simulation.granted_set(self._asks.pop(set_id), boards, now)
+            for member in self._simulation.granted_set(self._asks.pop(set_id), boards, now):
+                self._renew_later(member, now, now)
         sets, self._counted_sec = self._state.sets, now
         self._idle_count = sum(self._state.devices[name].lease is None for name in sets.held) if sets.held else 0
         if sets.entries or sets.offered:
             self._plan_tick()
+
+    def _renew_later(self, ask: Ask, granted_sec: float, now: float) -> None:
+        self._simulation.at(now + _RENEWAL_SEC, partial(self._renew, ask, granted_sec))
+
+    def _renew(self, ask: Ask, granted_sec: float, now: float) -> None:
+        """Renew a lease, as clients do."""
+        if self._simulation.is_held(ask, granted_sec):
+            self._apply(ev.Renew(ask.arrival.account, ask.lease_name), now)
+            self._renew_later(ask, granted_sec, now)
 
     def _plan_tick(self) -> None:
         """Have sets planned in time. Without sets, renewals are frequent enough."""
@@ -111,6 +124,12 @@ class Turns:
         if now == self._tick_sec:
             self._tick_sec = math.inf
             self._apply(ev.Tick(), now)
+
+
+@functools.cache
+def _terms(names: tuple[str, ...], lease_class: LeaseClass) -> LeaseTerms:
+    selector, *also = map(_selector, names)
+    return LeaseTerms(selector=selector, also=tuple(also), lease_class=lease_class, ttl_sec=_TTL_SEC)
 
 
 def _selector(name: str) -> str:
@@ -150,10 +169,12 @@ class FirstCome:
         self._free: dict[str, deque[str]] = defaultdict(deque)
         for board, model in simulation.boards.items():
             self._free[model].append(board)
-        self._waiting: dict[str, SortedList] = {selector: SortedList() for selector in MODELS}
-        """Requests as (key, number, request), by selector."""
+        self._waiting: dict[str, list[tuple[float, int, Ask]]] = {selector: [] for selector in MODELS}
+        """Heaps of requests as (key, number, request), by selector."""
         self._sets = SortedList()
         """Waiting sets as (key, number, set)."""
+        self._kept: set[str] = set()
+        """Boards that they keep."""
         self._selectors = {model: [name for name, models in MODELS.items() if model in models] for model in BOARDS}
 
     def key(self, ask: Ask) -> float:
@@ -169,29 +190,27 @@ class FirstCome:
             model = max(free, key=lambda each: len(self._free[each]))
             self._grant(ask, self._free[model].popleft(), now)
         else:
-            self._waiting[ask.arrival.selector].add((self.key(ask), ask.number, ask))
+            heapq.heappush(self._waiting[ask.arrival.selector], (self.key(ask), ask.number, ask))
 
     def end(self, ask: Ask, now: float) -> None:
         model = self._simulation.boards[ask.board]
-        heads = [(self._waiting[name][0], name) for name in self._selectors[model] if self._waiting[name]]
-        first, name = min(heads, key=lambda head: head[0][:2], default=((math.inf, 0, None), ""))
+        heads = [(*self._waiting[name][0][:2], name) for name in self._selectors[model] if self._waiting[name]]
+        *first, name = min(heads, default=(math.inf, 0, ""))
         for key, number, assembly in self._sets:
-            if (key, number) > first[:2]:
+            if [key, number] > first:
                 break
             if assembly.take(ask.board, model):
+                self._kept.add(ask.board)
                 self._grant_whole(assembly, now)
                 return
         if name:
-            *_, following = self._waiting[name].pop(0)
+            *_, following = heapq.heappop(self._waiting[name])
             self._grant(following, ask.board, now)
         else:
             self._free[model].append(ask.board)
 
-    def renew(self, ask: Ask, now: float) -> None:
-        """Nothing depends on it."""
-
     def is_reserved(self, board: str) -> bool:
-        return any(board in assembly.boards for *_, assembly in self._sets)
+        return board in self._kept
 
     def _assemble(self, ask: Ask, now: float) -> None:
         """Take free boards for a set, and those of later sets."""
@@ -201,7 +220,8 @@ class FirstCome:
             free = [model for model in MODELS[selector] if self._free[model]]
             if free:
                 model = max(free, key=lambda each: len(self._free[each]))
-                assembly.boards[index] = self._free[model].popleft()
+                board = assembly.boards[index] = self._free[model].popleft()
+                self._kept.add(board)
         for _, _, later in self._sets[self._sets.bisect_left(entry[:2]) :]:
             for index, board in enumerate(later.boards):
                 if board and assembly.take(board, self._simulation.boards[board]):
@@ -214,6 +234,7 @@ class FirstCome:
         ask = assembly.ask
         if all(assembly.boards):
             self._sets.remove((assembly.key, ask.number, assembly))
+            self._kept.difference_update(assembly.boards)
             self._simulation.granted_set(ask, [(board, "") for board in assembly.boards], now)
 
     def _grant(self, ask: Ask, board: str, now: float) -> None:
@@ -236,7 +257,8 @@ class SumOfFactors(FirstCome):
         """Decayed use of each account, and its moment."""
 
     def key(self, ask: Ask) -> float:
-        uses = [self._used_sec(name, ask.at_sec) for name in self._use]
+        at_sec, half_life_sec = ask.at_sec, self._HALF_LIFE_SEC
+        uses = [sec * math.exp2((since_sec - at_sec) / half_life_sec) for sec, since_sec in self._use.values()]
         mean_sec = sum(uses) / len(uses) if uses else 1.0
         ratio = max(self._used_sec(ask.arrival.account, ask.at_sec), mean_sec / 16) / max(mean_sec, 1e-9)
         debt_sec = max(-3_600.0, min(10_800.0, 1_800.0 * math.log2(ratio)))

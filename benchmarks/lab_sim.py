@@ -19,8 +19,6 @@ _MEAN_LEASE_SEC = 1800.0
 """Median length of a tuning job's leases."""
 _SHORTEST_SEC = 30.0
 _LOOK_SEC = 300.0
-RENEWAL_SEC = 900.0
-"""Interval of a lease's renewals."""
 _WINDOW_SEC = 4 * 3600.0
 """Fairness is judged in windows of this length."""
 
@@ -58,9 +56,6 @@ class Scheduler(Protocol):
     def end(self, ask: Ask, now: float) -> None:
         """Take back the board of an ended lease."""
 
-    def renew(self, ask: Ask, now: float) -> None:
-        """Renew a lease, as clients do."""
-
     def is_reserved(self, board: str) -> bool:
         """Return True if a board is held for a set."""
 
@@ -93,7 +88,7 @@ class Outcome:
         """Return Jain's index of the accounts that waited for most of a window, where there are at least four."""
         found: dict[int, float] = {}
         for window, counts in self.backlogs.items():
-            names = [name for name, looks in counts.items() if looks >= 0.8 * _WINDOW_SEC / _LOOK_SEC]
+            names = sorted(name for name, looks in counts.items() if looks >= 0.8 * _WINDOW_SEC / _LOOK_SEC)
             shares = [self.served_sec[window][name] for name in names]
             if len(names) >= 4 and any(shares):
                 found[window] = sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
@@ -108,15 +103,18 @@ class Simulation:
         self.held: dict[str, Ask] = {}
         """Live leases by board."""
         self.waiting: dict[int, Ask] = {}
+        self._waits_of: Counter[str] = Counter()
+        """Number of waiting requests by account."""
         self._end_sec = days * DAY_SEC
         self._rng = random.Random(7)
-        self._numbers = itertools.count()
+        self._arrivals = list(reversed(arrivals))
+        """Arrivals to come, the next one last."""
+        self._numbers = itertools.count(len(arrivals))
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._by_model = {model: [f"{model}-{i}" for i in range(count)] for model, count in BOARDS.items()}
-        self._boards = {name: model for model, names in self._by_model.items() for name in names}
+        self._idle = {model: {f"{model}-{i}" for i in range(count)} for model, count in BOARDS.items()}
+        """Boards without a lease, by model."""
+        self._boards = {f"{model}-{i}": model for model, count in BOARDS.items() for i in range(count)}
         self.scheduler = make(self)
-        for arrival in arrivals:
-            self._at(arrival.at_sec, partial(self._arrive, arrival))
         self._at(0.0, self._look)
 
     @property
@@ -126,9 +124,13 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Play the week."""
-        while self._events and self._events[0][0] <= self._end_sec:
-            now, _, call = heapq.heappop(self._events)
-            call(now)
+        events, arrivals = self._events, self._arrivals
+        while (now := events[0][0]) <= self._end_sec:  # there is always a next look
+            if arrivals and arrivals[-1].at_sec <= now:
+                arrival = arrivals.pop()
+                self._arrive(arrival, arrival.at_sec)
+            else:
+                heapq.heappop(events)[2](now)
         for ask in self.held.values():
             self._note_service(ask.arrival.account, ask.granted_sec, self._end_sec)
         oldest_sec = self._end_sec - DAY_SEC
@@ -139,20 +141,20 @@ class Simulation:
 
     def granted(self, ask: Ask, board: str, now: float, lease_name: str = "") -> None:
         """Begin the lease of a single request; called by the scheduler."""
-        self.waiting.pop(ask.number, None)
+        self._wait_no_more(ask)
         waits = self.outcome.waits_sec[ask.arrival.lease_class]
         if not ask.continues:
             waits.append((ask.arrival.account, ask.at_sec, now - ask.at_sec))
         self._begin(ask, board, now, lease_name)
         self._note_rare(ask)
 
-    def granted_set(self, ask: Ask, boards: Sequence[tuple[str, str]], now: float) -> None:
-        """Begin the leases of a set; called by the scheduler.
+    def granted_set(self, ask: Ask, boards: Sequence[tuple[str, str]], now: float) -> list[Ask]:
+        """Begin the leases of a set, and return one request for each; called by the scheduler.
 
         Args:
             boards: board and name of each lease, in the order of the selectors.
         """
-        self.waiting.pop(ask.number)
+        self._wait_no_more(ask)
         self.outcome.set_waits_sec[ask.arrival.lease_class].append(now - ask.at_sec)
         arrivals = [replace(ask.arrival, selector=selector, also=()) for selector in ask.arrival.selectors]
         members = [Ask(next(self._numbers), arrival, ask.at_sec, ask.device_sec) for arrival in arrivals]
@@ -160,17 +162,22 @@ class Simulation:
             self._begin(member, board, now, lease_name)
         for member in members:
             self._note_rare(member)
+        return members
 
     def at(self, at_sec: float, call: Callable[[float], None]) -> None:
         """Call the scheduler at a moment."""
         self._at(at_sec, call)
 
+    def is_held(self, ask: Ask, granted_sec: float) -> bool:
+        """Return True if the lease that a request was granted at a moment lasts."""
+        return ask.granted_sec == granted_sec and self.held.get(ask.board) is ask
+
     def _begin(self, ask: Ask, board: str, now: float, lease_name: str) -> None:
         ask.board, ask.granted_sec, ask.lease_name = board, now, lease_name
         ask.ends_sec = now + ask.device_sec
         self.held[board] = ask
+        self._idle[self._boards[board]].discard(board)
         self._at(ask.ends_sec, partial(self._end, ask, now))
-        self._at(now + RENEWAL_SEC, partial(self._renew, ask, now))
 
     def must_yield(self, board: str, now: float) -> None:
         """Give a board back at the next border of trials, a few seconds later; called by the scheduler."""
@@ -188,30 +195,32 @@ class Simulation:
             device_sec = max(_SHORTEST_SEC, min(_MEAN_LEASE_SEC * math.exp(self._rng.gauss(0, 0.9)), job.left_sec))
         ask = Ask(next(self._numbers), arrival, asked_sec if continues else now, device_sec, job, continues)
         self.waiting[ask.number] = ask
+        self._waits_of[arrival.account] += 1
         self.scheduler.ask(ask, now)
 
     def _end(self, ask: Ask, granted: float, now: float, *, yields: bool = False) -> None:
-        if ask.granted_sec != granted or self.held.get(ask.board) is not ask:
+        if not self.is_held(ask, granted):
             return
         ran_sec = now - granted
         self.outcome.used_sec += ran_sec
         self._note_service(ask.arrival.account, granted, now)
         del self.held[ask.board]
+        self._idle[self._boards[ask.board]].add(ask.board)
         self.scheduler.end(ask, now)
         if ask.job is not None:
             ask.job.left_sec -= ran_sec
             if ask.job.left_sec > _SHORTEST_SEC:
                 self._ask(ask.arrival, now, ask.job, ask.lease_name if yields else "", ask.at_sec)
 
-    def _renew(self, ask: Ask, granted: float, now: float) -> None:
-        if ask.granted_sec == granted and self.held.get(ask.board) is ask:
-            self.scheduler.renew(ask, now)
-            self._at(now + RENEWAL_SEC, partial(self._renew, ask, granted))
+    def _wait_no_more(self, ask: Ask) -> None:
+        del self.waiting[ask.number]
+        self._waits_of[ask.arrival.account] -= 1
 
     def _look(self, now: float) -> None:
         window = int(now // _WINDOW_SEC)
-        for account in {ask.arrival.account for ask in self.waiting.values()}:
-            self.outcome.backlogs[window][account] += 1
+        for account, count in self._waits_of.items():
+            if count:
+                self.outcome.backlogs[window][account] += 1
         self._at(now + _LOOK_SEC, self._look)
 
     def _note_service(self, account: str, from_sec: float, to_sec: float) -> None:
@@ -226,9 +235,8 @@ class Simulation:
         """Count a board that was taken although one of a model at least twice as numerous was free."""
         count = BOARDS[self._boards[ask.board]]
         common = [model for model in MODELS[ask.arrival.selector] if BOARDS[model] >= 2 * count]
-        names = (name for model in common for name in self._by_model[model])
-        is_free = any(name not in self.held and not self.scheduler.is_reserved(name) for name in names)
-        self.outcome.rare_taken_needlessly += is_free
+        idle = (name for model in common for name in self._idle[model])
+        self.outcome.rare_taken_needlessly += any(not self.scheduler.is_reserved(name) for name in idle)
 
     def _at(self, at_sec: float, call: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (at_sec, next(self._numbers), call))
