@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -49,6 +50,19 @@ def test_due_timers_come_in_portions() -> None:
         timers.set(number, 1.0, lambda: None)
 
     assert [len(list(timers.pop_due(2.0, limit=30))) for _ in range(5)] == [30, 30, 30, 10, 0]
+
+
+def test_a_timer_that_is_set_again_for_its_moment_keeps_its_place() -> None:
+    """Timers that each event sets again for the same moment take no more memory, and fire in their first order."""
+    timers, fired = Timers(), list[str]()
+    calls = {name: partial(fired.append, name) for name in ("first", "second")}
+    for name in ("first", "second", "first"):
+        timers.set(name, 1.0, calls[name])
+
+    for call in timers.pop_due(1.0, limit=3):
+        call()
+
+    assert fired == ["first", "second"]
 
 
 def test_a_cancelled_wait_cleans_up(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.groups import Group
 from fleet.tracker.core.records import RequestEntry
 
+_CLASSES = tuple(LeaseClass)
 _MAX_STALE = 64
 """Number of stale entries of a heap, beside four for each lane, above which it is made anew."""
 
@@ -34,8 +35,12 @@ class Backlog:
     """Time of the oldest request since the account last waited for nothing. It orders accounts with equal use."""
     turn: Turn
     lanes: dict[Group, dict[LeaseClass, Lane]] = field(default_factory=dict)
-    places: dict[LeaseClass, SortedList] = field(default_factory=lambda: {each: SortedList() for each in LeaseClass})
-    """Requests of all lanes, by class."""
+    counts: dict[LeaseClass, int] = field(default_factory=lambda: dict.fromkeys(_CLASSES, 0))
+    """Number of requests of all lanes, by class."""
+
+    def places(self, lease_class: LeaseClass) -> Iterator[Place]:
+        """Return the places of the requests of a class, in order."""
+        return heapq.merge(*(lane.places for lanes in self.lanes.values() if (lane := lanes.get(lease_class))))
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from fnmatch import translate
 from itertools import chain, islice
 
@@ -152,6 +152,11 @@ class Matching:
         """Return the class of a device."""
         return self._class_of[name]
 
+    def kind_of(self, name: str) -> Hashable:
+        """Return a key that only devices in the same groups share."""
+        is_plain = not self._pattern_groups and self._labels[name]["name"] not in self._groups_by_exact_name
+        return self._class_of[name] if is_plain else tuple(self.groups_of(name))
+
     def offered(self, group: Group, most: int) -> list[str]:
         """Return free devices of a group, suspects last."""
         good = islice((name for name in group.free if name not in self.suspects), most)
@@ -244,8 +249,8 @@ class Matching:
 
     def groups_of(self, device_name: str) -> list[Group]:
         """Return the groups of a device."""
-        found, parts = [*self._class_of[device_name].groups], self._pattern_groups
-        if named := self._groups_by_exact_name.get(self._labels[device_name]["name"]):
+        found, parts = list(self._class_of[device_name].groups), self._pattern_groups
+        if self._groups_by_exact_name and (named := self._groups_by_exact_name.get(self._labels[device_name]["name"])):
             parts = {**parts, **named}
         if parts:
             found += [group for group in parts if device_name in group.devices]
@@ -364,9 +369,11 @@ class Matching:
             whole = {group for group in self._groups.values() if group.is_by_class and alike & group.devices.keys()}
             _require(set(class_.groups) == whole, "groups of a class")
             _require(all(class_ in group.classes for group in whole), "classes of a group")
+        by_kind: dict[Hashable, set[Group]] = {}
         for name in self._labels:
             expected = {group for group in self._groups.values() if name in group.devices}
             _require(set(self.groups_of(name)) == expected, f"groups of {name}")
+            _require(by_kind.setdefault(self.kind_of(name), expected) == expected, f"groups of devices like {name}")
         _require({group for group in self._groups.values() if group.is_kept} == set(kept), "kept groups")
 
     def _sharing(self, group: Group) -> Iterator[Group]:

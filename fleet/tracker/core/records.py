@@ -25,9 +25,9 @@ MAX_NAMES_PER_AGENT = 64
 """Default of `TrackerLimits.max_names_per_agent`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrackerLimits:
-    """Limits of the tracker."""
+    """Limits of the tracker. Not compared by value: the hash of all fields would cost more than an admission."""
 
     default_ttl_sec: float = 30.0
     min_ttl_sec: float = 2.0
@@ -164,6 +164,8 @@ def with_bitstream(labels: Mapping[str, str], digest: str) -> dict[str, str]:
 
 def member_ids(request_id: str, terms: LeaseTerms) -> tuple[str, ...]:
     """Return an id for each device of a request. Those beside the first cannot be chosen by a client."""
+    if not terms.also:
+        return (request_id,)
     return request_id, *(f"{request_id}{SET_SEPARATOR}{number}" for number in range(1, len(terms.selectors)))
 
 
@@ -184,11 +186,11 @@ class RequestEntry:
     """Account that it counts for. Not in the journal: its terms name it, or it comes with the client's stream."""
     note: str = ""
     """See LeaseEntry."""
+    key: tuple[str, str] = field(init=False)
+    """Client and id, unique among waiting requests."""
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """Unique among waiting requests."""
-        return (self.client_id, self.request_id)
+    def __post_init__(self) -> None:
+        self.key = self.client_id, self.request_id
 
     @property
     def member_ids(self) -> tuple[str, ...]:

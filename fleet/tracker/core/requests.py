@@ -24,6 +24,8 @@ from fleet.tracker.core.booking_admission import check_booking, with_booked_term
 from fleet.tracker.core.records import ClientEntry, RequestEntry, member_ids
 from fleet.tracker.core.tables import Tables
 
+_NO_REQUESTS: Counter[str] = Counter()
+
 
 def acquire(tables: Tables, event: ev.Acquire) -> None:
     """Answer a request, which may be a client's repetition."""
@@ -148,7 +150,7 @@ def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str
     """Return an error text if this client, the request's account or everybody has too many waiting requests; empty if
     not.
     """
-    limits, counts = tables.limits, tables.waiting_by_account.get(request.account, Counter())
+    limits, counts = tables.limits, tables.waiting_by_account.get(request.account, _NO_REQUESTS)
     owner = client.holder if request.account == client.account else f"the account {account_text(request.account)}"
     of_client = len(client.requests) + len(client.parked)
     of_account = counts.total() + tables.parked_by_account[request.account]
@@ -161,7 +163,8 @@ def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str
         return f"{of_all} requests wait already; try again later"
     if request.terms.also and (message := _too_many_sets(tables, request, owner)):
         return message
-    if more := set(map(tables.matching.general, request.terms.selectors)) - counts.keys() - {""}:
+    generals = {general for general in map(tables.matching.general, request.terms.selectors) if general}
+    if more := generals - counts.keys():
         own = len(counts.keys() - {""})
         if own + len(more) > limits.max_selectors_per_account:
             return f"{owner} waits with {own} different selectors already; use one of them, or cancel some"

@@ -12,10 +12,11 @@ one holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 
 from fleet.errors import FleetError, NoMatchingDevice
 from fleet.tracker.core import booked, choosing, leases, yielding
@@ -187,22 +188,30 @@ def _of_group(tables: Tables, entry: WaitingSet, group: Group, limit: int) -> li
     held = [name for name in entry.devices if name in group.devices and tables.devices[name].can_serve]
     names = choosing.free_in_order(tables.matching, group, entry.size, tables.now_sec, held)
     others = [name for name in islice(group.devices, limit) if name not in group.free and name not in held]
-    others.sort(key=lambda name: (_free_sec(tables, entry, group, tables.devices[name]), _cost(tables, name)))
-    timed = ((_free_sec(tables, entry, group, tables.devices[name]), name) for name in (*names, *others))
-    return sorted((choice for choice in timed if choice[0] < math.inf), key=lambda choice: choice[0])
+    later = _timed(tables, entry, group, others)
+    later.sort(key=lambda choice: (choice[0], _cost(tables, choice[1])))
+    return sorted(_timed(tables, entry, group, names) + later, key=itemgetter(0))
+
+
+def _timed(tables: Tables, entry: WaitingSet, group: Group, names: Iterable[str]) -> list[Choice]:
+    """Return devices that a member of a set can have, with the time when each is free."""
+    timed = ((_free_sec(tables, entry, group, tables.devices[name]), name) for name in names)
+    return [choice for choice in timed if choice[0] < math.inf]
 
 
 def _plan_beside_others(tables: Tables, entry: WaitingSet, choices: Sequence[Sequence[Choice]]) -> Plan | None:
     """Return the best plan without devices that earlier sets hold, or that suit claims."""
-    unvisited = set(tables.sets.unvisited)
+    held, claims, unvisited = tables.sets.held, tables.sets.claims, set(tables.sets.unvisited)
 
     def is_left(name: str) -> bool:
-        holder = tables.sets.held.get(name)
+        holder = held.get(name)
         if holder is not None and holder is not entry and holder.request.key not in unvisited:
             return False
-        return not any(name in group.devices for group in tables.sets.claims)
+        return not claims or not any(name in group.devices for group in claims)
 
-    return earliest([[choice for choice in of_one if is_left(choice[1])] for of_one in choices])
+    if held or claims:
+        choices = [[choice for choice in of_one if is_left(choice[1])] for of_one in choices]
+    return earliest(choices)
 
 
 def _cost(tables: Tables, name: str) -> tuple[bool, float, float]:

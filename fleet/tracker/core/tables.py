@@ -196,6 +196,8 @@ class Tables:
 
     def forget_yields_for(self, request: RequestEntry) -> None:
         """Forget the demands of a request, which waits no more or holds other devices."""
+        if not self.yields_by_request:
+            return
         for member_id in request.member_ids:
             if (name := self.yields_by_request.get((request.client_id, member_id))) is not None:
                 self.forget_yield(name)
@@ -212,7 +214,9 @@ class Tables:
     def count_waiting(self, requests: Iterable[RequestEntry], more: int) -> None:
         """Count waiting requests (`more` is 1), or their end while they are still queued (-1)."""
         for request in requests:
-            counts = self.waiting_by_account.setdefault(request.account, Counter())
+            counts = self.waiting_by_account.get(request.account)
+            if counts is None:
+                counts = self.waiting_by_account[request.account] = Counter()
             for general in map(self.matching.general, request.terms.selectors):
                 counts[general] += more
                 if not counts[general]:

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import count, islice
-
-from sortedcontainers import SortedList
+from itertools import chain, count, islice
 
 from fleet.domain.leases import LeaseClass
 from fleet.tracker.core.accounts import Accounts
@@ -28,6 +27,7 @@ from fleet.tracker.core.lanes import Backlog, Key, Lane, Line, Place, Turn, age_
 from fleet.tracker.core.matching import Matching
 from fleet.tracker.core.records import RequestEntry
 
+_CLASSES = tuple(LeaseClass)
 _FEW_LANES = 16
 """Number of a device's lanes up to which comparing all is faster than a search through the accounts."""
 _MAX_FILLING_LANES = 16
@@ -46,8 +46,8 @@ class Waiting:
         """Lanes by the group of their selector; no line is empty."""
         self._backlogs: dict[str, Backlog] = {}
         """Lanes by account; no backlog is empty."""
-        self._turns: dict[LeaseClass, SortedList] = {lease_class: SortedList() for lease_class in LeaseClass}
-        """Turns of the accounts that wait in each class."""
+        self._turns: dict[LeaseClass, list[Turn]] = {lease_class: [] for lease_class in LeaseClass}
+        """Sorted turns of the accounts that wait in each class."""
         self.exempt: dict[Key, RequestEntry] = {}
         """Requests for a device in spite of its mark, oldest first."""
         self._numbers = count(1)
@@ -72,12 +72,11 @@ class Waiting:
         backlog = self._backlog(request)
         lane = self._lane(backlog, request.terms.lease_class, group)
         is_oldest = not lane.by_age or request.asked_at_sec < lane.by_age[0][0]
-        place, own = place_of(request), backlog.places[lane.lease_class]
-        lane.places.add(place)
+        lane.places.add(place_of(request))
         lane.by_age.add(age_of(request))
-        if not own:
-            self._turns[lane.lease_class].add(backlog.turn)
-        own.add(place)
+        if not backlog.counts[lane.lease_class]:
+            insort(self._turns[lane.lease_class], backlog.turn)
+        backlog.counts[lane.lease_class] += 1
         if is_oldest:
             self._lines[group].note_wait(lane)
         if request.asked_at_sec < backlog.since_sec:
@@ -91,12 +90,12 @@ class Waiting:
         self.exempt.pop(request.key, None)
         group = self._matching.group(request.terms.selector)
         lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
-        place, own = place_of(request), lane.backlog.places[lane.lease_class]
-        lane.places.remove(place)
+        backlog = lane.backlog
+        lane.places.remove(place_of(request))
         lane.by_age.remove(age_of(request))
-        own.remove(place)
-        if not own:
-            self._turns[lane.lease_class].remove(lane.backlog.turn)
+        backlog.counts[lane.lease_class] -= 1
+        if not backlog.counts[lane.lease_class]:
+            _remove(self._turns[lane.lease_class], backlog.turn)
         if not lane.places:
             self._close(lane, group)
 
@@ -123,18 +122,23 @@ class Waiting:
             is_suspect: whether the device serves no batch request that does not name it.
         """
         found = [(group, line) for group in groups if (line := self._lines.get(group))]
+        if not found:
+            return None
         before_sec = now - self._accounts.policy.starvation_sec
         late = [each for _, line in found if line.may_starve(before_sec) for each in line.starving(before_sec)]
         if is_suspect:
             late = [each for each in late if each[2].lease_class is not LeaseClass.BATCH]
-        if starving := min(late, default=None, key=_wait):
-            return self._requests[starving[2].by_age[0][2]]
-        for lease_class in LeaseClass:
+        if late:
+            return self._requests[min(late, key=_wait)[2].by_age[0][2]]
+        for lease_class in _CLASSES:
+            if not self._turns[lease_class]:
+                continue
             if is_suspect and lease_class is LeaseClass.BATCH:
                 found = [(group, line) for group, line in found if group.exact_name is not None]
             by_name = [by_name for _, line in found if (by_name := line.lanes[lease_class])]
             if by_name and (lanes := self._next_lanes(lease_class, by_name)):
-                return self._requests[min(lane.places[0] for lane in lanes)[-1]]
+                first = lanes[0].places[0] if len(lanes) == 1 else min(lane.places[0] for lane in lanes)
+                return self._requests[first[-1]]
         return None
 
     def next_within(
@@ -148,7 +152,7 @@ class Waiting:
         """
         found = [(group, line) for group in self._matching.groups_of(device_name) if (line := self._lines.get(group))]
         is_suspect = device_name in self._matching.suspects
-        for lease_class in LeaseClass:
+        for lease_class in _CLASSES:
             is_batch = lease_class is LeaseClass.BATCH
             if is_suspect and is_batch:
                 found = [(group, line) for group, line in found if group.exact_name is not None]
@@ -188,10 +192,10 @@ class Waiting:
         former, backlog.turn = backlog.turn, (backlog.account.level, backlog.since_sec, account)
         if backlog.turn == former:
             return
-        for lease_class, own in backlog.places.items():
-            if own:
-                self._turns[lease_class].remove(former)
-                self._turns[lease_class].add(backlog.turn)
+        for lease_class, waiting in backlog.counts.items():
+            if waiting:
+                _remove(self._turns[lease_class], former)
+                insort(self._turns[lease_class], backlog.turn)
 
     def note_all(self) -> None:
         """Move all accounts to their places after the rules changed."""
@@ -230,9 +234,14 @@ class Waiting:
     def _next_lanes(self, lease_class: LeaseClass, lanes: Sequence[dict[str, Lane]]) -> list[Lane]:
         """Return the lanes, among those by account that a device serves, of the account that is next in turn."""
         if sum(map(len, lanes)) <= _FEW_LANES:
-            fitting = [lane for by_name in lanes for lane in by_name.values() if not lane.is_blocked]
-            turn = min((lane.backlog.turn for lane in fitting), default=None)
-            return [lane for lane in fitting if lane.backlog.turn == turn]
+            least: Turn | None = None
+            first: list[Lane] = []
+            for each in chain.from_iterable(by_name.values() for by_name in lanes):
+                turn = each.backlog.turn
+                if (least is None or turn <= least) and not each.is_blocked:
+                    first = [*first, each] if turn == least else [each]
+                    least = turn
+            return first
         for _, _, name in self._turns[lease_class]:
             found = [lane for by_name in lanes if (lane := by_name.get(name))]
             if found and not found[0].is_blocked:
@@ -241,7 +250,7 @@ class Waiting:
 
     def _take_turns(self, lease_class: LeaseClass) -> Iterator[Key]:
         """Yield the requests of a class as its accounts take turns."""
-        rests = [iter(self._backlogs[name].places[lease_class]) for _, _, name in self._turns[lease_class]]
+        rests = [self._backlogs[name].places(lease_class) for _, _, name in self._turns[lease_class]]
         while rests:
             remaining = []
             for rest in rests:
@@ -314,9 +323,14 @@ class Waiting:
                 if request.terms.lease_class is lease_class:
                     places.setdefault(request.account, []).append(place_of(request))
             for name, expected in places.items():
-                _require(list(self._backlogs[name].places[lease_class]) == sorted(expected), f"requests of {name}")
-            _require(list(turns) == sorted(self._backlogs[name].turn for name in places), f"turns of {lease_class}")
+                _require(list(self._backlogs[name].places(lease_class)) == sorted(expected), f"requests of {name}")
+                _require(self._backlogs[name].counts[lease_class] == len(expected), f"number of requests of {name}")
+            _require(turns == sorted(self._backlogs[name].turn for name in places), f"turns of {lease_class}")
         self._matching.validate([*self._lines, *kept])
+
+
+def _remove(turns: list[Turn], turn: Turn) -> None:
+    del turns[bisect_left(turns, turn)]
 
 
 def _lane_order(lane: Lane) -> tuple[Turn, Place]:

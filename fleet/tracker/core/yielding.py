@@ -10,14 +10,14 @@ a lease of any class ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
+from fleet.domain.health import GOOD
 from fleet.domain.leases import LeaseClass, LeaseEnd
 from fleet.tracker.core import booked, leases
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.groups import Group
 from fleet.tracker.core.health import is_served
 from fleet.tracker.core.records import DeviceEntry, LeaseEntry, RequestEntry, YieldEntry
 from fleet.tracker.core.tables import Tables
@@ -38,8 +38,7 @@ def want_for(tables: Tables, request: RequestEntry) -> None:
         return
     if tables.accounts.account(request.account).is_blocked(request.terms.lease_class):
         return
-    due = (lease for lease in _suitable(tables, request) if lease.name not in tables.yields)
-    cheapest = min(due, key=partial(cost, tables), default=None)
+    cheapest = min(_suitable(tables, request), key=partial(cost, tables), default=None)
     if cheapest is not None:
         want(tables, cheapest, request)
 
@@ -54,28 +53,31 @@ def sweep(tables: Tables) -> None:
         if is_early or tables.journal_trouble or not (tables.batch and len(tables.waiting)):
             return
         tables.unswept, tables.swept_at_sec = list(tables.batch), tables.now_sec
-    waiting, accounts, now_sec = tables.waiting, tables.accounts, tables.now_sec
+    waiting, accounts, matching, now_sec = tables.waiting, tables.accounts, tables.matching, tables.now_sec
     is_any_due, least_level, slice_sec = waiting.waits_above_batch, waiting.least_level, accounts.policy.slice_sec
-    # devices that are alike serve the same request
-    following: dict[tuple[tuple[Group, ...], bool], RequestEntry | None] = {}
-    for _ in range(min(_PORTION, len(tables.unswept))):
-        lease = tables.batch.get(tables.unswept.pop())
-        if lease is None or lease.name in tables.yields or lease.device_name in tables.sets.held:
+    following: dict[tuple[Hashable, bool], RequestEntry | None] = {}  # devices of a kind serve the same request next
+    portion = tables.unswept[: -_PORTION - 1 : -1]
+    del tables.unswept[-_PORTION:]
+    for lease in map(tables.batch.get, portion):
+        if lease is None or lease.name in tables.yields:
             continue
         if not is_any_due:
             is_in_slice = now_sec - lease.granted_at_sec < slice_sec
-            if is_in_slice or accounts.account(lease.account).level <= least_level:
+            if is_in_slice or accounts.by_name[lease.account].level <= least_level:
                 continue
-        if not tables.devices[lease.device_name].mark.state.is_open:
+        name = lease.device_name
+        mark = tables.devices[name].mark
+        if name in tables.sets.held or not (mark is GOOD or mark.state.is_open):
             continue
-        is_suspect = lease.device_name in tables.matching.suspects
-        groups = tuple(tables.matching.groups_of(lease.device_name))
-        if (groups, is_suspect) not in following:
-            following[groups, is_suspect] = tables.waiting.next_among(groups, tables.now_sec, is_suspect=is_suspect)
-        request = following[groups, is_suspect]
-        if request is None or not booked.fits(tables, lease.device_name, request.terms):
+        kind = matching.kind_of(name), name in matching.suspects
+        if kind in following:
+            request = following[kind]
+        else:
+            request = waiting.next_among(matching.groups_of(name), now_sec, is_suspect=kind[1])
+            following[kind] = request
+        if request is None or request.key in tables.yields_by_request or not is_due(tables, lease, request):
             continue
-        if request.key not in tables.yields_by_request and is_due(tables, lease, request):
+        if booked.fits(tables, name, request.terms):
             want(tables, lease, request)
 
 
@@ -123,24 +125,20 @@ def stop_clearing(tables: Tables, device: DeviceEntry) -> None:
 
 
 def _suitable(tables: Tables, request: RequestEntry) -> Iterator[LeaseEntry]:
-    """Yield batch leases on devices that suit a request; not all if there are very many."""
-    devices, held_for_sets = tables.matching.group(request.terms.selector).devices, tables.sets.held
-    if len(devices) > _MAX_EXAMINED:
-        leased = [tables.devices[lease.device_name] for lease in _oldest(tables) if lease.device_name in devices]
-    else:
-        leased = [tables.devices[name] for name in devices if name not in held_for_sets]
-    for device in leased:
-        lease = device.lease
-        if lease is None or lease.name not in tables.batch or not is_served(device.mark.state, request.terms):
+    """Yield batch leases that may give way to a request; not all if there are very many."""
+    names, devices, terms = tables.matching.group(request.terms.selector).devices, tables.devices, request.terms
+    leased: Iterable[LeaseEntry | None] = (devices[name].lease for name in names)
+    if len(names) > _MAX_EXAMINED:
+        leased = (lease for lease in islice(tables.batch.values(), _MAX_EXAMINED) if lease.device_name in names)
+    batch, yields, held, bookings = tables.batch, tables.yields, tables.sets.held, tables.bookings.by_device
+    for lease in leased:
+        if lease is None or lease.name not in batch or lease.name in yields or (name := lease.device_name) in held:
             continue
-        if booked.fits(tables, device.name, request.terms):
+        mark = devices[name].mark
+        if mark is not GOOD and not is_served(mark.state, terms):
+            continue
+        if name not in bookings or booked.fits(tables, name, terms):
             yield lease
-
-
-def _oldest(tables: Tables) -> Iterable[LeaseEntry]:
-    """Return the oldest batch leases on devices that no set holds."""
-    oldest = islice(tables.batch.values(), _MAX_EXAMINED)
-    return (lease for lease in oldest if lease.device_name not in tables.sets.held)
 
 
 def is_due(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> bool:
@@ -160,7 +158,8 @@ def _is_in_slice(tables: Tables, lease: LeaseEntry) -> bool:
 
 def cost(tables: Tables, lease: LeaseEntry) -> tuple[bool, float, float]:
     """Return the cost of ending a lease: first those beyond their slice, then by the account's use, then by age."""
-    return _is_in_slice(tables, lease), -tables.accounts.account(lease.account).level, lease.granted_at_sec
+    level, is_in_slice = tables.accounts.by_name[lease.account].level, _is_in_slice(tables, lease)
+    return is_in_slice, -level, lease.granted_at_sec
 
 
 def want(tables: Tables, lease: LeaseEntry, request: RequestEntry, member_id: str = "") -> None:
