@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
 from fleet.base.scratch import scratch_dir
-from fleet.jobs.options import TuneOptions
+from fleet.jobs.options import UNTIL_GAIN, TuneOptions
 from fleet.jobs.report import TuneReport
 from fleet.models.from_python import model_file
 from fleet.models.importing.shapes import Shapes
@@ -62,6 +62,7 @@ def tune(
     on: str = "cpu",
     trials: int | None = None,
     minutes: float | None = None,
+    until_gain: float = UNTIL_GAIN,
     tracker: str | None = None,
     library: str | os.PathLike[str] | None = None,
     shapes: Shapes | Sequence[Shapes] = (),
@@ -76,6 +77,7 @@ def tune(
         on: selector of the device.
         trials: candidates to measure; None: 32 for each workload; 0: only the static schedules.
         minutes: search for so long, with as many trials as fit unless `trials` says how many; None: no limit.
+        until_gain: share of the latency; stop once the next tenth of the trials or minutes should gain less; 0: never.
         tracker: address of a running fleet; None: one for this machine, while it lasts.
         library: file or URL of the library; None: your own.
         shapes: shape by input name, for inputs with unknown dimensions; several of them: it is tuned for each.
@@ -92,6 +94,7 @@ def tune(
             selector=on,
             trials=trials,
             minutes=minutes,
+            until_gain=until_gain,
             tracker=tracker,
             library=None if library is None else os.fspath(library),
             shapes=[shapes] if isinstance(shapes, Mapping) else shapes,
