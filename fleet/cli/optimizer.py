@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from fleet.cli.options import (
 )
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import make_console, make_table
+from fleet.library import JobState
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -96,22 +98,24 @@ def serve(
 
 @app.command("list")
 def list_(library: LibraryOption = None, json_output: JsonOption = False) -> None:
-    """List the optimizers of a library that are alive.
+    """List the optimizers of a library that are alive, with their numbers of running jobs.
 
     Example: fleet optimizer list
     """
     with existing_library(library) as opened:
         found = opened.queue.optimizers()
+        running = Counter(job.optimizer for job in opened.jobs(None) if job.state is JobState.RUNNING)
     if json_output:
         names = ("name", "tracker", "holder", "host", "pid")
-        options.print_json({"optimizers": [{name: getattr(item, name) for name in names} for item in found]})
+        rows = [{**{name: getattr(item, name) for name in names}, "jobs": running[item.name]} for item in found]
+        options.print_json({"optimizers": rows})
         return
     if not found:
         options.stderr().print(
             f"No optimizer runs for {opened.url}; start one: fleet optimizer serve{naming(opened.url)}"
         )
         return
-    table = make_table("optimizer", "tracker", "holder", "process", left=frozenset({"tracker", "holder"}))
+    table = make_table("optimizer", "jobs", "tracker", "holder", "process", left=frozenset({"tracker", "holder"}))
     for item in found:
-        table.add_row(item.name, item.tracker, item.holder, f"{item.host}:{item.pid}")
+        table.add_row(item.name, str(running[item.name]), item.tracker, item.holder, f"{item.host}:{item.pid}")
     make_console(is_wide=False).print(table)

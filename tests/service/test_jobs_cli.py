@@ -143,15 +143,17 @@ def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words:
 
 
 def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
-    """The list shows the fleet of each."""
+    """The list shows the fleet and the number of running jobs of each."""
     with Library.open(path) as library:
         none = fleet("optimizer", "list", "--library", path)[2]
         name = library.queue.register(tracker="boards:9290", holder="me@here")
+        library.queue.submit(title="m", spec={})
+        library.queue.take(name)
 
     assert f"fleet optimizer serve --library {path}" in none
     found = json.loads(fleet("optimizer", "list", "--library", path, "--json")[1])["optimizers"]
 
-    assert [(item["name"], item["tracker"]) for item in found] == [(name, "boards:9290")]
+    assert [(item["name"], item["tracker"], item["jobs"]) for item in found] == [(name, "boards:9290", 1)]
     assert name in fleet("optimizer", "list", "--library", path)[1]
 
 

@@ -86,6 +86,7 @@ class Optimizer(TypedDict):
     holder: str
     host: str
     pid: int
+    jobs: int
 
 
 class Optimizers(TypedDict):
