@@ -42,7 +42,7 @@ complete -o default -F _fleet_completion fleet
 """
 
 
-OF_JOBS = frozenset({"jobs show", "jobs watch", "jobs cancel", "jobs resume", "jobs revert", "report"})
+OF_JOBS = frozenset({"jobs show", "jobs watch", "jobs why", "jobs cancel", "jobs resume", "jobs revert", "report"})
 """Commands with a job as their argument."""
 
 

@@ -380,6 +380,19 @@ def test_a_fault_under_a_lease_of_before_the_restart_counts(bench: Bench) -> Non
     ]
 
 
+def test_a_fault_of_a_lease_counts_once_over_a_restart(bench: Bench) -> None:
+    """The lease may outlast its fault; each restart had counted a further fault of the same lease."""
+    ask(bench, "alice", "r1", "name=a")
+    for _ in range(4):
+        effects = bench.apply(ev.DeviceReported("agent", "devices/a", False, "GPU hangs"))
+        effects += bench.apply(ev.DeviceReported("agent", "devices/a", True, ""))
+        assert marks(effects) == []
+        restart(bench)
+
+    assert bench.state.devices["devices/a"].lease is not None
+    assert bench.state.devices["devices/a"].fault_count == 1
+
+
 def test_a_suspicion_by_the_tracker_does_not_end_the_row(bench: Bench) -> None:
     """Only the mark of an admin ends it."""
     fault(bench, "r1")

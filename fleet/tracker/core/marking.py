@@ -41,7 +41,8 @@ def restore(tables: Tables, health: Iterable[tuple[str, HealthEntry]]) -> None:
         if found.mark != GOOD:
             tables.marks[name] = found.mark
         if device is not None:
-            device.fault_count, device.is_used = found.fault_count, found.is_used or device.lease is not None
+            device.fault_count = found.fault_count
+            device.is_used = found.is_used if found.fault_count else device.lease is not None
             _apply(tables, device, found.mark, extra_sec=tables.limits.grace_sec)
     tables.effects.clear()  # no client is connected; each is told when it is
 
