@@ -78,7 +78,8 @@ class Turns:
         self._state.take_changes()
 
     def _apply(self, event: ev.Event, now: float) -> None:
-        self._simulation.outcome.held_idle_sec += self._idle_count * (now - self._counted_sec)
+        if self._idle_count:
+            self._simulation.outcome.held_idle_sec += self._idle_count * (now - self._counted_sec)
         effects = self._state.apply(event, EPOCH_SEC + now)
         self._state.used_accounts.clear()  # no journal stores their use
         self._state.take_changes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -233,10 +234,15 @@ class Simulation:
 
     def _note_rare(self, ask: Ask) -> None:
         """Count a board that was taken although one of a model at least twice as numerous was free."""
-        count = BOARDS[self._boards[ask.board]]
-        common = [model for model in MODELS[ask.arrival.selector] if BOARDS[model] >= 2 * count]
+        common = _commoner(ask.arrival.selector, self._boards[ask.board])
         idle = (name for model in common for name in self._idle[model])
         self.outcome.rare_taken_needlessly += any(not self.scheduler.is_reserved(name) for name in idle)
 
     def _at(self, at_sec: float, call: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (at_sec, next(self._numbers), call))
+
+
+@functools.cache
+def _commoner(selector: str, model: str) -> Sequence[str]:
+    """Return the models of a selector that are at least twice as numerous as one of them."""
+    return [each for each in MODELS[selector] if BOARDS[each] >= 2 * BOARDS[model]]

@@ -174,7 +174,9 @@ class BookingTable:
             slot.lease_name, slot.unused_since_sec = "", now
 
     def _slot_of(self, lease: LeaseEntry) -> Slot | None:
-        slots = self.by_device.get(lease.device_name, ()) if lease.terms.booking else ()
+        if not lease.terms.booking:
+            return None
+        slots = self.by_device.get(lease.device_name, ())
         return next((slot for slot in slots if slot.booking.name == lease.terms.booking), None)
 
     def validate(self, leases: Mapping[str, LeaseEntry]) -> None:

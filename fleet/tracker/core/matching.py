@@ -154,7 +154,8 @@ class Matching:
 
     def kind_of(self, name: str) -> Hashable:
         """Return a key that only devices in the same groups share."""
-        is_plain = not self._pattern_groups and self._labels[name]["name"] not in self._groups_by_exact_name
+        named = self._groups_by_exact_name
+        is_plain = not self._pattern_groups and not (named and self._labels[name]["name"] in named)
         return self._class_of[name] if is_plain else tuple(self.groups_of(name))
 
     def offered(self, group: Group, most: int) -> list[str]:

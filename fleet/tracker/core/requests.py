@@ -153,8 +153,9 @@ def _too_many(tables: Tables, client: ClientEntry, request: RequestEntry) -> str
     limits, counts = tables.limits, tables.waiting_by_account.get(request.account, _NO_REQUESTS)
     owner = client.holder if request.account == client.account else f"the account {account_text(request.account)}"
     of_client = len(client.requests) + len(client.parked)
-    of_account = counts.total() + tables.parked_by_account[request.account]
-    of_all = len(tables.waiting) + len(tables.sets) + tables.parked_by_account.total()
+    of_account, of_all = counts.total(), len(tables.waiting) + len(tables.sets)
+    if parked := tables.parked_by_account:
+        of_account, of_all = of_account + parked[request.account], of_all + parked.total()
     if of_client >= limits.max_waiting_per_client:
         return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
     if of_account >= limits.max_waiting_per_account:

@@ -158,8 +158,9 @@ def _is_in_slice(tables: Tables, lease: LeaseEntry) -> bool:
 
 def cost(tables: Tables, lease: LeaseEntry) -> tuple[bool, float, float]:
     """Return the cost of ending a lease: first those beyond their slice, then by the account's use, then by age."""
-    level, is_in_slice = tables.accounts.by_name[lease.account].level, _is_in_slice(tables, lease)
-    return is_in_slice, -level, lease.granted_at_sec
+    accounts, granted_at_sec = tables.accounts, lease.granted_at_sec
+    is_in_slice = tables.now_sec - granted_at_sec < accounts.policy.slice_sec
+    return is_in_slice, -accounts.by_name[lease.account].level, granted_at_sec
 
 
 def want(tables: Tables, lease: LeaseEntry, request: RequestEntry, member_id: str = "") -> None:
