@@ -111,17 +111,7 @@ def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Nam
             return _tune(model, scratch / f"library-{number}.sqlite", tracker, trials=trials, seed=number)
         population = ("--population", _QUICK_POPULATION) if options.quick else ()
         command = python(
-            *(
-                "benchmarks.peers.stock_search",
-                model,
-                "--search",
-                name,
-                "--trials",
-                trials,
-                "--exhaust",
-                "--batch",
-                _BATCH,
-            ),
+            *("benchmarks.peers.stock_search", model, "--search", name, "--trials", trials, "--batch", _BATCH),
             *("--seed", number, "--target", target_of("host").json, "--tracker", tracker, *population),
         )
         with Process(command, scratch / f"{name}.log") as process:
@@ -144,8 +134,21 @@ def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Nam
 
 def _tune(model: Path, library: Path, tracker: str, *, trials: int, seed: int) -> Curve:
     command = python(
-        *("fleet.cli.main", "tune", model, "--trials", trials, "--batch", _BATCH, "--top", 1, "--seed", seed),
-        *("--no-model", "--json", "--tracker", tracker, "--library", library),
+        *(
+            "fleet.cli.main",
+            "tune",
+            model,
+            "--trials",
+            trials,
+            "--exhaust",
+            "--batch",
+            _BATCH,
+            "--top",
+            1,
+            "--seed",
+            seed,
+        ),
+        *("--seed", seed, "--no-model", "--json", "--tracker", tracker, "--library", library),
     )
     started = time.time()
     with Process(command, library.with_suffix(".log")) as process:

@@ -29,7 +29,7 @@ class Remaining:
 
 
 def remaining(results_at_sec: Sequence[float], trials_left: int, *, limit_sec: float = math.inf) -> Remaining | None:
-    """Return the remaining time of a search; None while too few results are known.
+    """Return the remaining time of a search; its limit while too few results are known, None without a limit.
 
     The spread has two parts: that of single batches, and the error of their mean.
 
@@ -40,7 +40,8 @@ def remaining(results_at_sec: Sequence[float], trials_left: int, *, limit_sec: f
     ends = list(results_at_sec)[::-_BLOCK][::-1]
     blocks_sec = [after - before for before, after in itertools.pairwise(ends)]
     if len(blocks_sec) < _LEAST_BLOCKS:
-        return None
+        is_limited = math.isfinite(limit_sec)
+        return Remaining(from_sec=limit_sec, expected_sec=limit_sec, by_sec=limit_sec) if is_limited else None
     mean_sec, spread_sec = statistics.mean(blocks_sec), statistics.stdev(blocks_sec)
     left = trials_left / _BLOCK
     error_sec = _QUANTILE * spread_sec * math.sqrt(left + left**2 / len(blocks_sec))

@@ -9,7 +9,7 @@ from fleet.jobs.remaining import Remaining, remaining
 from fleet.jobs.report import DecisionReport, EndReport, OptionReport, PlacedReport, ProgressReport, WorkloadReport
 from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 from fleet.optimizer.narrator import narrate, reason_text, rest_text
-from fleet.optimizer.prioritizer.values import ProposedBatch
+from fleet.optimizer.prioritizer.values import Done, ProposedBatch
 from fleet.optimizer.whole_model_tuning.contest import Placed
 
 
@@ -83,9 +83,15 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
         uses_schedule=item.uses_schedule,
         weakness=item.weakness,
         errors={kind.value: count for kind, count in sorted(item.errors.items())},
-        note=narrate(item.closing),
+        note="" if _ended_with_its_job(item) else narrate(item.closing),
         is_untuned_above=item.is_untuned_above,
     )
+
+
+def _ended_with_its_job(item: WorkloadProgress) -> bool:
+    """Return True if a workload was closed because its job ended early, which the job reports once."""
+    finish = item.closing.finish if item.closing is not None else None
+    return finish is not None and finish.done is Done.LITTLE_LEFT
 
 
 def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:

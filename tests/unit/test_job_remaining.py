@@ -37,4 +37,5 @@ def test_no_search_outlasts_its_limit_and_a_few_results_tell_nothing() -> None:
 
     assert remaining(times, 1_000, limit_sec=7.0) == Remaining(from_sec=7.0, expected_sec=7.0, by_sec=7.0)
     assert remaining(times[:24], 10) is None
+    assert remaining([], 10, limit_sec=7.0) == Remaining(from_sec=7.0, expected_sec=7.0, by_sec=7.0)
     assert remaining(times, 0) == Remaining(from_sec=0.0, expected_sec=0.0, by_sec=0.0)

@@ -24,7 +24,7 @@ from fleet.optimizer.prioritizer.values import (
     WorkloadState,
 )
 from fleet.optimizer.prioritizer.worth import Prospect, rest_of
-from fleet.optimizer.reporting import report_end
+from fleet.optimizer.reporting import report_end, report_workload
 from tests.unit.optimizer_core import Script, find, why_closed, workload
 
 SPREAD_OUT = tuple(4.0 * 0.9**number for number in range(16))
@@ -125,6 +125,7 @@ def test_the_user_learns_once_that_a_search_ends_and_why() -> None:
     assert (ended.trials_asked, ended.latency_us) == (400, pytest.approx(1e6 * workload().weight))
     assert 0 <= ended.gain_us < 0.005 * ended.latency_us
     assert not script.core.has_trials_left
+    assert report_workload(item).note == "", "the job reports it once"
 
 
 def test_a_kind_that_gained_nothing_gets_a_small_first_batch_or_none() -> None:
