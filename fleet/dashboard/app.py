@@ -236,7 +236,8 @@ class FleetApp(App[None]):
         self._lay_out()
 
     def _note_booking(self, booking: Booking) -> None:
-        self.say(notice_text(booking, time.time()), is_bad=booking.missing_count > 0)
+        if self.screen_stack:  # the client may outlive the application
+            self.say(notice_text(booking, time.time()), is_bad=booking.missing_count > 0)
 
     # Actions of keys
 
@@ -329,6 +330,8 @@ class FleetApp(App[None]):
     # Messages of widgets
 
     def on_pane_table_moved(self, event: PaneTable.Moved) -> None:
+        if not self.screen_stack:  # a message that was under way when the application ended
+            return
         if isinstance(self.focused, PaneTable) and self.focused.id:
             self._pane = self.focused.id
         self.draw()

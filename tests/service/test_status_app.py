@@ -342,3 +342,13 @@ async def test_bookings_are_seen_while_there_are_any_and_cancelled_after_a_yes(c
         await screen.shows(f"cancelled {booking.name}", "device 20", "pi-0")
         await screen.shows_no("booking 1 ")
         assert isinstance(screen.app.focused, PaneTable)
+
+
+async def test_a_message_of_a_pane_after_the_end_of_the_application_is_ignored(client: fleet.aio.Fleet) -> None:
+    """It may be under way when the user quits; quitting then ended with a traceback."""
+    async with screen_of(client) as screen:
+        app = screen.app
+
+    app.on_pane_table_moved(PaneTable.Moved())
+
+    assert not app.screen_stack
