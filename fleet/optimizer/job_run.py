@@ -152,7 +152,7 @@ class JobRun:
         )
         beside = [
             asyncio.create_task(self._follow(loop), name="follow snapshots"),
-            asyncio.create_task(others.follow(core), name="follow records"),
+            asyncio.create_task(others.follow(core, turns), name="follow records"),
             asyncio.create_task(self._end_at_deadline(loop, end), name="end at the deadline"),
         ]
         try:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import disturbances_in
@@ -42,14 +43,19 @@ class RecordsOfOthers:
     _newest: int = 0
     _checked_until: dict[str, float] = field(default_factory=dict)
 
-    async def follow(self, core: JobCore) -> None:
-        """Tell the core of new records until cancelled. A library that is away costs a warning."""
+    async def follow(self, core: JobCore, turns: Turns) -> None:
+        """Tell the core of new records until cancelled. A library that is away costs a warning.
+
+        Args:
+            turns: those of the job: nothing is read while its own processor measures.
+        """
         self._newest = await self._patient_start()
         is_away = False
         while True:
             await asyncio.sleep(_POLL_SEC)
             try:
-                found, right = await asyncio.to_thread(self._read)
+                async with turns.building():
+                    found, right = await asyncio.to_thread(self._read)
                 is_away = False
             except FleetError as error:
                 if not is_away:
