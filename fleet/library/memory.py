@@ -33,6 +33,8 @@ _SAYS_NOTHING = sorted(
 )
 """Such records tell nothing about how fast their program is."""
 
+_REFUTED = (ErrorKind.WRONG_OUTPUT.value, ErrorKind.TIME_NOT_PROVEN.value)
+
 
 class Memory:
     """Access to one library's cost model data. Raises LibraryError or DiskFull if the database fails."""
@@ -80,6 +82,18 @@ class Memory:
             )
             by_id = {row["record_id"]: _program_of(row) for row in connection.execute(known).mappings()}
         return [(record, by_id.get(record.id)) for record in found]
+
+    def refuted_after(
+        self, record_id: int, *, workloads: Sequence[str], within: ScopeFilter
+    ) -> dict[str, frozenset[str]]:
+        """Return the traces of trials stored after a record that turned out wrong or unproven, by workload."""
+        chosen = Selection(workloads=workloads, within=within, kinds=[RecordKind.CANDIDATE])
+        query = records.joined().where(table.c.id > record_id, table.c.error.in_(_REFUTED))
+        found: dict[str, set[str]] = {}
+        with engines.reading(self._engine) as connection:
+            for record in records.fetch(connection, query.where(*chosen.clauses(connection))):
+                found.setdefault(record.workload, set()).add(record.trace_json)
+        return {workload: frozenset(traces) for workload, traces in found.items()}
 
     def without_features(
         self,

@@ -101,6 +101,7 @@ class JobRun:
         Raises:
             FleetError, asyncio.CancelledError: see `fleet.optimizer.tune.tune`.
         """
+        newest = await patiently(self.shop.library.newest_record)  # before the others' records are read
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
         items = await patiently(partial(recall, self.shop.library, chosen, self._scope))
         if strategy_of(self.options.strategy).replays:
@@ -116,7 +117,7 @@ class JobRun:
         publishing = asyncio.create_task(self._publish(begun, ended), name="publish job")
         state = JobState.FAILED
         try:
-            model = await self._tune(items, end)
+            model = await self._tune(items, end, newest)
             if model is not None:
                 await patiently(partial(self.shop.library.add_model_run, _model_run(begun.job, model)))
             state = JobState.FINISHED
@@ -131,7 +132,8 @@ class JobRun:
             publishing.cancel()
             self.client.publish(self._status(begun, state))
 
-    async def _tune(self, items: list[WorkloadProgress], end: _End) -> ModelReport | None:
+    async def _tune(self, items: list[WorkloadProgress], end: _End, newest: int) -> ModelReport | None:
+        """Args: newest: number of the library's newest record when `items` were read."""
         core = self.core
         turns = Turns(shares_cores=self._shares_cores, cores=self.shop.cores, hosts=self.shop.builders.hosts)
         loop = TuningLoop(
@@ -149,6 +151,7 @@ class JobRun:
             job_name=core.conditions.job_name,
             scope=self._scope,
             workloads=[item.workload.shash for item in items],
+            first=newest,
         )
         beside = [
             asyncio.create_task(self._follow(loop), name="follow snapshots"),

@@ -56,8 +56,9 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         progress.records = _records_of(library, workload, scope, stored)
         progress.poison = library.claims.poison(workload.shash)
         found.append(progress)
-    qualities = static_qualities(library, scope.target_json)
-    for progress in found:
+    untried = [progress for progress in found if not progress.trials_before]
+    qualities = static_qualities(library, scope.target_json) if untried else {}
+    for progress in untried:
         workload = progress.workload
         if quality := qualities.get(workload_kind(workload.name, workload.args, workload.mod_json)):
             progress.first_gain = quality.expected_gain

@@ -15,33 +15,56 @@ from dataclasses import dataclass, field
 
 from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
-from fleet.cost_model.observation import NO_FEATURES, Observation
+from fleet.cost_model.observation import NO_FEATURES, Features, Observation
 from fleet.domain.measuring import disturbances_in
 from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
-from fleet.errors import FleetError
+from fleet.errors import FleetError, InvalidRequest
 from fleet.library import Library, Record, RecordProgram
 from fleet.optimizer.core.state import JobCore
 
 logger = logging.getLogger(__name__)
 
 _POLL_SEC = 1.0
-_CHECKED_WITHIN_SEC = 60.0
-"""Time after a record in which its candidate is checked: so long the workload's best schedules are read again."""
+_REFRESH_SEC = 5.0
+"""Interval of looks at the fastest schedules of a workload: a candidate is checked after its record is stored."""
 
-_ALL = 2**31 - 1
+_CHECKED_WITHIN_SEC = 60.0
+"""Time after a workload's newest record in which its candidates are checked."""
+
+_FASTEST = 4
+"""Right candidates that are read of each workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """News of one workload."""
+
+    observations: Sequence[Observation]
+    right: Mapping[str, float]
+    refuted: frozenset[str]
 
 
 @dataclass(kw_only=True)
 class RecordsOfOthers:
-    """The records of other jobs, from now on."""
+    """The records of other jobs after a certain one."""
 
     library: Library
     job_name: str
     scope: RecordScope
     workloads: Sequence[str]
-    _newest: int = 0
-    _checked_until: dict[str, float] = field(default_factory=dict)
+    first: int
+    """Newest record when the job read the library."""
+
+    _newest: int = field(init=False)
+    _refresh_at: dict[str, float] = field(default_factory=dict)
+    """Next look at the fastest schedules of each workload, on the monotonic clock [s]."""
+
+    _until: dict[str, float] = field(default_factory=dict)
+    """Last look at them."""
+
+    def __post_init__(self) -> None:
+        self._newest = self.first
 
     async def follow(self, core: JobCore, turns: Turns) -> None:
         """Tell the core of new records until cancelled. A library that is away costs a warning.
@@ -49,31 +72,27 @@ class RecordsOfOthers:
         Args:
             turns: those of the job: nothing is read while its own processor measures.
         """
-        self._newest = await self._patient_start()
         is_away = False
         while True:
             await asyncio.sleep(_POLL_SEC)
             try:
                 async with turns.building():
-                    found, right = await asyncio.to_thread(self._read)
+                    news = await asyncio.to_thread(self.read)
                 is_away = False
             except FleetError as error:
                 if not is_away:
                     logger.warning("records of other jobs not read", extra={"error": str(error)})
                 is_away = True
                 continue
-            for workload, times in right.items():
-                core.learn_from_others(workload, found.get(workload, ()), times)
+            for workload, found in news.items():
+                core.learn_from_others(workload, found.observations, right=found.right, refuted=found.refuted)
 
-    async def _patient_start(self) -> int:
-        while True:
-            try:
-                return await asyncio.to_thread(self.library.newest_record)
-            except FleetError:
-                await asyncio.sleep(_POLL_SEC)
+    def read(self) -> Mapping[str, _Found]:
+        """Return news by workload: new trials, and the fastest right candidates of recently measured ones.
 
-    def _read(self) -> tuple[Mapping[str, list[Observation]], Mapping[str, Mapping[str, float]]]:
-        """Return new observations, and the times of all right candidates of recently measured workloads [s]."""
+        Raises:
+            LibraryError: the library cannot be read.
+        """
         rows = self.library.memory.records_after(
             self._newest,
             workloads=self.workloads,
@@ -81,17 +100,31 @@ class RecordsOfOthers:
             except_job=self.job_name,
             feature_version=FEATURE_VERSION,
         )
-        self._newest = max((record.id for record, _ in rows), default=self._newest)
         now = time.monotonic()
-        found: dict[str, list[Observation]] = {}
+        observations: dict[str, list[Observation]] = {}
         for record, program in rows:
-            self._checked_until[record.workload] = now + _CHECKED_WITHIN_SEC
-            found.setdefault(record.workload, []).append(_observation(record, program))
-        self._checked_until = {shash: until for shash, until in self._checked_until.items() if until > now}
-        return found, {shash: self._right(shash) for shash in self._checked_until}
+            observations.setdefault(record.workload, []).append(_observation(record, program))
+            self._newest = record.id
+        for workload in observations:
+            self._refresh_at[workload], self._until[workload] = now, now + _CHECKED_WITHIN_SEC
+        due = [workload for workload, at in self._refresh_at.items() if at <= now]
+        refuted = self.library.memory.refuted_after(self.first, workloads=due, within=self.scope) if due else {}
+        news = {
+            workload: _Found(
+                observations=observations.get(workload, ()),
+                right=self._right(workload),
+                refuted=refuted.get(workload, frozenset()),
+            )
+            for workload in due
+        }
+        for workload in due:
+            self._refresh_at[workload] = now + _REFRESH_SEC
+            if self._until[workload] < now:
+                del self._refresh_at[workload], self._until[workload]
+        return news
 
     def _right(self, workload: str) -> Mapping[str, float]:
-        best = self.library.best(workload, self.scope, k=_ALL, checked_only=True)
+        best = self.library.best(workload, self.scope, k=_FASTEST, checked_only=True)
         return {record.trace_json: record.median_sec for record in best}
 
 
@@ -100,8 +133,17 @@ def _observation(record: Record, program: RecordProgram | None) -> Observation:
         workload=record.workload,
         trace_json=record.trace_json,
         run_sec=math.inf if record.error is not None else record.median_sec,
-        features=NO_FEATURES if program is None else unpack_rows(program.stores),
+        features=NO_FEATURES if program is None else _features(program),
         origin=Origin.of_record(record.provenance, record.trace_json),
         program=program_in(program),
         is_disturbed=bool(disturbances_in(record.provenance)),
     )
+
+
+def _features(program: RecordProgram) -> Features:
+    """Return the features of a program; none if they are damaged, since the time counts without them."""
+    try:
+        return unpack_rows(program.stores)
+    except InvalidRequest as error:
+        logger.warning("features of another job's record not read", extra={"error": str(error)})
+        return NO_FEATURES

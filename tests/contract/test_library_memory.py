@@ -18,6 +18,7 @@ from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
 from fleet.model_schedules import without_static
 from fleet.optimizer.recall import recall
+from fleet.optimizer.records_of_others import RecordsOfOthers
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
 OTHER_BOARD = replace(SCOPE, device_model="other")
@@ -238,3 +239,31 @@ def test_records_of_other_jobs_are_found_after_a_record(library: Library) -> Non
     )
 
     assert [(entry.trace_json, program) for entry, program in found] == [("[[3],[]]", None), ("[[6],[]]", PROGRAM)]
+
+
+def test_news_of_other_jobs_include_their_best_and_their_refuted_candidates(library: Library) -> None:
+    """Records from between the reading of the library and the first look are among them; damaged features cost nothing
+    but the features.
+    """
+    job, other = (library.start_job(title=title).name for title in ("mine", "theirs"))
+    others = RecordsOfOthers(library=library, job_name=job, scope=SCOPE, workloads=["1"], first=library.newest_record())
+    right, wrong, damaged = library.add_records(
+        [
+            record(1, 2.0, job_name=other),
+            record(2, 1.0, job_name=other),
+            record(3, 3.0, job_name=other, program=replace(PROGRAM, stores=b"no features")),
+        ]
+    )
+    library.mark_checked(right.id)
+    library.mark_checked(damaged.id)
+
+    first = others.read()["1"]
+    library.mark_wrong(wrong.id)
+    library.add_record(record(4, 4.0, job_name=other))
+    second = others.read()["1"]
+
+    assert [(one.run_sec, one.has_features) for one in first.observations] == [(2.0, True), (1.0, True), (3.0, False)]
+    assert first.right == {"[[1],[]]": 2.0, "[[3],[]]": 3.0}
+    assert [one.run_sec for one in second.observations] == [4.0]
+    assert second.refuted == {"[[2],[]]"}
+    assert others.read() == {}

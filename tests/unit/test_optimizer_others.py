@@ -19,7 +19,9 @@ def test_trials_of_another_job_train_the_search_and_may_be_the_best() -> None:
     job.answer = secs({"own": 8.0, "next": 6.0})
     job.propose("own")
 
-    job.core.learn_from_others("w", [seen("theirs", 5.0), seen("failed", math.inf)], {"theirs": 5.0})
+    job.core.learn_from_others(
+        "w", [seen("theirs", 5.0), seen("failed", math.inf)], right={"theirs": 5.0}, refuted=set()
+    )
     [proposing] = find(job.feed(ev.RoundWanted()), ev.Propose)
 
     item = job.core.workload("w")
@@ -29,16 +31,17 @@ def test_trials_of_another_job_train_the_search_and_may_be_the_best() -> None:
 
 
 def test_a_candidate_that_turned_out_wrong_for_others_is_no_longer_the_best() -> None:
-    """Its own candidates stay as they are, whatever the library says of them at that moment."""
+    """Searches do not build on its time any more. Own candidates stay as they are."""
     job = Script(known(untuned_sec=10.0))
     job.answer = secs({"own": 8.0})
     job.propose("own")
-    job.core.learn_from_others("w", [seen("theirs", 5.0)], {"theirs": 5.0, "own": 7.0})
+    job.core.learn_from_others("w", [seen("theirs", 5.0)], right={"theirs": 5.0, "own": 7.0}, refuted=set())
 
-    job.core.learn_from_others("w", [], {"own": 7.0})
+    job.core.learn_from_others("w", [], right={"own": 7.0}, refuted={"theirs", "own"})
 
     item = job.core.workload("w")
     assert item.right == {"own": 8.0}
+    assert [(record.trace_json, record.run_sec) for record in item.records] == [("own", 8.0), ("theirs", math.inf)]
 
 
 def test_a_trial_that_is_known_is_not_counted_twice() -> None:
@@ -46,7 +49,7 @@ def test_a_trial_that_is_known_is_not_counted_twice() -> None:
     job = Script(known(untuned_sec=10.0))
 
     for _ in range(2):
-        job.core.learn_from_others("w", [seen("theirs", 5.0)], {"theirs": 5.0})
+        job.core.learn_from_others("w", [seen("theirs", 5.0)], right={"theirs": 5.0}, refuted=set())
 
     item = job.core.workload("w")
     assert (item.trials_before, len(item.records)) == (1, 1)

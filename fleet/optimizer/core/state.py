@@ -14,7 +14,8 @@ progress. These rules hold after every event (`fleet.optimizer.core.invariants` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from fleet.optimizer.core import events as ev
@@ -114,12 +115,15 @@ class JobCore:
         item, found = self.workload(workload), {one.trace_json: one for one in observations}
         item.records = [found.get(record.trace_json, record) for record in item.records]
 
-    def learn_from_others(self, workload: str, observations: Sequence[Observation], right: Mapping[str, float]) -> None:
+    def learn_from_others(
+        self, workload: str, observations: Sequence[Observation], *, right: Mapping[str, float], refuted: Set[str]
+    ) -> None:
         """Add the trials of other jobs on a workload. Their gain is no outcome of this job's batches.
 
         Args:
             observations: their new trials.
-            right: time of each candidate with right numbers now [s], by its trace.
+            right: times of the fastest candidates with right numbers [s], by trace.
+            refuted: traces of candidates with wrong numbers or unproven times.
         """
         item = self.workload(workload)
         known = {record.trace_json for record in item.records}
@@ -127,6 +131,8 @@ class JobCore:
         item.records += new
         item.trials_before += len(new)
         item.of_others |= {one.trace_json for one in new}
+        for trace in refuted & item.of_others:
+            item.retime(trace, math.inf)
         own = {trace: sec for trace, sec in item.right.items() if trace not in item.of_others}
         before_sec = item.current_sec
         item.right = own | {trace: sec for trace, sec in right.items() if trace in item.of_others}
