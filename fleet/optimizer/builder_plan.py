@@ -2,7 +2,7 @@
 
 Accounts take turns by the builder time that they have had (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM
 1996), as they do for devices at the tracker. Within an account, the job with the most valuable next batch goes first.
-Searches leave one builder free, so that a slow one never holds up another job's batch.
+Searches of several jobs leave one builder free, so that a slow one never holds up another job's batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import CancelledError, Future
@@ -72,18 +71,21 @@ class _Start:
 class BuilderPlan:
     """Hands tasks of several jobs to a pool, at most one for each worker. Thread-safe."""
 
-    def __init__(self, pool: SizedPool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Store the arguments."""
+    def __init__(
+        self, pool: SizedPool, job_count: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Args: job_count: returns the number of jobs that run."""
         self._pool = pool
+        self._job_count = job_count
         self._clock = clock
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._waiting: list[_Task] = []
         self._running: dict[_Task, _Start] = {}
 
-        self._used_sec: defaultdict[str, float] = defaultdict(float)
-        """Builder time of each account, at least that of the least served one when it came back. A task counts with the
-        usual time of its kind until it ends."""
+        self._used_sec: dict[str, float] = {}
+        """Builder time of each account with a task, beginning with that of the least served one. A task counts with the
+        usual time of its kind until it ends. Accounts are at most a task apart, so one that comes back owes nothing."""
 
         self._usual_sec = {False: 0.5, True: 1.0}
         """Moving average of the times of builds and of searches."""
@@ -103,9 +105,9 @@ class BuilderPlan:
         task = _Task(number=next(self._numbers), account=account, worth=worth, is_search=is_search, start=start)
         with self._lock:
             active = {each.account for each in (*self._waiting, *self._running)}
+            self._used_sec = {each: sec for each, sec in self._used_sec.items() if each in active}
             if account not in active:
-                least_sec = min((self._used_sec[each] for each in active), default=0.0)
-                self._used_sec[account] = max(self._used_sec[account], least_sec)
+                self._used_sec[account] = min(self._used_sec.values(), default=0.0)
             self._waiting.append(task)
         self._fill()
         return task.outcome
@@ -127,7 +129,7 @@ class BuilderPlan:
             if len(self._running) >= self._pool.size:
                 return None
             searches = sum(task.is_search for task in self._running)
-            may_search = searches < max(1, self._pool.size - 1)
+            may_search = self._job_count() < 2 or searches < max(1, self._pool.size - 1)
             able = [task for task in self._waiting if may_search or not task.is_search]
             if not able:
                 return None

@@ -49,8 +49,8 @@ class ManualPool:
         return name
 
 
-def plan_of(pool: ManualPool) -> BuilderPlan:
-    return BuilderPlan(pool, lambda: pool.now_sec)
+def plan_of(pool: ManualPool, jobs: int = 2) -> BuilderPlan:
+    return BuilderPlan(pool, lambda: jobs, lambda: pool.now_sec)
 
 
 def drained(pool: ManualPool) -> list[str]:
@@ -112,17 +112,17 @@ def test_an_account_that_comes_back_has_saved_no_turns() -> None:
     assert began["steady"] >= 4, began
 
 
-@pytest.mark.parametrize(("size", "searches"), [(1, 1), (2, 1), (4, 3)])
-def test_searches_leave_a_builder_for_builds(size: int, searches: int) -> None:
-    """With a single builder a search has to have it."""
+@pytest.mark.parametrize(("size", "jobs", "searches"), [(1, 2, 1), (2, 2, 1), (4, 2, 3), (4, 1, 4)])
+def test_searches_leave_a_builder_for_the_builds_of_other_jobs(size: int, jobs: int, searches: int) -> None:
+    """With a single builder a search has to have it; a job without others searches with all."""
     pool = ManualPool(size)
-    seat = plan_of(pool).seat("team", lambda: 1.0)
+    seat = plan_of(pool, jobs).seat("team", lambda: 1.0)
     for _ in range(5):
         seat.submit_near("workload", 60.0, print, "search")
 
     assert len(pool.running) == searches
     put(seat, "build")
-    assert [name for name, _ in pool.running].count("build") == (1 if size > 1 else 0)
+    assert [name for name, _ in pool.running].count("build") == (1 if searches < size else 0)
 
 
 @given(size=st.integers(1, 4), steps=st.lists(st.integers(0, 5), max_size=40), rng=st.randoms(use_true_random=False))

@@ -261,7 +261,8 @@ class JobProgress:
     @property
     def worth(self) -> float:
         """Worth of the next batch in the prioritizer's currency; infinite before the first plan."""
-        return self.planned[0].reason.worth if self.planned else math.inf
+        planned = self.planned  # another thread may ask while it is replaced
+        return planned[0].reason.worth if planned else math.inf
 
     @property
     def trials_done(self) -> int:

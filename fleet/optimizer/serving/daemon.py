@@ -127,7 +127,7 @@ class OptimizerDaemon:
         self._tracker = tracker
         self._snapshots = snapshots
         self._most_jobs = most_jobs
-        self._plan = BuilderPlan(shop.pool) if shop.builders is shop.pool else None
+        self._plan = BuilderPlan(shop.pool, lambda: len(self._running)) if shop.builders is shop.pool else None
         """None: the builders are on other machines, and take tasks in the order of their arrival."""
 
         self._name = ""
@@ -238,7 +238,7 @@ class OptimizerDaemon:
             )
             wanted = for_each_kind(here)
             account = _account_for(order, shop.client)
-            turns = account or order.account or job.owner or job.holder
+            turns = account or job.owner or job.holder
             tunes = {
                 f"{job.name} {place}": self._tune(each, entry, shop, account, turns)
                 for place, each in enumerate(wanted)
