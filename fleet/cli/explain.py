@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ from fleet.cli.explain_view import estimated_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
-from fleet.errors import ImportFailed
+from fleet.errors import ImportFailed, LibraryError
 from fleet.export.targets import target_of
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.shapes import Shapes
@@ -82,10 +82,12 @@ def explain(
     """
     parsed = target_of(target)
     shapes = parse_one_shape(shape or ())
+    known = _known_qualities(library, parsed)
     with working(f"lowering {model.name}"):
         found = _lowered(model, parsed, shapes, batch_size)
         roofline = _roofline(target, parsed, peak_gflops, bandwidth_gbs)
-        qualities = _qualities(library, found, parsed)
+        kinds = dict.fromkeys(program.kind for program in found.programs)
+        qualities = [known[kind] for kind in kinds if kind in known]
     if json_output:
         options.print_json(explanation_data(found, roofline, parsed, qualities))
     else:
@@ -114,14 +116,22 @@ def explanation_data(
     }
 
 
-def _qualities(library: str | None, found: Explanation, target: Target) -> list[StaticQuality]:
-    """Return the quality of static schedules of the model's kinds of operators, the costliest first."""
+def _known_qualities(library: str | None, target: Target) -> Mapping[str, StaticQuality]:
+    """Return the quality of static schedules by kind of operator; none if the account's own library cannot be read.
+
+    Raises:
+        ConfigError, LibraryError: a library was named that cannot be read.
+    """
     from fleet.optimizer.static_quality import static_qualities
 
-    with existing_library(library) as opened:
-        known = static_qualities(opened, target.json)
-    kinds = dict.fromkeys(program.kind for program in found.programs)
-    return [known[kind] for kind in kinds if kind in known]
+    try:
+        with existing_library(library) as opened:
+            return static_qualities(opened, target.json)
+    except LibraryError as error:
+        if library is not None:
+            raise
+        options.stderr().print(f"without the records of the library: {error}", style="yellow", soft_wrap=True)
+        return {}
 
 
 def _roofline_data(roofline: Roofline) -> dict[str, object]:

@@ -69,9 +69,9 @@ def estimated_sec(program: Program, roofline: Roofline) -> float | None:
 def quality_line(quality: StaticQuality) -> str:
     """Return how often trials improved on the static schedules of a kind of operator."""
     kept = quality.searched - quality.improved
+    gain = f"{quality.mean_gain:.1%} on average"
     if quality.is_enough:
-        return f"static is enough: {kept} of {quality.searched} {quality.kind}"
-    gain = f"{quality.mean_gain:.0%} on average"
+        return f"static is enough: {kept} of {quality.searched} {quality.kind}; trials gained {gain}"
     return f"trials improved on the static schedule: {quality.improved} of {quality.searched} {quality.kind}, {gain}"
 
 

@@ -20,7 +20,7 @@ from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_options import OF_A_RUN_HERE, Asked, with_tune_options
 from fleet.cli.tune_view import print_reports
-from fleet.cli.watching import progress_of
+from fleet.cli.watching import readable_progress
 from fleet.cli.watching import watch as watch_job
 from fleet.errors import InvalidRequest
 from fleet.identity.account_key import account_key_id, known_account_key_id
@@ -144,11 +144,11 @@ def why(
     with existing_library(library) as opened:
         job = opened.queue.get(_full(name))
         running = [each for each in opened.jobs(None) if each.state is JobState.RUNNING]
-    plan = ranked_plan(job, running)
+    plan = ranked_plan(job, running) if job.state is JobState.RUNNING else []
     if json_output:
         options.print_json({"job": job.name, "state": job.state, "plan": to_plain(plan)})
     elif plan:
-        total = sum(len(kind.plan) for each in running for kind in progress_of(each))
+        total = sum(len(kind.plan) for each in running for kind in readable_progress(each))
         print_plan(plan, total, make_console(is_wide=wide))
     else:
         options.stderr().print(f"{job.name} plans nothing: it is {job.state.value.lower()}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from fleet.base.quantities import time_text
 from fleet.cli.tables import ROOMY_COLUMNS, line, make_table
-from fleet.cli.watching import progress_of
+from fleet.cli.watching import progress_of, readable_progress
 from fleet.domain.decisions import Motive, Reason
 from fleet.library import Job
 
@@ -36,7 +37,7 @@ def ranked_plan(job: Job, running: Sequence[Job]) -> list[RankedBatch]:
     Args:
         running: all running jobs, this one included.
     """
-    worths = [batch.reason.worth for each in running for kind in progress_of(each) for batch in kind.plan]
+    worths = [batch.reason.worth for each in running for kind in readable_progress(each) for batch in kind.plan]
     found = [
         RankedBatch(
             rank=1 + sum(worth > batch.reason.worth for worth in worths),
@@ -68,8 +69,8 @@ def print_plan(plan: Sequence[RankedBatch], total: int, console: Console) -> Non
             f"{batch.rank}/{total}",
             line(batch.operator),
             str(batch.count),
-            time_text(reason.gain_sec, digits=2),
-            time_text(reason.spread_sec, digits=2),
+            _gain_text(reason.gain_sec),
+            _gain_text(reason.spread_sec),
             f"{reason.weight:g}",
             time_text(reason.device_sec, digits=2),
             time_text(reason.builder_sec, digits=2),
@@ -77,6 +78,11 @@ def print_plan(plan: Sequence[RankedBatch], total: int, console: Console) -> Non
         cells += [f"{reason.worth:.2g}", _MOTIVES[reason.motive], line(batch.selector)] if has_room else []
         table.add_row(*cells)
     console.print(table)
+
+
+def _gain_text(sec: float) -> str:
+    """Return a gain; "-" before the workload has any time."""
+    return time_text(sec if math.isfinite(sec) else None, digits=2)
 
 
 _MOTIVES = {Motive.FIRST: "first batch", Motive.GAIN: "gain", Motive.EXPLORATION: "fewest batches"}

@@ -18,7 +18,7 @@ from fleet.cli.tables import (
     make_table,
     workload_table,
 )
-from fleet.cli.watching import progress_of, reports_of
+from fleet.cli.watching import progress_of, readable_progress, reports_of
 from fleet.domain.jobs import trials_text
 from fleet.library import Job, JobState, JobSummary, WorkloadSummary
 
@@ -70,7 +70,7 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
         )
     console.print(table)
     for job in jobs:
-        for kind in progress_of(job) if job.state is JobState.RUNNING else ():
+        for kind in readable_progress(job) if job.state is JobState.RUNNING else ():
             for decision in kind.decisions[-1:]:
                 console.print(Text(f"{job.name}, {kind.selector}: {decision}", style="dim"))
 

@@ -17,7 +17,7 @@ from fleet.cli.stored import naming
 from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_view import render_progress
 from fleet.domain.jobs import trials_text
-from fleet.errors import FleetError
+from fleet.errors import FleetError, InvalidRequest
 from fleet.identity.account_key import account_key_id
 from fleet.jobs.fleets import destination_of
 from fleet.jobs.options import TuneOptions
@@ -73,6 +73,14 @@ def progress_of(job: Job) -> list[ProgressReport]:
     """Return a job's progress, for each kind of board."""
     found = (job.progress or {}).get("kinds")
     return [from_plain(ProgressReport, kind) for kind in found] if isinstance(found, list) else []
+
+
+def readable_progress(job: Job) -> list[ProgressReport]:
+    """Return the progress of one of many jobs; none if another account or version wrote something else."""
+    try:
+        return progress_of(job)
+    except InvalidRequest:
+        return []
 
 
 def _watch_live(library: Library, name: str, console: Console) -> Job:

@@ -214,6 +214,23 @@ def test_the_plan_of_a_job_is_ranked_among_those_of_all_running_jobs(path: str) 
 
 
 @pytest.mark.slow
+def test_a_malformed_progress_of_another_job_breaks_no_list(path: str) -> None:
+    """Every account with access to the library can write one."""
+    with Library.open(path) as library:
+        mine, other = (library.queue.submit(title="m", spec={}).name for _ in range(2))
+        assert [library.queue.take("o") is not None for _ in range(2)] == [True, True]
+        progress = ProgressReport(selector="cpu", plan=(planned("conv2d", 0.5),), decisions=(planned("conv2d", 0.5),))
+        library.queue.tell(mine, "o", {"kinds": [to_plain(progress)]})
+        library.queue.tell(other, "o", {"kinds": [{"plan": [{"operator": 5}]}]})
+
+    code, listed, err = fleet("jobs", "list", "--library", path)
+    why = fleet("jobs", "why", mine, "--library", path)
+
+    assert (code, other in listed, "conv2d should gain" in listed) == (0, True, True), err
+    assert (why[0], "1/1" in why[1]) == (0, True), why
+
+
+@pytest.mark.slow
 def test_a_job_that_is_not_running_plans_nothing(path: str, model: Path) -> None:
     """The command says so, and succeeds."""
     name = fleet("jobs", "submit", str(model), "--library", path)[1].strip()
