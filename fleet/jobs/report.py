@@ -181,7 +181,7 @@ class EndReport:
     """A search that ended before its trials and minutes were used, since its rest should gain too little."""
 
     trials_asked: int
-    """0: as many as fit into its time."""
+    """Number of requested trials; 0: the time limits them."""
 
     gain_us: float
     """Expected gain of the next tenth of the budget [us of the model's latency]."""

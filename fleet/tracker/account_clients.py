@@ -13,7 +13,7 @@ class AccountClients:
         self._clients: dict[str, dict[str, None]] = {}
 
     def join(self, client_id: str, account: str) -> None:
-        """Add a client; one that was there belongs to the new account only."""
+        """Add a client, or move it to another account."""
         self.leave(client_id)
         self._account_of[client_id] = account
         self._clients.setdefault(account, {})[client_id] = None

@@ -140,7 +140,7 @@ class Forecaster(Observer):
 
 
 def _beside_bookings(forecast: Forecast, lane: Lane, index: int, yield_sec: float, now: float) -> Forecast:
-    """Return a forecast whose moments are outside the booked times of the boards."""
+    """Move the moments of a forecast out of the booked times of the boards."""
     if not lane.booked:
         return forecast
     moments = forecast.from_sec, forecast.expected_sec, forecast.by_sec

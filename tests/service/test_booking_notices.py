@@ -80,7 +80,7 @@ async def test_a_booking_that_moves_to_another_device_is_no_news() -> None:
 
 
 async def test_a_client_is_told_once_more_after_the_trackers_restart(tmp_path: Path) -> None:
-    """A booking that is kept again meanwhile is told as well."""
+    """It also gets a notice of a booking that can be kept again."""
     async with (
         serve_tracker(state_dir=tmp_path) as served,
         SimulatedAgent(served.address, DEVICES),

@@ -140,7 +140,7 @@ async def test_a_bad_report_of_poison_ends_the_stream(
 
 
 async def test_an_admin_lists_poison_and_has_it_forgotten_by_all_agents(tmp_path: Path) -> None:
-    """Attached agents are told, those that come later are not sent it, and it is in the audit log and the journal."""
+    """Attached agents drop it, later ones never get it, and the audit log and the journal have the removal."""
     async with (
         serve_tracker(state_dir=tmp_path) as served,
         SimulatedAgent(served.address, ["devices/a"], agent_id="one") as one,

@@ -77,7 +77,7 @@ class PlannedBooking:
 
     @property
     def lacking(self) -> tuple[int, tuple[str, ...]]:
-        """Number of missing devices, and the names of those that are known."""
+        """Number of missing devices, and the known names."""
         return self.missing_count, self.lost_names
 
     def is_active(self, now: float) -> bool:

@@ -396,7 +396,7 @@ class BookingChanged:
 
 @dataclass(frozen=True, slots=True)
 class PoisonForgotten:
-    """To the caller: agents are told to run the program again."""
+    """To the caller: agents will run the program again."""
 
     found: Poison
 

@@ -73,7 +73,7 @@ class Lane:
     age_sec: float = 0.0
     """Age of its oldest request [s]."""
     longest_sec: Sequence[float] = ()
-    """Longest lease of each request [s]; empty while there are no bookings."""
+    """Longest lease of each request [s]; empty without bookings."""
     booked: Sequence[Sequence[Span]] = ()
     """Bookings of each of its boards; empty unless all are booked, and they are few."""
     members: Sequence[frozenset[int]] = ()
