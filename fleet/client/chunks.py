@@ -22,7 +22,7 @@ async def exchange(call: grpc.aio.StreamStreamCall[P, Any], request: bytes, make
         make: the class of the chunks.
 
     Raises:
-        grpc.aio.AioRpcError: the call failed. See `fleet.wire.rpc_end_status` for the error that counts.
+        grpc.aio.AioRpcError: the call failed.
     """
     try:
         for chunk in cut([request], lambda size_bytes, chunk: make(size_bytes=size_bytes, piece=chunk)):

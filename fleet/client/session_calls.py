@@ -28,7 +28,6 @@ from fleet.v1 import session_service_pb2
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
 from fleet.wire.proofs import proof_from_proto, proof_order_to_proto
 from fleet.wire.rpc import from_rpc_error, make_channel
-from fleet.wire.rpc_end_status import Ending
 from fleet.wire.stubs import session_service_stub
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER
@@ -132,15 +131,12 @@ class SessionCalls:
     async def put(self, messages: AsyncGenerator[session_service_pb2.PutArtifactRequest, None]) -> None:
         """Upload artifacts, see `fleet.client.upload`."""
         call = self._stub.put_artifact(None, metadata=self._metadata())
-        with self._watched(call) as ending:
+        with self._watched(call):
             try:
                 async with contextlib.aclosing(messages):
                     async for message in messages:
                         await call.write(message)
                 await call.done_writing()
-            except grpc.aio.AioRpcError:
-                await ending.settle()
-                raise
             except asyncio.InvalidStateError:
                 pass  # the agent ended the call early; its error is read below
             except BaseException:  # also if cancelled or interrupted; raised again
@@ -241,12 +237,11 @@ class SessionCalls:
         if not self._takes_chunks:
             return None
         call = rpc(None, metadata=metadata)
-        with self._watched(call) as ending:
+        with self._watched(call):
             try:
                 return bytes(await exchange(call, request.SerializeToString(), make))
             except grpc.aio.AioRpcError as error:
-                await ending.settle()
-                if ending.error(error).code() is not grpc.StatusCode.UNIMPLEMENTED:
+                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
             finally:
                 call.cancel()
@@ -271,14 +266,13 @@ class SessionCalls:
         return ((self._header_name, self._holder.token),)
 
     @contextlib.contextmanager
-    def _watched(self, call: grpc.aio.Call) -> Iterator[Ending]:
+    def _watched(self, call: grpc.aio.Call) -> Iterator[None]:
         """Cancel `call` when the lease ends, and convert its exceptions to fleet errors."""
         self._under_way.add(call)
-        ending = Ending(call)
         try:
-            yield ending
+            yield
         except grpc.aio.AioRpcError as error:
-            raise self._holder.ended or self._translated(ending.error(error)) from error
+            raise self._holder.ended or self._translated(error) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._holder.ended is not None and not (task and task.cancelling()):

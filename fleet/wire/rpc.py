@@ -53,6 +53,7 @@ from fleet.errors import (
 from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
 from fleet.wire import grpc_method_name_workaround
 from fleet.wire.fair_timeout import fair_timeout
+from fleet.wire.grpc_write_status_workaround import keep_server_status
 from fleet.wire.options import AGENT_OPTIONS, CHANNEL_OPTIONS, is_large, max_bytes_of, server_options
 from fleet.wire.options import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from fleet.wire.options import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
@@ -219,6 +220,8 @@ class Stub:
                 request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
                 response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
             )
+            if method.client_streaming:
+                call = keep_server_status(call)
             setattr(self, _snake(method.name), _with_header(call, channel.header) if channel.header else call)
 
     def __getattr__(self, name: str) -> object:

@@ -28,7 +28,6 @@ from fleet.testing import eventually
 from fleet.testing.identity import credentials, key_id, know_tracker, security
 from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2
 from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
-from fleet.wire.rpc_end_status import Ending
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
 from tests.programs import alive
@@ -155,7 +154,7 @@ class Holder:
     async def upload(self, requests: Sequence[session_service_pb2.PutArtifactRequest]) -> list[str]:
         """Upload the artifacts of these messages in one call."""
         call = self.stub.put_artifact(_each(requests), metadata=self.metadata)
-        async with _as_the_agent_said(call):
+        async with _as_the_agent_said():
             return list((await call).digests)
 
     async def measure(self, requests: Iterable[measurement_pb2.MeasureRequest]) -> list[measurement_pb2.Measurement]:
@@ -170,7 +169,7 @@ class Holder:
         requests: Iterable[measurement_pb2.MeasureRequest],
     ) -> None:
         call = self.stub.measure(_each(list(requests)), metadata=self.metadata)
-        async with _as_the_agent_said(call):
+        async with _as_the_agent_said():
             async for response in call:
                 results.append(response.measurement)  # noqa: PERF401 - kept when the rpc fails half way
 
@@ -290,14 +289,12 @@ async def serve_bench(
 
 
 @asynccontextmanager
-async def _as_the_agent_said(call: grpc.aio.Call) -> AsyncIterator[None]:
-    """Raise the agent's error, also after a late write, for which gRPC reports a different error."""
-    ending = Ending(call)
+async def _as_the_agent_said() -> AsyncIterator[None]:
+    """Raise the agent's error."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        await ending.settle()
-        raise from_rpc_error(ending.error(error), DeviceUnreachable) from None
+        raise from_rpc_error(error, DeviceUnreachable) from None
 
 
 async def _each(items: Sequence[Any]) -> AsyncIterator[Any]:
