@@ -128,12 +128,16 @@ def _why_it_ended(job: Job) -> Iterator[str]:
     for report in reports:
         on = f"{report.device_model}, " if len(reports) > 1 else ""
         yield from (f"{on}{item.operator}: {item.note}" for item in report.workloads if item.note)
+        if report.charged_sec:
+            yield f"charged {time_text(report.charged_sec)} of {report.device_model}"
 
 
 def _what_it_does(job: Job) -> Iterator[str]:
     for kind in progress_of(job):
         on = f", on {kind.device.removeprefix('devices/')}" if kind.device else ""
         yield f"{kind.selector}: {kind.activity}, {trials_text(kind.trials_done, kind.trials_total)} trials{on}"
+        if kind.charged_sec:
+            yield f"{kind.selector}: charged {time_text(kind.charged_sec)} of device time"
         yield from map(str, kind.decisions)
 
 

@@ -102,7 +102,8 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     if report.ended is not None:
         trials = trials_text(report.trials, report.ended.trials_asked)
         parts.append(Text(f"ended after {trials} trials: {report.ended.sentence}"))
-    parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))
+    charged = f", {time_text(report.charged_sec)} of its time" if report.charged_sec else ""
+    parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}{charged}"))
     return Group(*parts)
 
 

@@ -141,6 +141,11 @@ class QueuedEntry:
         self._told: dict[str, ProgressReport] = {}
         self._one_at_a_time = asyncio.Lock()
 
+    @property
+    def job_name(self) -> str:
+        """Name of the job."""
+        return self._job.name
+
     async def begin(self, beginning: Beginning) -> Begun:
         async with self._one_at_a_time:  # the one that begins last knows all trials
             return await self._begin(beginning)

@@ -212,6 +212,9 @@ class TuneReport:
     ended: EndReport | None = None
     """Reason for an early end of the search; None: it used its budget."""
 
+    charged_sec: float = 0.0
+    """Device time that the job is charged [s]: of trials on a workload that n jobs searched, 1/n."""
+
     target_json: str = ""
     """Target of the artifacts; empty in reports of older versions."""
 
@@ -264,6 +267,9 @@ class ProgressReport:
     """Since the job last went on."""
 
     repeats: RepeatCount = field(default_factory=RepeatCount)
+    charged_sec: float = 0.0
+    """Device time that the job is charged so far [s]: of trials on a workload that n jobs search, 1/n."""
+
     elapsed_sec: float = 0.0
     """Since it last went on [s]."""
 

@@ -11,6 +11,7 @@ from fleet.library.pruning import Pruned
 from fleet.library.queue import JobQueue, Standing
 from fleet.library.store import Library
 from fleet.library.values import (
+    Charges,
     Job,
     JobState,
     JobSummary,
@@ -28,6 +29,7 @@ from fleet.library.values import (
 )
 
 __all__ = [
+    "Charges",
     "Job",
     "JobQueue",
     "JobState",

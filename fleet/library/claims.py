@@ -1,4 +1,4 @@
-"""Claims of jobs on candidates, so that two jobs of one library do not measure the same one.
+"""Claims of jobs on candidates, so that two jobs of one library do not measure the same one, but share the costs.
 
 A claim is as good as its job's: once the job runs no more, or its optimizer lets the job's claim expire, another job
 may have the candidate. It keeps the trace, so that a resumed job can first measure the unfinished ones.
@@ -6,20 +6,24 @@ may have the candidate. It keeps the trace, so that a resumed job can first meas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from fleet.domain.charges import charged_sec
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import POISON, ErrorKind
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import counting
 from fleet.library import engine as engines
 from fleet.library.jobs import job_id, workload_ids
+from fleet.library.records import Selection
 from fleet.library.schema import candidate_claims as claims
-from fleet.library.schema import insert_into, job_orders, jobs, records, workloads
-from fleet.library.values import SCHEDULED, JobState, RecordKind
+from fleet.library.schema import insert_into, job_orders, job_workloads, jobs, records, workloads
+from fleet.library.values import SCHEDULED, Charges, JobState, RecordKind
 
 _NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
 """Records of these do not keep anybody from measuring the candidate."""
@@ -58,6 +62,58 @@ class CandidateClaims:
                 connection.execute(insert_into(connection, claims).on_conflict_do_nothing(), rows)
             mine = sa.select(claims.c.trace_digest).where(*same, claims.c.job_id == owner)
             return frozenset(connection.scalars(mine))
+
+    def sharers(self, job_name: str, workload: str, scope: RecordScope) -> frozenset[str]:
+        """Return the names of the other running jobs that have claimed candidates of a workload, until they leave.
+
+        Raises:
+            NotFound: no such workload.
+        """
+        with engines.reading(self._engine) as connection:
+            same = [claims.c[name] == value for name, value in _key(connection, workload, scope).items()]
+            query = (
+                sa.select(jobs.c.name)
+                .select_from(claims.join(jobs).join(job_orders))
+                .where(*same, jobs.c.name != job_name, _is_alive())
+            )
+            return frozenset(connection.scalars(query.distinct()))
+
+    def leave(self, job_name: str, workloads_left: Collection[str], scope: RecordScope) -> None:
+        """Give up a job's claims on workloads that it searches no more: it shares no more trials of them.
+
+        Raises:
+            NotFound: no such job or workload.
+        """
+        with engines.writing(self._engine) as connection:
+            owner, ids = job_id(connection, job_name), workload_ids(connection, sorted(workloads_left)).values()
+            is_it = (claims.c.job_id == owner) & claims.c.workload_id.in_(list(ids))
+            connection.execute(claims.delete().where(is_it, *_within(scope)))
+
+    def charges(self, job_name: str, within: ScopeFilter, *, after: int = 0) -> Charges:
+        """Return the device time that a job is charged, by its own records and by those that name it.
+
+        Args:
+            after: only records with a larger id.
+
+        Raises:
+            NotFound: no such job.
+        """
+        with engines.reading(self._engine) as connection:
+            chosen = Selection(within=within, kinds=list(RecordKind), with_reverted=True)
+            owner = job_id(connection, job_name)
+            own_workloads = sa.select(job_workloads.c.workload_id).where(job_workloads.c.job_id == owner)
+            names_it = sa.type_coerce(records.c.provenance, sa.Text).contains(json.dumps(job_name), autoescape=True)
+            is_charged = (records.c.job_id == owner) | (records.c.workload_id.in_(own_workloads) & names_it)
+            query = (
+                sa.select(records.c.id, records.c.provenance, jobs.c.name)
+                .select_from(records.join(workloads).outerjoin(jobs))
+                .where(*chosen.clauses(connection), records.c.id > after, is_charged)
+            )
+            found = connection.execute(query).all()
+        return Charges(
+            device_sec=math.fsum(charged_sec(row.provenance, owner=row.name or "", job=job_name) for row in found),
+            newest=max((row.id for row in found), default=after),
+        )
 
     def poison(self, workload: str) -> frozenset[str]:
         """Return the digests of a workload's schedules, including static ones, that crashed any device."""

@@ -272,7 +272,7 @@ class JobQueue:
             connection.execute(optimizers.delete().where(optimizers.c.name == optimizer))
 
     def optimizers(self) -> list[OptimizerRecord]:
-        """Return the optimizers whose entries have not expired, oldest first."""
+        """Return the optimizers with live entries, oldest first."""
         query = sa.select(optimizers).where(optimizers.c.alive_until > datetime.now(UTC))
         with engines.reading(self._engine) as connection:
             rows = connection.execute(query.order_by(optimizers.c.started_at)).mappings().all()

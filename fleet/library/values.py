@@ -335,6 +335,15 @@ class WorkloadSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """Device time that a job is charged."""
+
+    device_sec: float
+    newest: int
+    """Largest id of a record that is part of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
     """A job with its results."""
 

@@ -1,8 +1,9 @@
 """One plan for the builders of all jobs of a process: which search or build is next.
 
 Accounts take turns by the builder time that they have had (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM
-1996), as they do for devices at the tracker. Within an account, the job with the most valuable next batch goes first.
-Searches of several jobs leave one builder free, so that a slow one never holds up another job's batch.
+1996), as they do for devices at the tracker. Jobs that share a workload divide the time of its searches and builds.
+Within an account, the job with the most valuable next batch goes first. Searches of several jobs leave one builder
+free, so that a slow one never holds up another job's batch.
 """
 
 from __future__ import annotations
@@ -10,18 +11,26 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from fleet.building.pool import Pool
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _NEWEST = 0.2
 """Weight of the newest task in the usual time of its kind."""
+
+
+def shared(pool: Pool, jobs: Collection[str]) -> Pool:
+    """Return a pool for tasks that other jobs share; the same one if it keeps no account of them."""
+    return pool.shared_with(jobs) if jobs and isinstance(pool, PlannedPool) else pool
 
 
 class SizedPool(Protocol):
@@ -54,6 +63,9 @@ class _Task:
 
     number: int
     account: str
+    payers: tuple[str, ...]
+    """Account of each job that pays an equal part of its time, this one's first; "": a job of another process."""
+
     worth: Callable[[], float]
     is_search: bool
     start: Callable[[], Future[Any]]
@@ -82,6 +94,8 @@ class BuilderPlan:
         self._lock = threading.Lock()
         self._waiting: list[_Task] = []
         self._running: dict[_Task, _Start] = {}
+        self._seats: WeakValueDictionary[str, PlannedPool] = WeakValueDictionary()
+        """By name of the job, while it runs."""
 
         self._used_sec: dict[str, float] = {}
         """Builder time of each account with a task, beginning with that of the least served one. A task counts with the
@@ -90,19 +104,45 @@ class BuilderPlan:
         self._usual_sec = {False: 0.5, True: 1.0}
         """Moving average of the times of builds and of searches."""
 
-    def seat(self, account: str, worth: Callable[[], float]) -> PlannedPool:
+    def seat(self, account: str, worth: Callable[[], float], job: str = "") -> PlannedPool:
         """Return the pool of one job.
 
         Args:
             worth: returns the worth of the job's next batch, in the prioritizer's currency.
+            job: its name, by which other jobs share tasks with it.
         """
-        return PlannedPool(self, self._pool, account, worth)
+        found = PlannedPool(self, self._pool, account, worth)
+        if job:
+            self._seats[job] = found
+        return found
+
+    def account_of(self, job: str) -> str:
+        """Return the account of a job of this process; "" for others."""
+        seat = self._seats.get(job)
+        return "" if seat is None else seat.account
 
     def put(
-        self, account: str, worth: Callable[[], float], start: Callable[[], Future[T]], *, is_search: bool = False
+        self,
+        account: str,
+        worth: Callable[[], float],
+        start: Callable[[], Future[T]],
+        *,
+        others: Sequence[str] = (),
+        is_search: bool = False,
     ) -> Future[T]:
-        """Start a task when it is its turn, and return its future."""
-        task = _Task(number=next(self._numbers), account=account, worth=worth, is_search=is_search, start=start)
+        """Start a task when it is its turn, and return its future.
+
+        Args:
+            others: accounts of other jobs that pay equal parts of its time.
+        """
+        task = _Task(
+            number=next(self._numbers),
+            account=account,
+            payers=(account, *others),
+            worth=worth,
+            is_search=is_search,
+            start=start,
+        )
         with self._lock:
             active = {each.account for each in (*self._waiting, *self._running)}
             self._used_sec = {each: sec for each, sec in self._used_sec.items() if each in active}
@@ -136,15 +176,21 @@ class BuilderPlan:
             task = min(able, key=lambda each: (self._used_sec[each.account], each.account, -each.worth(), each.number))
             self._waiting.remove(task)
             self._running[task] = _Start(at_sec=self._clock(), charged_sec=self._usual_sec[task.is_search])
-            self._used_sec[task.account] += self._usual_sec[task.is_search]
+            self._charge(task, self._usual_sec[task.is_search])
             return task
 
     def _free(self, task: _Task) -> None:
         with self._lock:
             start = self._running.pop(task)
             took_sec = self._clock() - start.at_sec
-            self._used_sec[task.account] += took_sec - start.charged_sec
+            self._charge(task, took_sec - start.charged_sec)
             self._usual_sec[task.is_search] += _NEWEST * (took_sec - self._usual_sec[task.is_search])
+
+    def _charge(self, task: _Task, sec: float) -> None:
+        """Divide a time among the payers. Accounts without a task owe nothing, as when they come back."""
+        for payer in task.payers:
+            if payer in self._used_sec:
+                self._used_sec[payer] += sec / len(task.payers)
 
     def _end(self, task: _Task, inner: Future[Any]) -> None:
         self._free(task)
@@ -160,10 +206,25 @@ class BuilderPlan:
 class PlannedPool:
     """The pool as one job sees it."""
 
-    def __init__(self, plan: BuilderPlan, pool: SizedPool, account: str, worth: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        plan: BuilderPlan,
+        pool: SizedPool,
+        account: str,
+        worth: Callable[[], float],
+        others: Sequence[str] = (),
+    ) -> None:
         """Use `BuilderPlan.seat`."""
+        self.account = account
+        self._plan = plan
         self._pool = pool
-        self._put = partial(plan.put, account, worth)
+        self._worth = worth
+        self._put = partial(plan.put, account, worth, others=others)
+
+    def shared_with(self, jobs: Collection[str]) -> PlannedPool:
+        """Return a pool for tasks that other jobs pay for, too."""
+        others = [self._plan.account_of(job) for job in sorted(jobs)]
+        return PlannedPool(self._plan, self._pool, self.account, self._worth, others)
 
     @property
     def hosts(self) -> AbstractSet[str]:

@@ -36,6 +36,7 @@ from fleet.library import Job, JobState, ModelRun
 from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
 from fleet.models.model import Model, ModelFormat
+from fleet.optimizer.charges import ChargesOfJob
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
@@ -153,13 +154,15 @@ class JobRun:
             workloads=[item.workload.shash for item in items],
             first=newest,
         )
+        charges = ChargesOfJob(library=self.shop.library, job_name=core.conditions.job_name, scope=self._scope)
         beside = [
+            asyncio.create_task(charges.follow(core, turns), name="follow charges"),
             asyncio.create_task(self._follow(loop), name="follow snapshots"),
             asyncio.create_task(others.follow(core, turns), name="follow records"),
             asyncio.create_task(self._end_at_deadline(loop, end), name="end at the deadline"),
         ]
         try:
-            return await self._run_loop(loop, turns, items)
+            return await self._run_loop(loop, turns, items, charges)
         finally:
             for task in beside:
                 task.cancel()
@@ -179,7 +182,9 @@ class JobRun:
         address = self.options.snapshots
         await (follow_service(address, use) if address else follow(self.shop.library.memory, use))
 
-    async def _run_loop(self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress]) -> ModelReport | None:
+    async def _run_loop(
+        self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress], charges: ChargesOfJob
+    ) -> ModelReport | None:
         core, progress = self.core, self.core.progress
         await loop.measure_static()
         await loop.measure_untuned()
@@ -188,6 +193,7 @@ class JobRun:
         await self._know_limits(loop, turns)
         await loop.take_up(await patiently(self._in_flight))
         await loop.run()
+        core.charge(await patiently(partial(charges.settle, [item.workload.shash for item in items])))
         if not self.inventory.is_pretended and (line := _unproven(progress)):
             progress.notice(line)
         if not self.options.compares_model or self.model.format is ModelFormat.PROGRAM:
@@ -408,6 +414,7 @@ class JobRun:
             last_record_sec=progress.last_record_sec,
             workloads=report_workloads(progress),
             model=model,
+            charged_sec=progress.charged_sec,
             ended=report_end(progress),
             target_json=self.target.json,
         )

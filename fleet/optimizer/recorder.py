@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from fleet.cost_model.feature_codec import pack_program
+from fleet.domain.charges import DEVICE_SEC, sharing
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.candidates import Candidate
-from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Proposed, Store, Stored
+from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Proposed, Purpose, Store, Stored
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,11 @@ class Recorder:
     async def claim(self, effect: Claim) -> AsyncGenerator[Proposed, None]:
         """Keep candidates that no other job measures or has measured."""
         conditions, traces = self._conditions, {one.digest: one.trace_json for one in effect.proposals}
-        take = self._library.claims.take
-        ours = await patiently(partial(take, conditions.job_name, effect.workload, conditions.scope, traces))
+        claims, name, scope = self._library.claims, conditions.job_name, conditions.scope
+        ours = await patiently(partial(claims.take, name, effect.workload, scope, traces))
+        sharers = await patiently(partial(claims.sharers, name, effect.workload, scope))
         kept = tuple(one for one in effect.proposals if one.digest in ours)
-        yield Proposed(effect.workload, kept, taken=frozenset(traces) - ours)
+        yield Proposed(effect.workload, kept, taken=frozenset(traces) - ours, shared_with=sharers)
 
     async def store(self, effects: Sequence[Store]) -> AsyncGenerator[Stored, None]:
         """Commit results, in one transaction."""
@@ -94,13 +96,16 @@ def _program(candidate: Candidate) -> RecordProgram | None:
 
 
 def _provenance(effect: Store) -> dict[str, object]:
-    """Return the device's state, the candidate's device time and origin, and why its timing stopped early."""
+    """Return the device's state, the candidate's device time, its payers and origin, and why its timing stopped
+    early.
+    """
     measurement, candidate = effect.measurement, effect.candidate
     origin = candidate.proposal.origin if candidate is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {
         **measurement.provenance,
-        "device_sec": round(device_sec, 6),
+        DEVICE_SEC: round(device_sec, 6),
+        **(sharing(candidate.shared_with) if candidate is not None and effect.purpose is Purpose.SEARCH else {}),
         **({"stopped": measurement.stopped.value} if measurement.stopped else {}),
         **(origin.provenance if origin is not None else {}),
     }

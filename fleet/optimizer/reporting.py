@@ -24,6 +24,7 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         trials_total=0 if progress.is_bound_by_time else done_before + progress.trials_total,
         trials_failed=progress.trials_failed,
         repeats=progress.repeats,
+        charged_sec=progress.charged_sec,
         elapsed_sec=elapsed_sec,
         search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
         left=_left(progress, elapsed_sec) if is_searching else None,

@@ -15,6 +15,7 @@ from fleet.cost_model.job_trees import learn
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, InvalidRequest
+from fleet.optimizer.builder_plan import shared
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import (
     BaselineBuilt,
@@ -92,7 +93,8 @@ class Searcher:
             replayed=effect.replayed,
         )
         try:
-            near = self._pool.submit_near(effect.workload, _SEARCH_TIMEOUT_SEC, metered, propose, task)
+            pool = shared(self._pool, effect.shared_with)
+            near = pool.submit_near(effect.workload, _SEARCH_TIMEOUT_SEC, metered, propose, task)
             searched = await asyncio.wrap_future(near)
         except (BuildError, InvalidRequest) as error:
             yield SearchFailed(effect.workload, str(error))
@@ -106,8 +108,9 @@ class Searcher:
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once. MetaSchedule's come first: they compile several times as long."""
         ordered = sorted(effect.proposals, key=lambda one: not one.is_of_rules)
+        pool = shared(self._pool, effect.shared_with)
         building = [
-            self._build(effect.workload, one.digest, one.trace_json, wants_features=one.features is None)
+            self._build(pool, effect.workload, one.digest, one.trace_json, wants_features=one.features is None)
             for one in ordered
         ]
         for built in asyncio.as_completed(building):
@@ -121,13 +124,15 @@ class Searcher:
 
     async def build_again(self, shash: str, trace_json: str) -> BuiltCandidate | None:
         """Build a schedule of the library; return None if the build fails."""
-        built = await self._build(shash, "", trace_json, wants_features=False)
+        built = await self._build(self._pool, shash, "", trace_json, wants_features=False)
         return built.build if isinstance(built, Built) else None
 
-    async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
+    async def _build(
+        self, pool: Pool, shash: str, digest: str, trace_json: str, *, wants_features: bool
+    ) -> Built | BuildFailed:
         task = self._task(shash, trace_json, wants_features=wants_features)
         try:
-            metered_build = await asyncio.wrap_future(self._pool.submit(metered, build_candidate, task))
+            metered_build = await asyncio.wrap_future(pool.submit(metered, build_candidate, task))
         except (BuildError, InvalidRequest) as error:
             kind = ErrorKind(error.kind) if isinstance(error, BuildError) else ErrorKind.BUILD_FAILED
             return BuildFailed(shash, digest, kind, str(error))

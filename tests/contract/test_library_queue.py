@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -373,6 +374,49 @@ def test_a_continued_job_gets_the_unfinished_candidates(library: Library) -> Non
     left = {digest: trace for digest, trace in traces.items() if trace != "[[1],[]]"}
     assert library.claims.in_flight(job, SCOPE) == {"1": left}
     assert library.claims.in_flight(job, PI5) == {}
+
+
+def test_jobs_share_a_workload_from_their_first_claim_until_they_leave(library: Library) -> None:
+    """In another scope, and once a job has ended or left, a workload is not shared."""
+    first, second, ended = (library.start_job(title=title, optimizer=title).name for title in "abc")
+    for number, name in enumerate((first, second, ended)):
+        library.claims.take(name, "1", SCOPE, {f"d{number}": f"[[{number}],[]]"})
+    assert library.claims.sharers(first, "1", SCOPE) == {second, ended}
+    assert library.claims.sharers(first, "1", PI5) == frozenset()
+
+    library.finish_job(ended, JobState.FAILED)
+    assert library.claims.sharers(first, "1", SCOPE) == {second}
+    library.claims.leave(second, ["1"], PI5)
+    assert library.claims.sharers(first, "1", SCOPE) == {second}
+    library.claims.leave(second, ["1"], SCOPE)
+    assert library.claims.sharers(first, "1", SCOPE) == frozenset()
+
+
+def test_a_job_is_charged_its_part_of_shared_trials(library: Library) -> None:
+    """Of trials of its own, and of those of another job that name it; nothing of another scope, or of a stranger's."""
+    first, second, third = (library.start_job(title=title, optimizer=title).name for title in "abc")
+    for name in (first, second):
+        library.add_job_workloads(name, {"1": 1.0})
+    made: list[tuple[str, RecordScope, dict[str, object]]] = [
+        (first, SCOPE, {"device_sec": 1.0}),
+        (first, SCOPE, {"device_sec": 2.0, "shared_with": [second]}),
+        (second, SCOPE, {"device_sec": 4.0, "shared_with": [first]}),
+        (second, SCOPE, {"device_sec": 8.0}),
+        (second, PI5, {"device_sec": 16.0, "shared_with": [first]}),
+        (third, SCOPE, {"device_sec": "much", "shared_with": first}),
+    ]
+    stored = library.add_records(
+        replace(record(number, job, scope), provenance=provenance)
+        for number, (job, scope, provenance) in enumerate(made)
+    )
+
+    assert library.claims.charges(first, SCOPE).device_sec == 1.0 + 1.0 + 2.0
+    assert library.claims.charges(second, SCOPE).device_sec == 1.0 + 2.0 + 8.0
+    assert library.claims.charges(first, PI5).device_sec == 8.0
+    assert library.claims.charges(third, SCOPE).device_sec == 0.0
+    later = library.claims.charges(first, SCOPE, after=stored[1].id)
+    assert later.device_sec == 2.0
+    assert library.claims.charges(first, SCOPE, after=later.newest).device_sec == 0.0
 
 
 def test_optimizers_are_known_while_they_are_alive(library: Library) -> None:

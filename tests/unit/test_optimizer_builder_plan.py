@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import BuildError
-from fleet.optimizer.builder_plan import BuilderPlan, PlannedPool
+from fleet.optimizer.builder_plan import BuilderPlan, PlannedPool, shared
 
 
 class ManualPool:
@@ -93,6 +93,24 @@ def test_accounts_take_turns_however_many_tasks_they_have() -> None:
     began = Counter(drained(pool)[:40])
 
     assert abs(began["hog"] - began["other"]) <= 2, began
+
+
+def test_jobs_that_share_a_workload_pay_equal_parts_of_its_tasks() -> None:
+    """A hog whose searches serve another account, too, gets twice as many of them as one that searches for itself."""
+    pool = ManualPool(1)
+    plan = plan_of(pool)
+    seat, other = plan.seat("a", lambda: 1.0, "jobs/a"), plan.seat("b", lambda: 1.0, "jobs/b")
+    sharing = shared(seat, ["jobs/b"])
+    for _ in range(60):
+        sharing.submit(print, "shared")
+        put(seat, "own")
+        put(other, "other")
+
+    began = Counter(drained(pool)[:60])
+
+    assert isinstance(sharing, PlannedPool)
+    by_a, by_b = began["own"] + began["shared"] / 2, began["other"] + began["shared"] / 2
+    assert abs(by_a - by_b) <= 2, began
 
 
 def test_an_account_that_comes_back_has_saved_no_turns() -> None:

@@ -6,7 +6,7 @@ import math
 
 from fleet.cost_model.observation import Observation
 from fleet.optimizer.core import events as ev
-from tests.unit.optimizer_core import Script, find, known, secs
+from tests.unit.optimizer_core import Script, build, find, known, proposals, secs
 
 
 def seen(trace: str, run_sec: float) -> Observation:
@@ -53,3 +53,30 @@ def test_a_trial_that_is_known_is_not_counted_twice() -> None:
 
     item = job.core.workload("w")
     assert (item.trials_before, len(item.records)) == (1, 1)
+
+
+def test_trials_claimed_beside_another_job_are_shared_with_it() -> None:
+    """Its name is stored with each of them, and the next search and its builds count for both."""
+    job = Script(known(untuned_sec=10.0))
+    job.run(ev.Proposed("w", proposals("a", "b"), shared_with=frozenset({"jobs/2"})))
+    job.run(ev.BatchWanted("w", ("a", "b")))
+
+    [proposing] = find(job.feed(ev.RoundWanted()), ev.Propose)
+
+    stored = [one for one in job.log if isinstance(one, ev.Store)]
+    assert [one.candidate.shared_with for one in stored if one.candidate] == [{"jobs/2"}] * 2
+    assert [one.shared_with for one in job.log if isinstance(one, ev.Build)] == [{"jobs/2"}]
+    assert proposing.shared_with == {"jobs/2"}
+
+
+def test_a_closed_workload_is_shared_until_its_last_trial_has_ended() -> None:
+    """A job that searches it no more is not charged for the trials of others."""
+    job = Script(known(untuned_sec=10.0))
+    job.feed(ev.Proposed("w", proposals("a")))
+    job.run(ev.EndWanted("the deadline"))
+    assert job.core.searched_no_more() == frozenset()
+
+    job.run(ev.Built("w", "a", build("a")))
+    job.run(ev.BatchWanted("w", ("a",)))
+
+    assert job.core.searched_no_more() == {"w"}

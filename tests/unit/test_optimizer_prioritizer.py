@@ -129,6 +129,19 @@ def test_the_plan_does_not_depend_on_the_order(
     assert first == decide(*shuffled, predictions=turned, devices=BOTH[::-1])
 
 
+@pytest.mark.parametrize("run_secs", [SPREAD_OUT, ()])
+def test_a_batch_that_jobs_share_is_worth_as_much_more(run_secs: tuple[float, ...]) -> None:
+    """Each job pays its part of it. The time that the rest of the job takes stays the same."""
+    alone = decide(state("w", *run_secs))
+
+    shared = decide(state("w", *run_secs, payers=3))
+
+    assert shared.batches[0].reason.worth == pytest.approx(3 * alone.batches[0].reason.worth)
+    assert {name: rest.gain_sec for name, rest in shared.rests.items()} == pytest.approx(
+        {name: rest.gain_sec for name, rest in alone.rests.items()}
+    )
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(workloads=states(), expected=predictions())

@@ -171,6 +171,7 @@ class Tune(TypedDict):
     workloads: list[TunedWorkload]
     model: TunedModel | None
     ended: Ended | None
+    charged_sec: float
     target_json: str
     repeats: Repeats
     repeated: int

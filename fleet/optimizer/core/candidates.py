@@ -127,6 +127,9 @@ class Candidate:
     may_be_built: set[str] = field(default_factory=set)
     """Digests of the batch's candidates that can still be built. The batch shares this set."""
 
+    shared_with: frozenset[str] = frozenset()
+    """Names of other jobs that were searching its workload when it was claimed: they are charged for it, too."""
+
     is_static: bool = False
     """It is the schedule that was chosen without a trial, and counts as none."""
 

@@ -80,6 +80,9 @@ class Proposed:
     taken: frozenset[str] = frozenset()
     """Digests of candidates that were found, too, but are another job's to measure."""
 
+    shared_with: frozenset[str] = frozenset()
+    """Names of other running jobs that search the workload in this scope."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchFailed:
@@ -311,6 +314,9 @@ class Propose:
     ahead: int = 0
     """Number of additional candidates for later, as far as the search examines them anyway."""
 
+    shared_with: frozenset[str] = frozenset()
+    """Names of other jobs that share the search."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -326,6 +332,8 @@ class Build:
 
     workload: str
     proposals: tuple[Proposal, ...]
+    shared_with: frozenset[str] = frozenset()
+    """Names of other jobs that share them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,7 @@ def _state_of(
         round_device_sec=rounds.idle_sec / rounds.count if rounds.count else 0.0,
         trial_builder_sec=_mean(builders.build_sec, builders.builds, _TRIAL_BUILDER_SEC),
         round_builder_sec=_mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC),
+        payers=1 + len(item.shared_with),
         outcomes=tuple(item.outcomes),
         is_busy=bool(item.asked) or (item.is_searched and not has_ahead(item, progress, conditions)),
         is_closed=item.closing is not None,

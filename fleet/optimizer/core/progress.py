@@ -99,6 +99,9 @@ class WorkloadProgress:
     of_others: set[str] = field(default_factory=set)
     """Traces of the candidates that other jobs measured since this one began."""
 
+    shared_with: frozenset[str] = frozenset()
+    """Names of other running jobs that searched it at its newest claim: each of n jobs pays 1/n of a trial."""
+
     seeds: tuple[Seed, ...] = ()
     """Best schedules elsewhere: its first batch begins with those that fit."""
 
@@ -238,6 +241,9 @@ class JobProgress:
     workloads: list[WorkloadProgress] = field(default_factory=list)
     first_trial_sec: float | None = None
     """From the start of the process to the first measured candidate [s]."""
+
+    charged_sec: float = 0.0
+    """Device time that the job is charged, including its part of trials that other jobs measured [s]."""
 
     last_record_sec: float | None = None
     results_at_sec: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_RESULTS))

@@ -110,6 +110,7 @@ class Proposals:
                 replayed=tuple(item.replayed),
                 seeds=item.seeds,
                 ahead=self._how_far_ahead(item),
+                shared_with=item.shared_with,
             )
         )
         item.is_searched = True
@@ -180,6 +181,8 @@ class Proposals:
         is_announced = item.asked > 0 and not event.is_static  # with its reason
         item.asked = 0 if not event.is_static else item.asked
         item.taken |= event.taken
+        if not event.is_static:
+            item.shared_with = event.shared_with
         # Static schedules are not claimed, and claims would leave out those that crashed a device.
         wanted = [one for one in event.proposals if not (event.is_static and one.digest in item.poison)]
         if not wanted:
@@ -192,13 +195,14 @@ class Proposals:
                 workload=event.workload,
                 proposal=one,
                 may_be_built=may_be_built,
+                shared_with=event.shared_with,
                 is_static=event.is_static,
             )
         if not event.is_static:
             item.under_way |= may_be_built
         if not is_announced:
             self._job.say(News(topic=Topic.BUILDING, count=len(wanted), operator=item.workload.operator))
-        self._job.emit(ev.Build(event.workload, tuple(wanted)))
+        self._job.emit(ev.Build(event.workload, tuple(wanted), event.shared_with))
 
     def fail_search(self, event: ev.SearchFailed) -> None:
         """Close the workload of a search that crashed or timed out; the others go on."""

@@ -140,6 +140,15 @@ class JobCore:
             item.judged_sec = min(item.judged_sec, item.current_sec)
         self.progress.listener()
 
+    def searched_no_more(self) -> frozenset[str]:
+        """Return the workloads that get no more trials, and have none under way."""
+        closed = [item for item in self.progress.workloads if item.closing is not None]
+        return frozenset(item.workload.shash for item in closed if not item.under_way and not item.asked)
+
+    def charge(self, device_sec: float) -> None:
+        """Set the device time that the job is charged [s]."""
+        self.progress.charged_sec = device_sec
+
     def begin_search(self) -> None:
         """Start counting each workload's gains: all possible baselines are available."""
         for item in self.progress.workloads:

@@ -1,10 +1,11 @@
 """Chooses the batches to measure next, and the finished workloads: a pure decision on plain values.
 
 Worth of a batch: `weight x max over horizons h of E[improvement after h batches] / h`, relative to the current latency
-of its job, per device second plus the builders' price. Improvements after the job's deadline or beyond its target are
-worth nothing. Every relevant workload first gets one batch, since its gain is unknown. At intervals the workload with
-the fewest batches gets the turn, so that a wrong estimate cannot starve it. A job is finished once its rest should gain
-less than it asks for. The result does not depend on the order of the arguments.
+of its job, per device second plus the builders' price, of which each job that shares the workload pays an equal part.
+Improvements after the job's deadline or beyond its target are worth nothing. Every relevant workload first gets one
+batch, since its gain is unknown. At intervals the workload with the fewest batches gets the turn, so that a wrong
+estimate cannot starve it. A job is finished once its rest should gain less than it asks for. The result does not depend
+on the order of the arguments.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def _judge(
     if _is_unknown(state) or _is_new(state, latency_sec):
         batch = _blind_batch(state, device, latency_sec, left_sec=left_sec)
         reason = batch.reason
-        prospect = Prospect(rate=reason.worth / reason.priority * latency_sec, most_sec=state.weight * reason.gain_sec)
+        rate = reason.worth / (reason.priority * state.payers) * latency_sec
+        prospect = Prospect(rate=rate, most_sec=state.weight * reason.gain_sec)
     else:
         found = estimate(
             state,
@@ -245,7 +247,7 @@ def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, 
         weight=state.weight,
         priority=state.job.priority,
         trust=1.0,
-        worth=state.job.priority * share * share_of_job / price.total_sec,
+        worth=state.job.priority * state.payers * share * share_of_job / price.total_sec,
     )
     return _proposed(state, count, 0.0, reason)
 
@@ -261,7 +263,7 @@ def _batch(state: WorkloadState, found: Estimate, share: float, latency_sec: flo
         weight=state.weight,
         priority=state.job.priority,
         trust=share,
-        worth=state.job.priority * share * found.rate * state.weight * state.current_sec / latency_sec,
+        worth=state.job.priority * state.payers * share * found.rate * state.weight * state.current_sec / latency_sec,
     )
     return _proposed(state, found.count, found.first_share, reason)
 

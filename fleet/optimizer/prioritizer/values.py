@@ -111,6 +111,9 @@ class WorkloadState:
     round_builder_sec: float = 0.0
     """Processor time that a batch takes however small it is."""
 
+    payers: int = 1
+    """Jobs that share its trials: each pays an equal part of them, and gains."""
+
     outcomes: tuple[BatchOutcome, ...] = ()
     is_busy: bool = False
     """Its next batch is being made: it gets none before that is done."""

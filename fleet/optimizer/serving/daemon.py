@@ -258,7 +258,7 @@ class OptimizerDaemon:
         progress = JobProgress(notice=notices.append)
         core = JobCore(progress)
         if self._plan is not None:
-            shop = replace(shop, builders=self._plan.seat(turns, lambda: progress.worth))
+            shop = replace(shop, builders=self._plan.seat(turns, lambda: progress.worth, entry.job_name))
         opening = OpenJob(
             options=options,
             core=core,
