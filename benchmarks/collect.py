@@ -109,7 +109,7 @@ def _collect(options: argparse.Namespace, old: Dataset | None) -> None:
             if time.monotonic() > deadline:
                 return f"{program.operator}: no time left"
             started = time.monotonic()
-            group = _measure_workload(program, pool, timer, options.candidates)
+            group = measure_workload(program, pool, timer, options.candidates)
             ended_at = common.machine()["measured_at"]
             group = replace(group, collected={**collected, "ended_at": ended_at})
             save(path, Dataset(provenance=dict(group.collected), groups=[group]))
@@ -172,7 +172,8 @@ def _outcome(done) -> str:  # type: ignore[no-untyped-def]
         return f"failed: {error}"
 
 
-def _measure_workload(program: Program, pool: BuildPool, timer: Timer, count: int) -> Group:
+def measure_workload(program: Program, pool: BuildPool, timer: Timer, count: int) -> Group:
+    """Find, build and time candidates of a workload."""
     seed = int(hashlib.sha256(program.shash.encode()).hexdigest()[:6], 16)
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="fleet-collect-") as folder:

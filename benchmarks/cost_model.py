@@ -116,7 +116,9 @@ def usable(group: Group) -> Group:
     )
 
 
-def samples_of(group: Group) -> list[Observation]:
+def samples_of(
+    group: Group, device_model: str = "x86_64_v4", instruction_set: str = "avx512 vnni"
+) -> list[Observation]:
     """Return a group in the form that the cost model takes."""
     return [
         Observation(
@@ -124,8 +126,8 @@ def samples_of(group: Group) -> list[Observation]:
             run_sec=float(run_sec),
             features=features,
             flop=group.program.flop,
-            device_model="x86_64_v4",
-            instruction_set="avx512 vnni",
+            device_model=device_model,
+            instruction_set=instruction_set,
             is_disturbed=bool(is_disturbed),
         )
         for features, run_sec, is_disturbed in zip(group.features, group.run_sec, group.is_disturbed, strict=True)

@@ -39,13 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     snapshot = _trained(groups)
     PATH.write_bytes(snapshot.content)
-    SAMPLES_PATH.write_bytes(_pack_samples([sample for group in groups for sample in samples_of(group)]))
+    SAMPLES_PATH.write_bytes(pack_samples([sample for group in groups for sample in samples_of(group)]))
     common.say(f"{len(snapshot.content)} bytes, {dict(snapshot.metrics)}, {snapshot.digest}")
     return 0
 
 
-def _pack_samples(samples: Sequence[Observation]) -> bytes:
-    """Return samples as a compressed file of arrays and JSON, without failed ones."""
+def pack_samples(samples: Sequence[Observation]) -> bytes:
+    """Return samples as a compressed file of arrays and JSON, without failed ones: see
+    `fleet.cost_model.packaged_model.unpack_samples`.
+    """
     groups = grouped(samples)
     facts = [
         {
@@ -53,6 +55,7 @@ def _pack_samples(samples: Sequence[Observation]) -> bytes:
             "flop": group.flop,
             "device_model": group.device_model,
             "instruction_set": group.instruction_set,
+            "kind": group.kind,
             "count": len(group),
         }
         for group in groups

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model import experts
+from fleet.cost_model.calibration import Calibration
+from fleet.cost_model.corrections import NO_CORRECTIONS, Corrections, Evidence
 from fleet.cost_model.experts import Experts
 from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Candidates, Vector
@@ -33,26 +35,6 @@ _ENOUGH_RECORDS = 8
 
 _LEAST_SLOPE = 0.05
 """A model that ranks new workloads at random still has an opinion, though one that counts little."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """Calibration of values to times, learnt on held-out workloads."""
-
-    slope: float
-    """Logarithm of the time per unit of value."""
-
-    slope_spread: float
-    """Standard deviation of the slope over workloads."""
-
-    noise: float
-    """Standard deviation of a candidate's logarithm of the time around the line of its workload."""
-
-    level: tuple[float, float]
-    """Logarithm of a workload's mean time, as a line over the logarithm of its operations."""
-
-    level_spread: float
-    """Standard deviation around that line over workloads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +59,9 @@ class CostModel:
     calibration: Calibration
     left_out_pairs: float
     """Share of pairs that members ranked right in workloads that they had not seen, mean over workloads."""
+
+    corrections: Corrections = field(default_factory=lambda: NO_CORRECTIONS)
+    """Of the lab's device models, where the model was conditioned on its records."""
 
     def frame(self, features: Sequence[Features]) -> Frame:
         """Return the frame of one workload's candidates: ideally some dozens, not chosen for their speed."""
@@ -108,6 +93,27 @@ class CostModel:
                 for member, levels in zip(self.members, frame.levels, strict=True)
             ]
         )
+
+
+def evidence_of(model: CostModel, groups: Sequence[Group]) -> list[Evidence]:
+    """Return the measured candidates of groups beside the model's values."""
+    return [
+        Evidence(
+            workload=group.workload,
+            device_model=group.device_model,
+            kind=group.kind,
+            flop=group.flop,
+            values=model.values(
+                model.frame(group.features),
+                group.features,
+                device_model=group.device_model,
+                instruction_set=group.instruction_set,
+            ).mean(axis=0),
+            log_sec=group.log_sec,
+            weights=group.weights,
+        )
+        for group in groups
+    ]
 
 
 def train_model(groups: Sequence[Group], *, seed: int = 0) -> CostModel:

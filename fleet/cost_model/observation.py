@@ -42,7 +42,12 @@ class Observation:
     """Something else ran meanwhile: its time counts a quarter."""
 
     flop: float = 0.0
-    """Operations of the workload. This and the device count only where observations of several jobs are learnt from."""
+    """Operations of the workload. This, its kind and the device count only where observations of several jobs are
+    learnt from.
+    """
+
+    kind: str = ""
+    """Kind of operator: see `fleet.domain.operators.workload_kind`."""
 
     target_key: str = ""
     """TVM target of the measurement."""

@@ -61,6 +61,7 @@ def unpack_samples(content: bytes) -> list[Observation]:
             flop=fact["flop"],
             device_model=fact["device_model"],
             instruction_set=fact["instruction_set"],
+            kind=fact.get("kind", ""),
             is_disturbed=bool(is_disturbed),
         )
         for fact, rows, run_sec, is_disturbed in zip(

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.model import MEMBERS, Calibration, CostModel, Frame, spread_out
+from fleet.cost_model.calibration import Calibration, Line
+from fleet.cost_model.corrections import corrected_line
+from fleet.cost_model.model import MEMBERS, CostModel, Frame, spread_out
 from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.samples import Group, Query, grouped
 from fleet.cost_model.workload_trees import OwnTrees, weight_of
@@ -33,16 +35,6 @@ class Prediction:
     """[n_members, n_candidates]: equally likely answers. A member's error for a workload (level and spread of its
     times) applies to all its candidates.
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Logarithm of the time over the shared model's value, in one workload."""
-
-    level: float
-    level_spread: float
-    slope: float
-    slope_spread: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +86,7 @@ def condition(
     frame: Frame,
     *,
     flop: float = 0.0,
+    kind: str = "",
     device_model: str = "",
     instruction_set: str = "",
 ) -> ConditionedModel:
@@ -107,17 +100,18 @@ def condition(
         InvalidRequest: features of another version.
     """
     own = next(iter(grouped(known)), None)
+    usual = corrected_line(model.calibration, model.corrections, flop=flop, device_model=device_model, kind=kind)
     shared = ConditionedModel(
         model=model,
         frame=frame,
         device_model=device_model,
         instruction_set=instruction_set,
-        line=_usual_line(model.calibration, flop),
+        line=usual,
     )
     if own is None:
         return shared
     values = shared.values(own.features)
-    line = _own_line(model.calibration, values.mean(axis=0), own)
+    line = _own_line(model.calibration, usual, values.mean(axis=0), own)
     share = weight_of(len(own))
     mean = (line.level + line.slope * values).mean(axis=0)
     trees = OwnTrees(own.features, mean, own.log_sec, own.weights) if share else None
@@ -137,6 +131,7 @@ def predict(model: CostModel, query: Query) -> Prediction:
         query.known,
         model.frame([*query.features, *known]),
         flop=query.flop,
+        kind=query.kind,
         device_model=query.device_model,
         instruction_set=query.instruction_set,
     )
@@ -148,17 +143,7 @@ def _check(model: CostModel, features: Sequence[Features]) -> None:
         raise InvalidRequest(f"these features are not those of the snapshot, which has {model.width} columns per store")
 
 
-def _usual_line(usual: Calibration, flop: float) -> Line:
-    start, per_work = usual.level
-    return Line(
-        level=start + per_work * math.log(flop + 1),
-        level_spread=usual.level_spread,
-        slope=usual.slope,
-        slope_spread=usual.slope_spread,
-    )
-
-
-def _own_line(usual: Calibration, values: NDArray[np.float32], known: Group) -> Line:
+def _own_line(calibration: Calibration, usual: Line, values: NDArray[np.float32], known: Group) -> Line:
     """Fit a line to a workload's own records, with the usual one as prior."""
     middle, log_sec = (float(np.average(each, weights=known.weights)) for each in (values, known.log_sec))
     centred = values - middle
@@ -166,7 +151,7 @@ def _own_line(usual: Calibration, values: NDArray[np.float32], known: Group) -> 
     slope = (own + _USUAL_WEIGHT * usual.slope) / (float((known.weights * centred) @ centred) + _USUAL_WEIGHT)
     return Line(
         level=log_sec - slope * middle,
-        level_spread=usual.noise / math.sqrt(len(known)),
+        level_spread=calibration.noise / math.sqrt(len(known)),
         slope=slope,
         slope_spread=usual.slope_spread * math.sqrt(_USUAL_RECORDS / (_USUAL_RECORDS + len(known))),
     )

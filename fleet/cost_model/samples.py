@@ -28,6 +28,9 @@ class Query:
     """Features of each candidate, with at least one store."""
 
     flop: float = 0.0
+    kind: str = ""
+    """Kind of operator."""
+
     device_model: str = ""
     instruction_set: str = ""
     known: Sequence[Observation] = ()
@@ -57,6 +60,11 @@ class Group:
     def flop(self) -> float:
         """Operations of the workload."""
         return self.observations[0].flop
+
+    @property
+    def kind(self) -> str:
+        """Kind of operator."""
+        return self.observations[0].kind
 
     @cached_property
     def features(self) -> list[Features]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.cost_model.corrections import corrected_line
 from fleet.cost_model.job_trees import JobTrees
-from fleet.cost_model.model import Frame
+from fleet.cost_model.model import CostModel, Frame
 from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.prediction import ConditionedModel, condition
 from fleet.cost_model.snapshot import Snapshot
@@ -35,6 +36,7 @@ class Ranker:
         own: bytes | None,
         *,
         records: int,
+        kind: str = "",
         device_model: str = "",
         instruction_set: str = "",
         measured: Sequence[Observation] = (),
@@ -45,6 +47,7 @@ class Ranker:
             shared: model of all workloads; None: there is none for this kind of target.
             own: trees of `fleet.cost_model.job_trees`, of the job's own records.
             records: how many of these are of this workload.
+            kind: kind of operator.
             measured: records of this workload with their features. With some of them the shared model is conditioned
                 on them, once, and scores follow the expected times.
         """
@@ -55,6 +58,7 @@ class Ranker:
         self._conditioned: ConditionedModel | None = None
         self._own_frame = (0.0, 1.0)
         self._device = device_model, instruction_set
+        self._kind = kind
         usable = [one for one in measured if math.isfinite(one.run_sec) and one.has_features]
         self._measured = usable if len(usable) >= FEWEST else []
 
@@ -88,13 +92,19 @@ class Ranker:
             values = self._shared.values(
                 self._frame, features, device_model=device_model, instruction_set=instruction_set
             ).mean(axis=0)
-            spread = np.float32(self._shared.calibration.slope)
+            spread = np.float32(self._usual_slope(self._shared))
             total += (1 - self._own_share) * spread * values
         if self._own is not None:
             middle, scale = self._own_frame
             own = (_log_time(self._own, features) - middle) / scale
             total += self._own_share * spread * own.astype(np.float32)
         return total
+
+    def _usual_slope(self, shared: CostModel) -> float:
+        line = corrected_line(
+            shared.calibration, shared.corrections, flop=0.0, device_model=self._device[0], kind=self._kind
+        )
+        return line.slope
 
     def _set_frame(self, features: Sequence[Features]) -> None:
         if self._shared is not None:
@@ -105,6 +115,7 @@ class Ranker:
                     self._shared,
                     self._measured,
                     self._frame,
+                    kind=self._kind,
                     device_model=device_model,
                     instruction_set=instruction_set,
                 )

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from fleet.base.digests import digest_of
 from fleet.cost_model import experts
+from fleet.cost_model.calibration import Calibration
+from fleet.cost_model.corrections import Correction
 from fleet.cost_model.experts import Experts
-from fleet.cost_model.model import Calibration, CostModel
+from fleet.cost_model.model import CostModel
 from fleet.cost_model.part import Arrays, Part
 from fleet.cost_model.prediction import Prediction, predict
 from fleet.cost_model.samples import Query
@@ -50,6 +52,9 @@ class _Header(TypedDict):
 
     instruction_sets: list[str]
     device_models: list[str]
+    corrections: NotRequired[list[dict[str, Any]]]
+    """Fields of the corrections; absent if there are none, and ignored by version 0.1."""
+
     metrics: dict[str, float]
 
 
@@ -119,6 +124,7 @@ def pack(model: CostModel, metrics: Mapping[str, float]) -> Snapshot:
         "scales": [float(arrays.get(f"{number}.divisor", np.array(1.0))) for number in range(len(model.members))],
         "instruction_sets": list(model.by_instruction_set),
         "device_models": list(model.by_device),
+        **({"corrections": [asdict(one) for one in model.corrections.values()]} if model.corrections else {}),
         "left_out_pairs": model.left_out_pairs,
         "metrics": dict(metrics),
     }
@@ -155,6 +161,10 @@ def _unpack(arrays: Arrays) -> CostModel:
         by_device=_residuals(header["device_models"], "device", arrays),
         calibration=Calibration(level=(first, second), **header["calibration"]),
         left_out_pairs=header["left_out_pairs"],
+        corrections={
+            (one.device_model, one.kind): one
+            for one in (Correction(**fields) for fields in header.get("corrections", []))
+        },
     )
 
 

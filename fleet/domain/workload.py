@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.domain.measuring import TensorSpec
-from fleet.domain.operators import describe_workload
+from fleet.domain.operators import describe_workload, workload_kind
 
 _FEWEST_TERMS = 4096
 """Minimum terms of a model: its other operators besides sums, norms and activations round as well."""
@@ -45,6 +45,11 @@ class Workload:
     def operator(self) -> str:
         """A name for people: "conv2d 3x3 64->128 56x56"."""
         return describe_workload(self.name, self.args, self.mod_json)
+
+    @property
+    def kind(self) -> str:
+        """Kind of operator, as the library knows it of its records: "conv2d 3x3"; empty if it is unknown."""
+        return workload_kind(self.name, self.args)
 
     @property
     def names(self) -> tuple[str, str]:

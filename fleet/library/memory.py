@@ -16,12 +16,14 @@ import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind
+from fleet.domain.operators import workload_kind
 from fleet.domain.scope import ANY_SCOPE, ScopeFilter
 from fleet.library import counting, programs, records, static_times
 from fleet.library import engine as engines
 from fleet.library import snapshots as kept
 from fleet.library.election import Term, stand
 from fleet.library.records import Selection
+from fleet.library.rows import args_of
 from fleet.library.schema import device_models, has_table, insert_into, record_programs, workloads
 from fleet.library.schema import jobs as jobs_table
 from fleet.library.schema import records as table
@@ -207,7 +209,7 @@ def _samples(connection: sa.Connection, feature_version: str, limit: int) -> sa.
     )
     chosen = counting.choose(newest.subquery())
     of_record = (table.c[name] for name in ("target_key", "device_model", "median_sec"))
-    of_workload = (workloads.c.shash.label("workload"), workloads.c.flop)
+    of_workload = (workloads.c.shash.label("workload"), *(workloads.c[name] for name in ("flop", "name", "args")))
     return (
         sa.select(
             chosen.c.id.label("record_id"), *of_workload, *of_record, chosen.c.is_disturbed, record_programs.c.stores
@@ -240,6 +242,7 @@ def _sample_of(row: Mapping[str, object]) -> StoredSample:
     run_sec = row["median_sec"]
     return StoredSample(
         **{name: row[name] for name in names},  # type: ignore[arg-type]
+        kind=workload_kind(row["name"], args_of(row["args"])),  # type: ignore[arg-type]
         run_sec=run_sec if isinstance(run_sec, float) else math.inf,
         is_disturbed=bool(row["is_disturbed"]),
     )

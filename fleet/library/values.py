@@ -253,6 +253,9 @@ class StoredSample:
     flop: float
     """Operations of the workload; 0 = unknown."""
 
+    kind: str
+    """Kind of operator: see `fleet.domain.operators.workload_kind`."""
+
     device_model: str
     run_sec: float
     """Median of its repeats; infinite if it failed."""

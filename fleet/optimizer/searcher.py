@@ -83,6 +83,7 @@ class Searcher:
             count=effect.count,
             ahead=effect.ahead,
             flop=self._workload_of(effect.workload).flop,
+            kind=self._workload_of(effect.workload).kind,
             seed=effect.seed,
             known=effect.known,
             shared=self.shared,

@@ -30,9 +30,13 @@ logger = logging.getLogger(__name__)
 _LOOK_SEC = 10.0
 """Interval of checks for enough new samples."""
 
-_FEWEST_NEW = 64
+_FEWEST_NEW = 8
+"""Enough to condition the packaged model on a device that it does not know."""
+
+_MOST_FEWEST_NEW = 64
 _SHARE_NEW = 0.1
-"""Share by which the samples grow before the next training: a library of any size is trained a few dozen times."""
+"""Share by which the samples of a large library grow before the next training: a library of any size is trained a few
+dozen times. A small one grows by half, up to 64 samples at a time."""
 
 _MOST_SAMPLES = 50_000
 _TRAINING_TIMEOUT_SEC = 300.0
@@ -119,13 +123,19 @@ class Trainer:
                     return
 
     def _is_due(self) -> bool:
-        if self.memory.count_samples(FEATURE_VERSION) < self._looked_at + _FEWEST_NEW:
+        count = self.memory.count_samples(FEATURE_VERSION)
+        if count < self._looked_at + _needed_new(self._looked_at):
             return False
         last = self.memory.newest_snapshot(FEATURE_VERSION, published_only=False)
         if last is None:
             return True
         new = self.memory.count_samples(FEATURE_VERSION, after=last.last_record_id)
-        return new >= max(_FEWEST_NEW, _SHARE_NEW * last.record_count)
+        return new >= _needed_new(last.record_count)
+
+
+def _needed_new(known: int) -> float:
+    """Return the number of new samples for which another training is worthwhile."""
+    return max(_FEWEST_NEW, min(_MOST_FEWEST_NEW, known / 2), _SHARE_NEW * known)
 
 
 async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -> None:

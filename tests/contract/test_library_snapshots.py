@@ -81,13 +81,13 @@ def publish(library: Library, content: bytes, **facts: object) -> StoredSnapshot
         term.close()
 
 
-def fill(library: Library, *, workloads: int, first: int = 0, scope: RecordScope = SCOPE) -> None:
-    """Store 16 candidates of each workload; their times follow from their features."""
+def fill(library: Library, *, workloads: int, first: int = 0, count: int = 16, scope: RecordScope = SCOPE) -> None:
+    """Store `count` candidates of each workload; their times follow from their features."""
     rng = np.random.default_rng(first)
     for shash in map(str, range(workloads)):
         library.add_workload(StoredWorkload(shash=shash, name="w", mod_json="{}", flop=1e6))
         new = []
-        for number in range(first, first + 16):
+        for number in range(first, first + count):
             rows = rng.random((2, 164)).astype(np.float32)
             new.append(
                 NewRecord(
@@ -292,18 +292,21 @@ def cut_all_connections(url: str) -> None:
 
 
 async def test_training_waits_until_there_is_enough_new(library: Library, pool: Threads) -> None:
-    """The first training takes 64 samples, the next 64 more; a model worse than the one in use is not published."""
+    """The first training takes 8 samples, the next half as many as are known; a model worse than the one in use is not
+    published.
+    """
     trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=True), learner=constant)
-    fill(library, workloads=3)
+    fill(library, workloads=1, count=7)
     assert await trainer.train_once() is None
 
-    fill(library, workloads=1, first=16)
+    fill(library, workloads=1, first=7, count=57)
     first = await trainer.train_once()
     assert first is not None
     assert (first.content, first.published_at is None) == (b"64 samples", False)
+    fill(library, workloads=1, first=64, count=31)
     assert await trainer.train_once() is None
 
-    fill(library, workloads=4, first=32)
+    fill(library, workloads=1, first=95, count=1)
     second = await trainer.train_once()
     assert second is not None
     assert second.published_at is None
@@ -387,12 +390,29 @@ async def test_a_published_snapshot_predicts_after_reading_it_back(library: Libr
 @pytest.mark.slow
 async def test_a_model_that_cannot_be_judged_is_not_used(library: Library, pool: Threads) -> None:
     """There are too few workloads to compare on; the snapshot is stored, and the one in use stays."""
-    fill(library, workloads=4)
+    fill(library, workloads=4, scope=replace(SCOPE, target_json='{"kind":"cuda"}'))
     trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
 
     assert trained is not None
     assert library.memory.snapshots() == [trained]
     assert library.memory.newest_snapshot(FEATURE_VERSION) is None
+
+
+async def test_services_follow_the_model_conditioned_on_eight_records(library: Library, pool: Threads) -> None:
+    """A small lab's first batch is enough: another service gets the snapshot, and predicts with the device's level."""
+    told: list[bytes] = []
+    fill(library, workloads=1, count=8)
+    following = asyncio.create_task(follow(library.memory, lambda found: told.append(found.content)))
+    try:
+        trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
+        await eventually(lambda: len(told) == 1)
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+
+    assert trained is not None
+    assert told == [trained.content]
+    assert {device for device, _ in Snapshot.of(told[0]).model.corrections} == {SCOPE.device_model}
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ def expected_of(
     observed: Sequence[Observation],
     *,
     flop: float,
+    kind: str = "",
     device_model: str,
     instruction_set: str,
 ) -> list[LogSecs | None]:
@@ -36,6 +37,7 @@ def expected_of(
         known: the model of all workloads.
         observed: candidates of the workload on this device model with known times.
         flop: operations of the workload.
+        kind: kind of operator.
     """
     has_features = [one is not None and len(one) > 0 for one in found]
     usable = [one for one in observed if math.isfinite(one.run_sec) and one.has_features]
@@ -44,6 +46,7 @@ def expected_of(
     query = Query(
         features=[one for one in found if one is not None and len(one)],
         flop=flop,
+        kind=kind,
         device_model=device_model,
         instruction_set=instruction_set,
         known=usable,

@@ -95,6 +95,9 @@ class ProposeTask:
     flop: float = 0.0
     """Operations of the workload."""
 
+    kind: str = ""
+    """Kind of operator."""
+
     seed: int = 0
     known: frozenset[str] = frozenset()
     """Digests of traces in flight, which must not be proposed again; nor are those of `records`."""
@@ -239,6 +242,7 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Propo
         _shared(task),
         task.records,
         flop=task.flop,
+        kind=task.kind,
         device_model=task.device_model,
         instruction_set=task.target.instruction_set,
     )
@@ -284,6 +288,7 @@ def _ranker(task: ProposeTask) -> Ranker:
         _shared(task),
         task.model,
         records=len(task.records),
+        kind=task.kind,
         device_model=task.device_model,
         instruction_set=task.target.instruction_set,
         measured=task.records if _is_guided(task) else (),

@@ -6,14 +6,16 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cross.targets.target import Target, parse_target
+from fleet.cost_model.corrections import are_not_worse, fit_corrections
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
+from fleet.cost_model.model import evidence_of
 from fleet.cost_model.observation import Observation
-from fleet.cost_model.packaged_model import has_prior, prior_samples
+from fleet.cost_model.packaged_model import has_prior, prior_for, prior_samples
 from fleet.cost_model.samples import check, grouped
-from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.snapshot import Snapshot, pack
 from fleet.cost_model.training import LEAST_SAMPLES, SURE, is_not_worse, train_snapshot
 from fleet.errors import ConfigError, InvalidRequest
 from fleet.library import NewSnapshot, StoredSample
@@ -35,6 +37,20 @@ class Trained:
 
 
 def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
+    """Train a snapshot, or condition the packaged one on the records while they are of too few workloads to compare
+    on; None while there is too little to learn from.
+    """
+    usable = usable_of(samples)
+    conditioned = _conditioned(usable, current, max((sample.record_id for sample in samples), default=0))
+    if conditioned is not None and not _are_enough([one for one in usable if _is_judged(one)]):
+        return conditioned
+    trained = train_anew(samples, current)
+    if conditioned is None or (trained is not None and trained.is_not_worse):
+        return trained
+    return conditioned
+
+
+def train_anew(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
@@ -63,6 +79,42 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     return Trained(snapshot=snapshot, is_not_worse=_is_not_worse(candidate, current, packaged, learnt, held_out))
 
 
+def _conditioned(usable: Sequence[Observation], current: bytes | None, last_record_id: int) -> Trained | None:
+    """Return the packaged model with corrections for the library's processors; None if there are too few records, or a
+    trained model is in use.
+    """
+    known = [one for one in usable if _has_prior(one.target_key)]
+    groups = grouped(known)
+    if not groups or (current is not None and _trained_in(current) is not None):
+        return None
+    target = _parsed(known[0].target_key)
+    prior = None if target is None else prior_for(target)
+    if prior is None or groups[0].features[0].shape[1] != prior.model.width:
+        return None
+    evidence = evidence_of(prior.model, groups)
+    corrections = fit_corrections(prior.model.calibration, evidence)
+    if not corrections:
+        return None
+    made = pack(replace(prior.model, corrections=corrections), prior.metrics)
+    snapshot = NewSnapshot(
+        content=made.content,
+        feature_version=FEATURE_VERSION,
+        record_count=len(known),
+        workloads=dict(sorted(Counter(one.workload for one in known).items())),
+        last_record_id=last_record_id,
+        metrics={**made.metrics, TARGET_KINDS: sorted({_kind(one.target_key) for one in known})},
+    )
+    return Trained(snapshot=snapshot, is_not_worse=are_not_worse(prior.model.calibration, evidence))
+
+
+def _trained_in(content: bytes) -> Snapshot | None:
+    """Return a trained snapshot; None if it is the packaged one with corrections, or cannot be read."""
+    with contextlib.suppress(InvalidRequest):
+        found = Snapshot.of(content)
+        return None if found.model.corrections else found
+    return None
+
+
 def _is_not_worse(
     candidate: Snapshot,
     current: bytes | None,
@@ -70,20 +122,26 @@ def _is_not_worse(
     learnt: Sequence[Observation],
     held_out: Sequence[Observation],
 ) -> bool:
-    before: Snapshot | None = None
-    if current is not None:
-        with contextlib.suppress(InvalidRequest):
-            before = Snapshot.of(current)
+    before = None if current is None else _trained_in(current)
     replaces_package = before is None and bool(packaged) and any(_has_prior(one.target_key) for one in learnt)
     if replaces_package:
         held_out = [one for one in held_out if _has_prior(one.target_key)]
-    if len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
+    if not _are_enough(held_out):
         return False
     if not replaces_package:
         return before is None or is_not_worse(candidate, before, held_out)
     # The package's own model has seen some of the test data. A model without its data must rank no worse.
     sure = SURE if _are_of_processors(learnt) else 0.0
     return is_not_worse(candidate, train_snapshot(packaged), held_out, sure=sure)
+
+
+def _are_enough(held_out: Sequence[Observation]) -> bool:
+    return len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) >= _LEAST_HELD_OUT
+
+
+def _is_judged(one: Observation) -> bool:
+    """Tell whether a trained model is compared with the packaged one on this record."""
+    return is_held_out(one.workload) and _has_prior(one.target_key)
 
 
 def _are_of_processors(learnt: Sequence[Observation]) -> bool:
@@ -126,6 +184,7 @@ def usable_of(samples: Iterable[StoredSample]) -> list[Observation]:
                 run_sec=stored.run_sec,
                 features=unpack_rows(stored.stores),
                 flop=stored.flop,
+                kind=stored.kind,
                 target_key=stored.target_key,
                 device_model=stored.device_model,
                 instruction_set="" if target is None else target.instruction_set,
