@@ -106,11 +106,11 @@ class NotJoined(Unauthenticated):
 
 
 class NotAllowed(InvalidRequest):
-    """The caller is known, but this takes another role, or another's key."""
+    """The caller is authenticated but lacks the role, or the object belongs to another key."""
 
 
 class KeyRevoked(NotAllowed):
-    """The caller's key is no member's any more; join again with another key, if an admin wants that."""
+    """The caller's key was revoked; join again with another key, if an admin permits it."""
 
 
 class ArtifactRefused(InvalidRequest):

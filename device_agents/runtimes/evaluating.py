@@ -126,7 +126,7 @@ def is_cold(evaluator: Evaluator) -> bool:
 
 
 def for_single_calls(evaluator: Evaluator) -> Evaluator:
-    """Return the evaluator of single runs: pauses between repeats are made here, not there."""
+    """Return the evaluator of single runs, without its pauses between repeats: `_ColdRepeats` makes them."""
     return replace(evaluator, cooldown_interval_ms=0) if is_cold(evaluator) else evaluator
 
 

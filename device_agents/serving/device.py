@@ -46,10 +46,10 @@ class IdleWork(Protocol):
     """Work on the device between leases."""
 
     async def pause(self) -> None:
-        """End it before a lease begins."""
+        """Stop the work before a lease begins."""
 
     def resume(self) -> None:
-        """Allow it after a lease."""
+        """Allow the work again after a lease."""
 
 
 class NoIdleWork:

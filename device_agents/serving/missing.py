@@ -35,7 +35,7 @@ class MissingDevice(Driver):
     ) -> None:
         """Args:
         where: prefix of the error messages, which the reason omits.
-        look: makes drivers, not yet open, for the devices present; raises a FleetError if that is nothing. Called in a
+        look: makes drivers, not yet open, for the devices present; raises a FleetError if there are none. Called in a
             thread.
         """
         super().__init__(device_id)

@@ -21,7 +21,7 @@ class Timing:
     """Shortest pause between two searches for missing devices."""
 
     search_share: float = 0.05
-    """Share of time for searches: one may start a process, even a compiler, on cores that are measured."""
+    """Largest share of time for these searches: one may start a process, even a compiler, on measured cores."""
 
     finder_retry_sec: float = 5.0
     """Pause after a failed look for new devices."""

@@ -34,7 +34,7 @@ _OUTPUTS = {
     worker_pb2.WorkerResponse.CALL_FIELD_NUMBER: session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER,
     worker_pb2.WorkerResponse.PROOF_FIELD_NUMBER: worker_pb2.ProofStepResponse.OUTPUTS_FIELD_NUMBER,
 }
-"""Field number of the outputs, by field number of the response that has outputs."""
+"""Protobuf field number of `outputs` in each kind of response that has it, by the response's own field number."""
 
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
 _BITS = re.compile(r"[a-z_]+(?P<bits>\d+)?[a-z0-9_]*?(x(?P<lanes>\d+))?")

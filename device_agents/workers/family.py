@@ -25,7 +25,7 @@ _CREDENTIALS = struct.Struct("iII")
 _MOST_REPORT_BYTES = 4096
 _POLL_SEC = 0.002
 _PATIENCE_SEC = 0.2
-"""Time for a keeper to follow its worker. One that a candidate stopped never does."""
+"""Time for a keeper to exit after its worker. A keeper that a candidate has stopped (SIGSTOP) never does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -333,7 +333,7 @@ class WorkerPool:
             )
         for family in stuck:
             family.abandon()
-        await asyncio.sleep(0)  # let the callbacks of their ends run
+        await asyncio.sleep(0)  # lets the workers' exit callbacks run
         self._families.clear()
 
     def _forget(self, family: Family) -> None:

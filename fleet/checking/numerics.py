@@ -63,7 +63,7 @@ _LOST_BY_ROUNDING = 9 / 256 / math.sqrt(12) * math.sqrt(2) * _SAFETY
 _MOST_LOST_BY_ROUNDING = 0.5
 _CLOSE_TO_MIDDLE = 2.0**-11 * _SAFETY
 _FEW = 4
-"""Number of elements that may be this close regardless of the share: outputs can be small."""
+"""Number of elements near the middle between two codes that every output may have, however small it is."""
 
 _SPREAD_FACTOR = 8.0
 """Factor from the reference's largest error against float64 to the largest difference of two right answers. Both

@@ -43,7 +43,7 @@ def audit(
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Show what was done in the fleet, by whom, and what was refused. For admins.
+    """Show actions in the fleet with their callers, and refused calls. For admins.
 
     Example: fleet audit -n 100 --json
     """

@@ -118,7 +118,7 @@ def show(
     wide: WideOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Show what a tuning run did for each workload, and what is decided next and why.
+    """Show the results of a tuning run for each workload, and its next step with the reason.
 
     Example: fleet jobs show 20261122-153000-ab12cd
     """

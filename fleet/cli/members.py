@@ -18,7 +18,7 @@ _SHOWN_DEVICES = 3
 
 
 def members(tracker: options.TrackerOption = None, json_output: options.JsonOption = False) -> None:
-    """List who has joined the fleet: people, agents and optimizers, and those whose key was revoked. For admins.
+    """List the members of the fleet: people, agents and optimizers, also those with revoked keys. For admins.
 
     Example: fleet tracker members
     """

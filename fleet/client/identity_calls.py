@@ -126,7 +126,7 @@ class IdentityCalls:
         """Revoke the membership of a key, and end its leases and devices.
 
         Args:
-            key_id: the key, or 8 digits at least of how it begins.
+            key_id: the key, or at least its first 8 digits.
 
         Raises:
             NotFound: there is none.

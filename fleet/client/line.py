@@ -1,7 +1,7 @@
 """Consecutive batches of trials on one device, without a gap between them.
 
-A batch that is sent when the last result of the one before has come leaves the device idle for a round trip. In a line
-it may be sent sooner, and all go through one stream: in order, so that a stream's guarantees hold for all of them. If
+A batch that is sent after the last result of its predecessor leaves the device idle for a round trip. Here it may be
+sent earlier. All batches go through one stream, in order, so that a stream's guarantees hold for all of them. If
 the connection to the agent breaks, the first trial without a result is the suspect, and no other.
 """
 

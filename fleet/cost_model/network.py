@@ -28,7 +28,7 @@ _CLOSE = 0.03
 
 _HIDDEN = 48
 _PASSES = 11
-"""Times that each workload is seen."""
+"""Number of epochs."""
 
 _SAMPLE = 64
 """Candidates of a workload in one step."""

@@ -56,7 +56,7 @@ def check_pair(tvm: str | None, ffi: str | None) -> None:
     """Check given versions in the same way as `check_versions`.
 
     Raises:
-        ConfigError: what is wrong and what to install.
+        ConfigError: versions that do not fit, with the command that installs others.
     """
     if tvm is None or ffi is None:
         missing = " and ".join(name for name, found in (("apache-tvm", tvm), ("apache-tvm-ffi", ffi)) if found is None)

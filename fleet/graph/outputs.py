@@ -21,7 +21,7 @@ def own_outputs(mod: IRModule) -> IRModule:
     copied: list[Expr] = []
 
     def own(rebuild: Rebuild, expr: Expr, seen: Expr) -> Expr:
-        """Return an output, or a copy of it. `seen` is its variable in the function's return value."""
+        """Return an output, copied if it shares memory. `seen` is its variable in the function's return value."""
         value = rebuild.bound_to(expr)
         if isinstance(value, relax.Tuple):
             is_written_out = isinstance(seen, relax.Tuple)

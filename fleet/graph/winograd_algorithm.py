@@ -43,7 +43,7 @@ OUTPUTS = tuple(_PAIRS)
 
 @dataclass(frozen=True, slots=True)
 class Filtering:
-    """F(outputs, 3)."""
+    """Winograd's minimal filtering algorithm F(outputs, 3)."""
 
     outputs: int
 

@@ -2,7 +2,7 @@
 
     fleet1.<secret, 22 characters>.<fingerprint, 43 characters>
 
-The fingerprint makes the joining side sure of the tracker before it says the secret. The tracker keeps only the
+The fingerprint makes the joining side sure of the tracker before it sends the secret. The tracker keeps only the
 secret's hash.
 """
 

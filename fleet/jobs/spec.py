@@ -27,7 +27,7 @@ class JobOrder:
     """Digests in the library by relative path."""
 
     tracker: str = ""
-    """Address of the fleet that it is for; "": that of the optimizer that takes it."""
+    """Tracker address of the fleet to tune on; empty: the fleet of the optimizer that claims the job."""
 
     fleet_id: str = ""
     """Id of that fleet by its tracker; "": it did not answer when the job was submitted."""

@@ -42,8 +42,8 @@ def check_owner(connection: sa.Connection, job: Job, caller: Caller) -> None:
         return
     if not caller.is_forced:
         raise NotAllowed(
-            f"{job.name} belongs to another account, {job.holder or 'of no name'}, and only that one changes it; "
-            "the owner of the library may with --force"
+            f"{job.name} belongs to another account, {job.holder or 'without a name'}, which alone may change "
+            "it; the owner of the library may use --force"
         )
     if not _owns_library(connection):
         raise NotAllowed(f"{job.name} belongs to another account, and --force is for the owner of the library alone")

@@ -88,7 +88,7 @@ class RecordsOfOthers:
                 core.learn_from_others(workload, found.observations, right=found.right, refuted=found.refuted)
 
     def read(self) -> Mapping[str, _Found]:
-        """Return news by workload: new trials, and the fastest right candidates of recently measured ones.
+        """Return updates by workload: new trials, and the fastest right candidates of recently measured ones.
 
         Raises:
             LibraryError: the library cannot be read.

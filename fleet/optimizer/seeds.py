@@ -20,8 +20,8 @@ _OF_EACH = 2
 """Best schedules of each neighbour, and of the workload itself on each kind of device."""
 
 _CLOSE = 1.1
-"""A neighbour's schedule this much slower than its best is none to learn from: where a static schedule is the best,
-the next one, of TVM's rules, takes twice its time, on this workload as on that."""
+"""Schedules of a neighbour that are slower than its best by more than this factor are ignored. Where its
+static schedule is the best, the next one, of TVM's rules, takes twice the time on both workloads."""
 
 
 def seeds_for(

@@ -35,7 +35,7 @@ _MOST_ROWS = 16
 _MOST_CHOICES = 16
 _MOST_UNROLLED = 16
 _REGISTERS_FOR_SUMS = 0.75
-"""Tiles that take more make LLVM spill here, where more than the product is in the loop's surroundings."""
+"""Largest share of the registers for a tile's sums: with more, LLVM spills, since the loop keeps other values too."""
 
 _PRODUCT_LOOPS = 5
 """Batch, head, row, column and sum."""

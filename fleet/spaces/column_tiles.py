@@ -63,7 +63,7 @@ class ColumnSums:
 
     is_grouped: bool
     row: int
-    """Number of neighbours along the last axis but one that share reads; 1: none."""
+    """Number of neighbouring positions along the second-to-last axis whose windows overlap; 1 if none do."""
 
     window: int
     """Numbers along the row that one result reads in a step."""

@@ -66,7 +66,7 @@ def finish_product(schedule: Schedule, placed: Placed, product: Product, tile: T
     for loop in placed.inner[:-1]:
         schedule.unroll(loop)
     if width_of(product) % tile.x:
-        # Without conditions of the smaller last tile in the others.
+        # Peels off the smaller last tile, so that full tiles have no bounds checks.
         split_at_borders(schedule, outer.pop())
     schedule.parallel(schedule.fuse(*outer))
     clear_before(schedule, block, sums, len(schedule.get_loops(block)) - within)

@@ -60,8 +60,8 @@ def finished(scheduled: IRModule, target: Target) -> IRModule:
     """Return a scheduled module ready for compilation: math functions become vector arithmetic, loops are split at
     borders.
 
-    No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
-    every compilation finishes it; references stay as they are.
+    Steps of a schedule cannot express this, and a stored schedule must replay to the same program. So every compilation
+    finishes its module; references stay as they are.
     """
     from fleet.spaces.indices import with_narrow_indices
     from fleet.spaces.vector_math.rewriting import with_arithmetic_functions

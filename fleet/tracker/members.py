@@ -251,7 +251,7 @@ class Members:
         """Write the noted members down. A member missed by a kill of the tracker is noted again at its next call."""
         noted, self._noted = self._noted, {}
         if noted:
-            with contextlib.suppress(DiskFull):  # members missing from the list are no reason to refuse them
+            with contextlib.suppress(DiskFull):  # a full disk must not lock members out
                 await self._write_aside(_NOTE_MEMBER, list(map(_row, noted.values())))
 
     def find(self, beginning: str) -> str:
@@ -259,13 +259,13 @@ class Members:
 
         Raises:
             NotFound: there is none.
-            InvalidRequest: there are several, or it is too short to say.
+            InvalidRequest: there are several, or the prefix is too short.
         """
         if not _BEGINNING.fullmatch(beginning):
-            raise InvalidRequest("name a member by its key, or by 8 digits at least of how that begins")
+            raise InvalidRequest("name a member by its key, or by at least the first 8 digits of the key")
         found = [key_id for key_id in self._members if key_id.startswith(beginning)]
         if len(found) > 1:
-            raise InvalidRequest(f"{len(found)} keys begin with {beginning}; say more of it")
+            raise InvalidRequest(f"{len(found)} keys begin with {beginning}; give more digits")
         if not found and not _KEY_ID.fullmatch(beginning):
             raise NotFound(f"no member's key begins with {beginning}; 'fleet tracker members' lists those there are")
         return found[0] if found else beginning  # members from before there was a list, without later calls

@@ -39,7 +39,7 @@ class WaitUpdates:
         """Position and reason last told, by client and request."""
 
     def note_queued(self, client_id: str, request: RequestEntry, standing: Standing) -> None:
-        """Note that a client is told of a new request, without a forecast."""
+        """Record that a client has been sent its new request, without a forecast."""
         told = self._told.setdefault(client_id, {})
         if len(told) < _MOST_REQUESTS:
             told[request.request_id] = *standing.gist, None

@@ -62,7 +62,7 @@ def _claims(token: lease_pb2.Token) -> Claims:
     try:
         message = lease_pb2.LeaseClaims.FromString(token.claims)
     except DecodeError:
-        raise Unauthenticated("the token makes no claims; acquire a lease first") from None
+        raise Unauthenticated("the token has no valid claims; acquire a lease first") from None
     return Claims(
         lease_name=message.lease_name,
         device_name=message.device_name,

@@ -75,9 +75,7 @@ def test_a_record_keeps_its_program(library: Library) -> None:
 
 
 def test_a_continued_job_gets_the_program_hashes_of_its_records(library: Library) -> None:
-    """A continued job gets their hashes, so that no trace is replayed to find them, and learns which times are
-    doubtful.
-    """
+    """A continued job reads program hashes instead of replaying traces, and the marks of doubtful times."""
     library.add_record(record(1))
     library.add_record(record(2, program=None, provenance=DISTURBED))
     library.add_record(record(3, None, program=None, error=ErrorKind.BUILD_FAILED))
@@ -176,7 +174,7 @@ def test_samples_are_one_a_candidate_by_the_time_that_counts(library: Library) -
 
 @pytest.mark.parametrize("model", ["virtual", "emulated Pi 4", "Pi 4 (simulated)"])
 def test_simulated_times_are_not_learnt_from(library: Library, model: str) -> None:
-    """The device's facts mark them, or its name if there are none."""
+    """Simulated devices are recognized by their facts, or by their name if the library has no facts."""
     library.memory.note_device("virtual", {"is_simulated": True})
     library.memory.note_device("m", {"is_simulated": False, "core_count": 4})
     library.add_record(record(1, 1.0, scope=replace(SCOPE, device_model=model)))

@@ -14,7 +14,7 @@ _LOGGERS = ("device_agents", "fleet")
 
 
 class MeteredLoop(asyncio.SelectorEventLoop):
-    """Measures its turns, in the time of its thread's processor: waiting for events costs none."""
+    """Measures the processor time of each of its turns, without the wait for events."""
 
     longest_turn_sec = 0.0
 

@@ -94,7 +94,7 @@ async def test_an_idle_device_is_measured_when_its_agent_attaches(tmp_path: Path
 
 
 async def test_an_idle_device_is_measured_again_when_its_tracker_is_back(tmp_path: Path) -> None:
-    """A tracker that was replaced knows no times."""
+    """A new tracker has no reference times yet."""
     async with serve_bench(tmp_path, timing=TIMING, drivers=board()) as bench:
         device = bench.agent._roster.devices[0]  # noqa: SLF001
         await eventually(lambda: reading(bench) == 0.125)

@@ -59,7 +59,7 @@ async def test_lines_without_end_are_read(tmp_path: Path) -> None:
 
 
 async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_path: Path) -> None:
-    """Its processes are ended."""
+    """The error names the missing port, and adb's processes are terminated."""
     server = server_that(tmp_path, told="* daemon started successfully *")
 
     with pytest.raises(DeviceUnreachable, match="reported no port"):

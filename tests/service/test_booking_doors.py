@@ -230,7 +230,7 @@ async def test_with_a_full_disk_nothing_is_booked_and_a_cancellation_says_that_i
         booked = await owner.book(selector="name=a")
         await eventually(lambda: served.tracker.state.poison)
         (tmp_path / "room").write_bytes(b"")
-        with full_disk(tmp_path / "room", free_bytes=1):  # no file may be longer
+        with full_disk(tmp_path / "room", free_bytes=1):  # files may have at most one byte
             assert isinstance(await refusal(owner.book(selector="name=b")), DiskFull)
             assert [each.name for each in await owner.bookings()] == [booked.name]
             error = await refusal(owner.cancel(booked.name))

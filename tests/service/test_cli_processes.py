@@ -109,7 +109,7 @@ async def test_a_child_that_cannot_start_is_one_clear_error(tmp_path: Path) -> N
 
 
 async def test_a_killed_tracker_is_started_again(config: Path) -> None:
-    """With restarts on, a lease survives the tracker's kill -9 and its second life on the same port."""
+    """With restarts on, a lease survives kill -9 of the tracker and its restart on the same port."""
     told: list[str] = []
     async with (
         LocalFleet(agent_config=config, restarts=True, on_change=told.append) as local,

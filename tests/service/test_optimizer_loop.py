@@ -445,7 +445,7 @@ class Reading(OddAgent):
 
 
 async def test_the_next_batch_is_on_its_way_before_the_last_is_measured(tmp_path: Path) -> None:
-    """A device of its own waits for no round trip between batches."""
+    """A remote device does not idle for a round trip between batches."""
     pool, agent = Searching(tmp_path), Reading()
     pool.most, pool.endless = 8, None
     agent.before_last = lambda: len(agent.came) > 4

@@ -356,7 +356,7 @@ async def test_streams_that_are_over_are_not_kept() -> None:
 
 
 def test_a_journal_with_a_deleted_log_keeps_committing(tmp_path: Path) -> None:
-    """Committed changes count, though the log cannot be checkpointed now."""
+    """Commits succeed, although the deleted write-ahead log cannot be checkpointed."""
     journal = Journal(tmp_path / "journal.sqlite", checkpoint_pages=1)
     journal.open(1e6)
     (tmp_path / "journal.sqlite-wal").unlink()

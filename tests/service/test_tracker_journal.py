@@ -113,7 +113,7 @@ def changes(draw: st.DrawFn) -> Changes:
 @given(st.lists(changes(), max_size=6))
 @pytest.mark.slow
 def test_a_reopened_journal_has_all_changes(tmp_path: Path, written: list[Changes]) -> None:
-    """Any sequence of changes, closed and reopened, equals the content of an ideal memory."""
+    """After any sequence of changes, a reopened journal has the contents of a dict in memory."""
     path = Path(tempfile.mkdtemp(dir=tmp_path)) / "journal.sqlite"
     journal, ledger = Journal(path), Ledger()
     journal.open(NOW)

@@ -1,4 +1,4 @@
-"""A board's bitstream from its agent's report to the client that prefers it, through real gRPC."""
+"""A client that prefers a bitstream gets the board whose agent reports it, through real gRPC."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_a_library_that_is_in_use_can_be_put_again(bench: Bench) -> None:
         module = device.load(artifact)
         before = module(left, right)
         workers = bench.agent.workers()
-        # As over a slow link: sent before the agent reports that it has it.
+        # As over a slow link, where the client uploads before the agent reports that it has the file.
         assert asyncio.run(_put(client, device, artifact)) == [artifact.digest]
         after = module(left, right)
 

@@ -69,7 +69,7 @@ def test_outputs_of_two_calls_are_two_arrays(model: LoadedModel) -> None:
 
 
 def test_single_numbers_go_in_and_come_out(tmp_path: Path) -> None:
-    """A number without axes is stored without any: as a vector, the model's own check refused it."""
+    """A scalar keeps rank 0: the model's own check refused it as a vector of one element."""
     nodes = [helper.make_node("Mul", ["x", "gain"], ["s"]), helper.make_node("ReduceMean", ["s"], ["y"], keepdims=0)]
     x, gain, y = (
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)

@@ -13,7 +13,7 @@ from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 
 def test_unknown_facts_are_not_printed() -> None:
-    """A machine that tells nothing about itself is not suspected."""
+    """Missing readings are no disturbance."""
     assert find_disturbances(Telemetry(), Telemetry()) == []
 
 

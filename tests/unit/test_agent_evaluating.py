@@ -74,7 +74,7 @@ def test_the_number_found_is_not_searched_for_again() -> None:
 
 
 def test_rests_between_calls_too() -> None:
-    """The cooldown knobs hold for repeats that are calls of their own."""
+    """The cooldown options also apply between repeats that are separate calls."""
     rests: list[float] = []
 
     evaluator = Evaluator(repeat=1, max_repeat=3, spread_target=1e-9, cooldown_interval_ms=20, repeats_to_cooldown=2)

@@ -110,7 +110,7 @@ def test_programs_are_noted_durably_for_an_hour_after_the_machine_went_down(path
     ids=["boot", "one", "cut", "shifted", "random", "huge", "empty"],
 )
 def test_damaged_notes_are_skipped(path: Path, damage: Callable[[bytes], bytes], found: dict[str, str]) -> None:
-    """The others count."""
+    """Intact notes still count."""
     notes = opened(path)
     begin(notes, "devices/a", A)
     begin(notes, "devices/b", B)

@@ -32,7 +32,7 @@ HOUR_SEC = 3_600.0
     ids=["first", "recent", "one-is-old", "yesterday", "used-up", "clock-set-back"],
 )
 async def test_a_faulted_device_is_power_cycled_three_times_in_24_hours(ages_sec: list[float], cycles: int) -> None:
-    """Cycles that a clock set back moved into the future count as recent, and no longer than others."""
+    """After the clock was set back, power cycles with future times count as recent and expire like others."""
     notes, cycled, checks = HookNotes(), [], [0]
     note = notes.of(DEVICE)
     note.cycled_at_sec = [time.time() - age_sec for age_sec in ages_sec]

@@ -137,7 +137,7 @@ def test_a_parts_package_and_speed_grade_are_ignored(part: str, chip: str) -> No
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
-    """A holder's file is never the end of an agent on a board with little memory."""
+    """A file larger than a board's memory does not end its agent."""
     path = tmp_path / "huge.bin"
     with path.open("wb") as file:
         file.truncate(2 * 1024**3)

@@ -83,7 +83,7 @@ def test_a_connected_owner_knows_the_newest_state_whatever_was_missed(steps: lis
 
 
 def test_a_late_watcher_is_told_at_once() -> None:
-    """The states arrive before anybody can watch."""
+    """A callback that is registered after the states have arrived is called with them."""
     notices = BookingNotices()
     notices.changed(LACKING)
     seen: list[Booking] = []

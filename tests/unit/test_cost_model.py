@@ -197,7 +197,7 @@ def test_only_a_snapshot_that_is_worse_for_sure_is_rejected(snapshot: Snapshot) 
     ],
 )
 def test_impossible_measurements_are_refused(bad: dict[str, float]) -> None:
-    """Nonsense is refused where it enters, not found in predictions later."""
+    """Invalid measurements are rejected on input instead of spoiling predictions."""
     samples = many(range(2))
 
     with pytest.raises(InvalidRequest):

@@ -112,7 +112,7 @@ def vectors_of(function: Any) -> list[int]:
 )
 @pytest.mark.parametrize("rows", [1, 2], ids=["rows", "rows with a border"])
 def test_the_last_vector_is_cut(columns: int, lanes: int, expected: list[int], rows: int) -> None:
-    """A vector with a condition becomes scalars in TVM; conditions of other loops stay."""
+    """A vectorized loop with a bounds check becomes scalar code in TVM, so its last part is split off."""
     mod = one_more(columns, lanes, rows)
 
     assert expected == vectors_of(with_cut_vectors(mod["main"]))

@@ -46,7 +46,7 @@ def test_items_without_a_home_come_in_order() -> None:
 
 
 def test_items_of_a_busy_home_are_taken_last() -> None:
-    """A taker without other work takes a busy home's items."""
+    """A worker without other work takes items that prefer a busy worker."""
     queue: TaskQueue[str] = TaskQueue()
     for item, home in (("of 1", 1), ("of 0", 0), ("anyone's", None)):
         queue.put(item, home)

@@ -190,7 +190,7 @@ def test_a_zoomed_pane_gets_the_remaining_space() -> None:
 
 @pytest.mark.parametrize("available", [5, 22, ROOMY_LINES, 38, 60])
 def test_details_get_all_lines_or_at_least_half(available: int) -> None:
-    """A low terminal shows them instead of the panes."""
+    """On a terminal with few lines, the details replace the panes."""
     lines, details = lay_out(available, [20, 3, 2], is_detailed=True)
 
     assert available == sum(lines) + details

@@ -7,7 +7,7 @@ import sys
 import time
 
 _TICK_SEC = 0.011
-"""The kernel notes a start in hundredths of a second."""
+"""The kernel records process start times in hundredths of a second."""
 
 
 def test_a_process_knows_its_age_to_a_hundredth_of_a_second() -> None:

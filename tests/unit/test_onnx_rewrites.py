@@ -212,7 +212,7 @@ def test_random_and_large_nodes_are_not_folded() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
 def test_whether_any_or_all_are_true(op_type: str, tmp_path: Path) -> None:
-    """The maximum of booleans, allowed since version 20, is whether any is true."""
+    """ReduceMax and ReduceMin of booleans, allowed since opset 20, are "any" and "all"."""
     x = noise(3, 4) > 0.5
     proto = model_of([helper.make_node(op_type, ["x", "a"], ["y"])], {"x": x}, {"a": np.array([1])}, opset=20)
     (found,) = ours(loaded(proto, tmp_path), [x])

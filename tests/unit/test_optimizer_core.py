@@ -143,7 +143,7 @@ def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
 
 
 def test_a_static_schedule_that_broke_a_device_is_not_sent_to_one_again() -> None:
-    """Before, each job began with it; now a search goes on without it."""
+    """Later jobs search without it instead of crashing the device at their start."""
     job = Script(known(poison=frozenset({"static"})))
 
     job.run(ev.Proposed("w", proposals("static"), is_static=True))

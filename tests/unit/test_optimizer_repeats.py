@@ -142,9 +142,7 @@ def test_a_failure_is_a_verdict_also_when_it_was_disturbed() -> None:
 
 
 def test_a_drift_speaks_against_all_since_the_reference_ran_last() -> None:
-    """The reference ran before a and before c, where it had drifted: the drift may have begun any time after
-    the first.
-    """
+    """The reference kernel ran before a, and before c, when it had drifted: a, b and c are in doubt."""
     calm, drifted = {"reference_sec": 1.0}, {"reference_sec": 1.31}
     measurements = [
         made("earlier", before={"reference_sec": 0.99}, after={"reference_sec": 0.99}),

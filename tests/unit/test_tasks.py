@@ -1,4 +1,4 @@
-"""Tasks beside a block."""
+"""Background tasks that end with a `with` block."""
 
 from __future__ import annotations
 

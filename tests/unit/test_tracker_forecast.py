@@ -131,7 +131,7 @@ def test_an_outlook_has_the_boards_that_somebody_waits_for() -> None:
 
 
 def test_an_outlook_has_the_age_of_a_lane_and_the_rank_of_its_account() -> None:
-    """Of two accounts, the one that waits has had less: no account is before it."""
+    """Of two accounts, the waiting one has used less, so no account is served before it."""
     bench = waiting_bench()
     bench.tick(20.0)
     bench.acquire("alice", "r3", "name=a")

@@ -12,7 +12,7 @@ _MAGIC = 0xD00DFEED
 _BEGIN_NODE, _END_NODE, _PROPERTY, _END = 1, 2, 3, 9
 _HEADER_BYTES = 40
 _RESERVATIONS = bytes(16)
-"""The list of reserved memory, empty: one entry of zeros ends it."""
+"""An empty memory reservation block: its terminating entry of zeros."""
 
 
 def make_overlay(region_path: str, firmware_name: str, *, is_partial: bool = False) -> bytes:

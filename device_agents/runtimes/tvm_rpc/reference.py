@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tvm_ffi
 
 WITNESSED = ("cpu", "opencl")
-"""Device types that the server's processor speaks for. Others are mostly cards, with a heat of their own."""
+"""Device types for which the server's processor is representative. Others are mostly cards with their own sensors."""
 
 _WORK = "tvm.contrib.random.random_fill"
 _ELEMENTS = 16 * 1024

@@ -129,8 +129,8 @@ class ClusterAddress:
             )
         if missing:
             raise ConfigError(
-                f"{self.folder} lacks {', '.join(missing)}; copy the folder of the scheduler's machine, or name your "
-                "own cluster's certificates so"
+                f"{self.folder} lacks {', '.join(missing)}; copy the folder of the scheduler's machine, or give "
+                "your own cluster's certificates these names"
             )
         if (self.folder / KEY).stat().st_mode & _OTHERS:
             raise ConfigError(

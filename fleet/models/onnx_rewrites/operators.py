@@ -312,7 +312,7 @@ def _roi_align(node: NodeProto, write: Replacement) -> bool:
     """
     del write
     if attributes_of(node).get("mode") == b"max":
-        raise ImportFailed(f"{called(node)} has mode 'max', which TVM computes otherwise; 'avg' is known")
+        raise ImportFailed(f"{called(node)} has mode 'max', which TVM computes differently; only 'avg' is supported")
     return False
 
 

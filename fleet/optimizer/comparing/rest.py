@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 MOST_SEC = 0.15
-"""Longest rest."""
+"""Maximum length of a rest."""
 
 LOOK_SEC = 0.02
 """Interval between looks at the cores: two ticks, the resolution of /proc/stat."""

@@ -45,7 +45,7 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
     """Run the prioritizer on the current state.
 
     Args:
-        trials_left: those of the job that nothing is planned for yet.
+        trials_left: trials of the job that are not planned yet.
         now_sec: on the clock of the job's deadline.
     """
     items = progress.workloads

@@ -233,7 +233,7 @@ class JobProgress:
     """Expected gain of the rest of the search; None: not known yet."""
 
     is_ended_early: bool = False
-    """The search ended because its rest should gain too little."""
+    """The search ended because the next part of its budget should gain too little."""
 
     bid: float = 0.0
     """Value of a second of the device at the choice of the newest batch, in the prioritizer's currency."""

@@ -37,8 +37,8 @@ MATTERS = 0.01
 one; for one of a kind that gains less, the share is so much larger."""
 
 EXPLORATION_PERIOD = 4
-"""One batch of so many goes to the workload that has had the fewest. On recorded times the same latency took 4 to 10 %
-less device time than with 16: a search gets better in ways that its first times do not tell."""
+"""One in this many batches goes to the workload that has had the fewest. On recorded times the same latency took 4 to
+10 % less device time than with 16: a workload's first times do not predict its later gains."""
 
 _SMALL_GAIN = 0.05
 """Expected share of a workload's time below which its first batch is a small one."""

@@ -194,7 +194,7 @@ def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -
 
 
 def _share_of_rules(task: ProposeTask) -> int:
-    """Return the number of candidates of a batch from MetaSchedule's rules, even though the own space has more."""
+    """Return the number of candidates of a batch from MetaSchedule's rules while the own space is not exhausted."""
     past = len(task.records) - _OWN_FIRST
     if past < 0:
         return 0

@@ -126,7 +126,7 @@ def update_hold(tables: Tables, name: str) -> None:
 
 
 def is_open(tables: Tables, name: str) -> bool:
-    """Return True if a free device may be granted to any request; hold it otherwise."""
+    """Return True if any request may get a free device; otherwise hold the device for its next booking."""
     if tables.bookings.limit_sec(name) - tables.now_sec < tables.limits.max_duration_sec:
         tables.bookings.held[name] = None
         return False

@@ -14,7 +14,7 @@ from fleet.tracker.core.standing import quota_use
 from fleet.tracker.core.tables import Tables
 
 _PORTION = 256
-"""Kinds of devices, or accounts, that are examined at once: under 1 ms."""
+"""Number of device kinds, or accounts, examined in one portion: under 1 ms."""
 SHOWN_DEVICES = 50
 
 

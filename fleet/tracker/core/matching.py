@@ -145,7 +145,7 @@ class Matching:
         return list(self._free)
 
     def free_place(self, name: str) -> int:
-        """Return the place of a free device in that order, counted from the start."""
+        """Return the place of a free device in the order of `free_devices`, counted since the tracker's start."""
         return self._free[name]
 
     def class_of(self, name: str) -> DeviceClass:
@@ -245,7 +245,7 @@ class Matching:
         return group
 
     def has_group(self, text: str) -> bool:
-        """Return True if the group of a selector is at hand."""
+        """Return True if a group for this selector exists."""
         return text in self._groups
 
     def groups_of(self, device_name: str) -> list[Group]:

@@ -28,7 +28,7 @@ _MAX_SUMMARIES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """Requests of one class with a selector, or with one that shares devices, by account."""
+    """Counts per account of one class's requests that compete for the devices of a selector."""
 
     higher_count: int
     """Number of requests of higher classes."""

@@ -120,7 +120,7 @@ class SetQueue:
         return list(losers.values())
 
     def let_go(self, entry: WaitingSet) -> None:
-        """Hold devices for a set no longer. Idempotent."""
+        """Stop holding devices for a set. Idempotent."""
         devices, entry.devices, entry.at_sec = entry.devices, (), math.inf
         self._forget(devices)
 

@@ -109,7 +109,7 @@ class Waiting:
         return self._matching.has_group(selector) and self._matching.group(selector).is_kept
 
     def next_for(self, device_name: str, now: float) -> RequestEntry | None:
-        """Return the request that a free device serves next; None: none that its account's quotas allow."""
+        """Return the request that a free device serves next, or None if the accounts' quotas allow none."""
         is_suspect = device_name in self._matching.suspects
         return self.next_among(self._matching.groups_of(device_name), now, is_suspect=is_suspect)
 
