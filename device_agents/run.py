@@ -27,13 +27,12 @@ from device_agents.config import AgentConfig, make_drivers, parse_config
 from device_agents.options import AgentOptions
 from device_agents.serving.membership import Membership, has_joined
 from fleet.base import logs
-from fleet.base.config import TRACKER_PORT, data_dir, parse_yaml
+from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready, write_ready_file
 from fleet.base.signals import end_in, stop_on_signals
-from fleet.base.yaml_text import read_text
 from fleet.errors import ConfigError
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity
@@ -170,7 +169,7 @@ def _config(options: AgentOptions) -> tuple[AgentConfig, str]:
         raise ConfigError("--driver is for agents without --config; name the driver in the file")
     if not options.config:
         return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None), "agent.yaml"
-    values, where = parse_yaml(read_text(options.config), where=str(options.config))
+    values, where = read_yaml(options.config)
     return parse_config(values, where=where), where
 
 

@@ -30,7 +30,8 @@ from pathlib import Path
 from cross.compile.tools import debian_triple, run_tool, zig
 from cross.targets.target import Target
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
-from fleet.base.config import parse, read_yaml
+from fleet.base.config import cross_config_file, parse, read_yaml
+from fleet.base.places import at
 from fleet.errors import BuildError, ConfigError
 
 _LINK_TIMEOUT_SEC = 60.0
@@ -159,14 +160,12 @@ def _configured(platform_name: str) -> tuple[str | None, str]:
     variable = _variable(platform_name)
     if os.environ.get(variable):
         return os.environ[variable], f"${variable}"
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    named = os.environ.get("FLEET_CROSS_CONFIG")
-    path = Path(named) if named else base / "tvm-fleet/cross.yaml"
-    if not named and not path.exists():
+    path = cross_config_file()
+    if not os.environ.get("FLEET_CROSS_CONFIG") and not path.exists():
         return None, ""
-    config = parse(CrossConfig, read_yaml(path), where=str(path))
-    found = config.linkers.get(platform_name)
-    return (str(found) if found else None), str(path)
+    values, place = read_yaml(path)
+    found = parse(CrossConfig, values, where=place).linkers.get(platform_name)
+    return (str(found) if found else None), at(place, "linkers", platform_name)
 
 
 def _variable(platform_name: str) -> str:

@@ -160,7 +160,8 @@ def load_boards() -> Mapping[str, Board]:
     """
     boards: dict[str, Board] = {}
     for path in sorted(_FILES.glob("*.yaml")):
-        for board in boards_of(read_yaml(path), where=path.name):
+        content, place = read_yaml(path, where=path.name)
+        for board in boards_of(content, where=place):
             if board.name in boards:
                 raise ConfigError(f"{path.name}: two boards are named {board.name!r}")
             boards[board.name] = board

@@ -99,6 +99,11 @@ def config_file() -> Path:
     return Path(os.environ.get("FLEET_CONFIG") or _xdg_dir("XDG_CONFIG_HOME", ".config") / "config.yaml")
 
 
+def cross_config_file() -> Path:
+    """Return the path of cross.yaml: $FLEET_CROSS_CONFIG, else in the XDG config folder. It need not exist."""
+    return Path(os.environ.get("FLEET_CROSS_CONFIG") or _xdg_dir("XDG_CONFIG_HOME", ".config") / "cross.yaml")
+
+
 def at_home(path: str | Path) -> Path:
     """Return a path with ~ or ~NAME replaced by the home directory.
 
@@ -111,13 +116,16 @@ def at_home(path: str | Path) -> Path:
         raise ConfigError(f"{path}: there is no home directory of that name") from error
 
 
-def read_yaml(path: Path) -> dict[str, object]:
-    """Read a mapping from a YAML file.
+def read_yaml(path: Path, *, where: str = "") -> tuple[dict[str, object], Place]:
+    """Return the mapping of a YAML file, and its place, which knows the lines.
+
+    Args:
+        where: name of the file in messages; empty: its path.
 
     Raises:
         ConfigError: the file is missing, too large, not YAML or not a mapping, or has a duplicate key.
     """
-    return parse_yaml(yaml_text.read_text(path), where=str(path))[0]
+    return parse_yaml(yaml_text.read_text(path), where=where or str(path))
 
 
 def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], Place]:

@@ -15,13 +15,14 @@ The file is read at each look, and only then: a flag makes a readable file unnec
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from fleet.base.config import TRACKER_PORT, at_home, config_file, data_dir, did_you_mean, parse, read_yaml
 from fleet.base.network import check_address
+from fleet.base.places import at_key, named_in_errors
 from fleet.errors import ConfigError
 
 FORMATS = ("table", "json")
@@ -44,7 +45,8 @@ class Setting:
     value: str
     source: Source
     where: str = ""
-    """Place to correct: "--tracker", "$FLEET_TRACKER", the file. Empty for the default."""
+    """Place to correct: "--tracker", "$FLEET_TRACKER", "/home/ann/.config/tvm-fleet/config.yaml: line 1". Empty for the
+    default."""
 
     @property
     def asked(self) -> str | None:
@@ -83,13 +85,13 @@ def look_up(key: str, flag: str | None = None) -> Setting:
     Raises:
         ConfigError: the value, or the file, is invalid; the text names its place.
     """
-    given: tuple[tuple[Source, str, Callable[[], str | None]], ...] = (
-        (Source.FLAG, _FLAGS[key], lambda: flag),
-        (Source.ENVIRONMENT, f"${_VARIABLES[key]}", lambda: os.environ.get(_VARIABLES[key])),
-        (Source.FILE, str(config_file()), lambda: _in_file().get(key)),
+    given: tuple[tuple[Source, Callable[[], tuple[str | None, str]]], ...] = (
+        (Source.FLAG, lambda: (flag, _FLAGS[key])),
+        (Source.ENVIRONMENT, lambda: (os.environ.get(_VARIABLES[key]), f"${_VARIABLES[key]}")),
+        (Source.FILE, lambda: _in_file(key)),
     )
-    for source, where, read in given:
-        value = read()
+    for source, read in given:
+        value, where = read()
         if value:
             _check(key, value, where)
             return Setting(key=key, value=value, source=source, where=where)
@@ -98,15 +100,18 @@ def look_up(key: str, flag: str | None = None) -> Setting:
     return Setting(key=key, value=_default(key), source=Source.DEFAULT)
 
 
-def _in_file() -> Mapping[str, str | None]:
+def _in_file(key: str) -> tuple[str | None, str]:
+    """Return a value of the file, and its place; None without the file or the key."""
     path = config_file()
     if not os.environ.get("FLEET_CONFIG") and not path.exists():
-        return {}
-    found = parse(ClientFile, read_yaml(path), where=str(path))
-    library = found.library
-    if library and "://" not in library:
-        library = str(path.absolute().parent / at_home(library))
-    return {"tracker": found.tracker, "library": library, "selector": found.selector, "format": found.format}
+        return None, str(path)
+    values, place = read_yaml(path)
+    value: str | None = getattr(parse(ClientFile, values, where=place), key)
+    where = str(at_key(place, key))
+    if key == "library" and value and "://" not in value:
+        with named_in_errors(where):
+            value = str(path.absolute().parent / at_home(value))
+    return value, where
 
 
 def _default(key: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from cross.pool.confined import Confined
+from fleet.base.config import cross_config_file
 from fleet.confinement.process import AllowedFiles, missing_features
 from fleet.models.importers import frontend_of, has_code, importer_of
 from fleet.models.importing.value import Model
@@ -52,6 +53,9 @@ def _files_of(path: Path | str) -> list[Path]:
 def _linker_places() -> list[str]:
     """Return the folders that may contain a linker, and the configuration file that names one."""
     named = [value.split()[0] for name, value in os.environ.items() if name.startswith("FLEET_LINKER_") and value]
-    config = os.environ.get("FLEET_CROSS_CONFIG") or str(Path.home() / ".config" / "tvm-fleet" / "cross.yaml")
-    places = [*os.environ.get("PATH", "").split(os.pathsep), config, *(str(Path(one).parent.parent) for one in named)]
+    places = [
+        *os.environ.get("PATH", "").split(os.pathsep),
+        str(cross_config_file()),
+        *(str(Path(one).parent.parent) for one in named),
+    ]
     return [place for place in places if place.startswith("/") and Path(place) not in (Path("/"), Path.home())]

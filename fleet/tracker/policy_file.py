@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from fleet.base.config import parse, parse_yaml, shown
+from fleet.base.config import parse, parse_yaml, read_yaml, shown
 from fleet.base.places import at, at_key
 from fleet.base.quantities import parse_duration
-from fleet.base.yaml_text import read_text
 from fleet.domain.leases import LONGEST_SEC, LeaseClass
 from fleet.errors import ConfigError
 from fleet.tracker.core.share_policy import EVERY_ACCOUNT, NO_QUOTA, Quota, SharePolicy
@@ -118,7 +117,7 @@ def read_policy(path: Path, *, is_required: bool) -> SharePolicy:
     """
     if not is_required and not path.exists() and not path.is_symlink():
         return SharePolicy()
-    return parse_policy(read_text(path), where=str(path))
+    return _policy(*read_yaml(path))
 
 
 def _policy(values: Mapping[str, object], where: str) -> SharePolicy:

@@ -170,7 +170,12 @@ def test_a_linker_that_is_not_there_is_named_with_its_origin(monkeypatch: pytest
     config = tmp_path / "cross.yaml"
     config.write_text("linker:\n  aarch64: gcc\n")
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(config))
-    with pytest.raises(ConfigError, match="unknown key 'linker'; did you mean 'linkers'"):
+    with pytest.raises(ConfigError, match=r"cross\.yaml: line 1: unknown key 'linker'; did you mean 'linkers'"):
+        find_linker(parse_target(TARGETS["aarch64"]))
+    config.write_text("linkers:\n  aarch64: no-such-ld\n")
+    with pytest.raises(
+        ConfigError, match=r"'no-such-ld' .from .*cross\.yaml: line 2: linkers: aarch64. is not on PATH"
+    ):
         find_linker(parse_target(TARGETS["aarch64"]))
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(tmp_path / "missing.yaml"))
     with pytest.raises(ConfigError, match=r"cannot read .*missing\.yaml"):

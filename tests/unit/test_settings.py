@@ -76,16 +76,20 @@ def test_a_librarys_path_is_seen_from_the_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("trackr: lab:9290", "{file}: unknown key 'trackr'; did you mean 'tracker'?"),
-        ("tracker: 9290", "{file}: tracker: expected text, found 9290"),
-        ("tracker: lab", "cannot read the tracker's address in {file}: 'lab'; write it like 127.0.0.1:9290"),
-        ("format: jsn", "{file}: format: there is no 'jsn'; did you mean 'json'?"),
+        ("trackr: lab:9290", "{file}: line 1: unknown key 'trackr'; did you mean 'tracker'?"),
+        ("tracker: 9290", "{file}: line 1: tracker: expected text, found 9290"),
+        (
+            "# mine\ntracker: lab",
+            "cannot read the tracker's address in {file}: line 2: 'lab'; write it like 127.0.0.1:9290",
+        ),
+        ("library: ~nobody-here/l", "{file}: line 1: ~nobody-here/l: there is no home directory of that name"),
+        ("format: jsn", "{file}: line 1: format: there is no 'jsn'; did you mean 'json'?"),
         ("- tracker", "{file}: expected 'key: value' lines, found a list"),
-        ("selector: kind==", "{file}: selector 'kind==', character 7: a value is missing"),
+        ("format: table\nselector: kind==", "{file}: line 2: selector 'kind==', character 7: a value is missing"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(file: Path, text: str, message: str) -> None:
-    """The error names the file and the nearest key; the exit code is 2, as for any configuration."""
+    """The error names the file, the line and the nearest key; the exit code is 2, as for any configuration."""
     file.write_text(text)
 
     done = CliRunner().invoke(app, ["config", "show"])
@@ -114,9 +118,9 @@ def test_config_show_tells_where_each_value_came_from(file: Path, monkeypatch: p
 
     assert [(each["value"], each["source"], each["where"]) for each in found] == [
         ("lab:1", "flag", "--tracker"),
-        ("postgresql://me:***@db/fleet", "file", str(file)),
+        ("postgresql://me:***@db/fleet", "file", f"{file}: line 1"),
         ("kind=cuda", "environment", "$FLEET_SELECTOR"),
-        ("json", "file", str(file)),
+        ("json", "file", f"{file}: line 2"),
     ]
     assert "s3cret" not in table
     assert "environment, $FLEET_SELECTOR" in table

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cross.pool.build_pool import BuildPool
+from cross.pool.confined import Confined
 from fleet.errors import BuildError, InvalidRequest
 from fleet.models.confined import having
 from fleet.models.importing.value import Model, ModelFormat
@@ -65,3 +66,16 @@ def test_a_reader_chooses_neither_the_file_nor_its_name(model: Model, tmp_path: 
 def test_a_folder_without_room_is_named_with_the_remedy(model: Model, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=rf"cannot write the model to {tmp_path}/gone: .*; .* set \$TMPDIR"):
         model.stored_in(tmp_path / "gone")
+
+
+def test_a_confined_task_reads_the_configured_linkers(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, cross.yaml was out of reach in the folder of XDG_CONFIG_HOME."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("FLEET_CROSS_CONFIG", raising=False)
+
+    task = having(count_bytes, replace(model, format=ModelFormat.TORCH).stored_in(tmp_path))
+
+    assert isinstance(task, Confined)
+    assert str(tmp_path / "config/tvm-fleet/cross.yaml") in task.files.readable
