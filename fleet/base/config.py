@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from fleet.base import yaml_text
 from fleet.base.places import Place, at, at_key, named_in_errors
 from fleet.errors import ConfigError
@@ -139,7 +141,7 @@ def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], Place]:
     except ConfigError:
         raise
     except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets
-        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(_syntax_text(error, where)) from error
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{where}: expected 'key: value' lines, found a {type(content).__name__}")
@@ -187,6 +189,13 @@ def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
     known = sorted(known)
     close = nearest(word, known)
     return f"; did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def _syntax_text(error: Exception, where: str) -> str:
+    """Return the message about a text that is not YAML, with its line if PyYAML names one."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        return f"{where}: line {mark.line + 1}, column {mark.column + 1} is not YAML: {error.problem}"
+    return f"{where} is not YAML: {' '.join(str(error).split())}"
 
 
 def _xdg_dir(variable: str, default: str) -> Path:

@@ -37,7 +37,7 @@ AGENT_FILES = {
     "unlimited": "devices: [{driver: cpu, reference_limit: .nan}]",
 }
 AGENT_REFUSALS = {
-    "broken": "broken.yaml is not YAML: while parsing a flow sequence in ",
+    "broken": "broken.yaml: line 1, column 12 is not YAML: expected ',' or ']', but got",
     "often_crashing": "devices[0]: crash_rate: expected a number from 0 to 1, found 2",
     "nan": "devices[0]: crash_rate: expected a number from 0 to 1, found nan",
     "odd_label": "devices[0]: labels: room: 'a,b' is nothing that a selector can name",

@@ -57,7 +57,13 @@ def test_keys_are_listed_for_the_documentation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [", "is not YAML"), ("- 1", "expected 'key: value'"), (None, "No such")]
+    ("text", "message"),
+    [
+        ("a: 1\nb: c: d", r"agent\.yaml: line 2, column 5 is not YAML: mapping values are not"),
+        ("a: [", "is not YAML"),
+        ("- 1", "expected 'key: value'"),
+        (None, "No such"),
+    ],
 )
 def test_files_that_cannot_be_read_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
     """Missing, broken and misshapen files have different errors."""
