@@ -28,7 +28,8 @@ from fleet.domain.leases import LeaseClass
 from fleet.domain.waits import Forecast
 from fleet.tracker.calibration import Calibration, Said
 from fleet.tracker.core.outlook import make_outlook
-from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
+from fleet.tracker.forecast import SCHEDULINGS, Schedulings
+from fleet.tracker.lengths import Lengths
 from fleet.tracker.portions import finished
 
 T = TypeVar("T")

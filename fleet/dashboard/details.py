@@ -76,7 +76,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
             "class": request.terms.lease_class.value,
             "priority": str(request.terms.priority),
             "waits": age_text(request.asked_at_sec, now_sec),
-            "starts": forecast_text(request.forecast, now_sec),
+            "starts": forecast_text(request.forecast, now_sec, request.wait),
             "why": request.reason or "-",
             "purpose": request.terms.purpose or "-",
         }

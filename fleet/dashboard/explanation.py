@@ -25,7 +25,7 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
         "wants": request.terms.selector,
         "class": request.terms.lease_class.value,
         "place": "next" if request.position == 0 else f"{request.position} are served before it",
-        "starts": forecast_text(request.forecast, found.at_sec),
+        "starts": forecast_text(request.forecast, found.at_sec, request.wait),
         "why": request.reason or "-",
     }
     rows = facts if has_request else {}
@@ -36,7 +36,7 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
     parts: list[RenderableType] = [_facts(rows)]
     if has_request:
         parts += [Text(), *_candidates(found)]
-    if found.omissions:
+    if found.omissions and not request.terms.booking:  # the clauses are the booking's
         parts += [Text(), *(Text(_omission_line(found, each)) for each in found.omissions)]
     return Group(*parts)
 
@@ -52,10 +52,12 @@ def _omission_line(found: Explanation, omission: Omission) -> str:
     """Return the gain from leaving out a clause: "without board=rpi5: now, 3 of 12 devices are free"."""
     devices = count_text(omission.device_count, "device")
     more = omission.device_count - found.device_count
-    if omission.free_count and not (found.quota and found.quota.limit):
+    is_used_up = found.quota is not None and found.quota.limit is not None
+    if omission.free_count and not is_used_up:
         gain = f"now, {omission.free_count} of {devices} {'is' if omission.free_count == 1 else 'are'} free"
     elif more > 0:
-        gain = f"{devices} instead of {found.device_count}, none of them free"
+        obstacle = "but the quota is used up" if is_used_up else "none of them free"
+        gain = f"{devices} instead of {found.device_count}, {obstacle}"
     else:
         gain = "no other device"
     return f"without {omission.clause}: {gain}"

@@ -157,11 +157,11 @@ def booked_text(wait: Wait, others: str) -> str:
     """Return a sentence about the booking that a request waits for."""
     if wait.booking is None:
         return f"{others}{wait.device_name} is booked"
+    is_coming = wait.booking.starts_in_sec > 0
     if wait.device_name:
-        return (
-            f"{others}{wait.device_name} is {booking_text(wait.booking)}; a lease that ends before is granted at once"
-        )
-    if wait.booking.starts_in_sec > 0:
+        hint = "; a lease that ends before is granted at once" if is_coming else ""
+        return f"{others}{wait.device_name} is {booking_text(wait.booking)}{hint}"
+    if is_coming:
         return f"its booking starts in {elapsed_text(wait.booking.starts_in_sec)}"
     return "no device of its booking is free: all are leased, or cannot be had now"
 
@@ -200,10 +200,25 @@ class Forecast:
     """One request in ten is served later."""
 
 
-def forecast_text(forecast: Forecast | None, now_sec: float) -> str:
-    """Return the times of a forecast: "in 5 min, likely 3 min to 9 min"."""
+_UNSERVED = frozenset({WaitReason.NO_DEVICE, WaitReason.OFFLINE, WaitReason.FAULTED, WaitReason.MARKED})
+
+
+def forecast_text(forecast: Forecast | None, now_sec: float, wait: Wait | None = None) -> str:
+    """Return the times of a forecast: "in 5 min, likely 3 min to 9 min".
+
+    Args:
+        wait: tells why there is no forecast.
+    """
     if forecast is None:
-        return "not known: too few leases have ended"
+        return f"not known: {_unknown_text(wait)}"
     rests = [max(sec - now_sec, 0.0) for sec in (forecast.expected_sec, forecast.from_sec, forecast.by_sec)]
     expected, likely_from, likely_by = map(elapsed_text, rests)
     return f"in {expected}, likely {likely_from} to {likely_by}"
+
+
+def _unknown_text(wait: Wait | None) -> str:
+    if wait is not None and wait.reason is WaitReason.QUOTA:
+        return "a quota is used up"
+    if wait is not None and wait.reason in _UNSERVED:
+        return "no device can serve it now"
+    return "too few leases have ended"

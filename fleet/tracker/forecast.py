@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -20,16 +19,11 @@ from itertools import count as count_up
 from typing import TypeAlias
 
 from fleet.domain.lease_class import LeaseClass
-from fleet.tracker.calibration import quantile
 from fleet.tracker.core.lanes import Place
-from fleet.tracker.core.outlook import Board, Key, Lane, Outlook
+from fleet.tracker.core.outlook import Board, Key, Lane, Outlook, Span
+from fleet.tracker.lengths import Draws, Lengths
 
 SCHEDULINGS = 24
-_REMEMBERED_LENGTHS = 256
-_LEAST_LENGTHS = 5
-"""A group of ended leases with fewer is too small to draw from."""
-_MAX_GROUPS = 8_192
-"""Limit of remembered groups of leases, since accounts come and go."""
 _STEPS = 128
 """Boards or grants between two yields: under 1 ms."""
 
@@ -37,59 +31,6 @@ _End: TypeAlias = tuple[float, int, Board]
 """End of a lease, number for equal ends, and its board."""
 _Rank: TypeAlias = tuple[float, str, Place, int]
 """Place of a lane in the order of service: use of its account, account, place of its first request, its number."""
-
-
-class Lengths:
-    """Lengths of ended leases, by account, class and board model."""
-
-    def __init__(self) -> None:
-        self._latest: defaultdict[tuple[str, ...], deque[float]] = defaultdict(deque)
-        self._sorted: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
-
-    def __len__(self) -> int:
-        return len(self._latest)
-
-    def add(self, account: str, lease_class: LeaseClass, model: str, sec: float) -> None:
-        """Add an ended lease."""
-        for key in _groups(account, lease_class, model):
-            if key not in self._latest:
-                self._make_room()
-            latest, ordered = self._latest[key], self._sorted[key]
-            latest.append(sec)
-            insort(ordered, sec)
-            if len(latest) > _REMEMBERED_LENGTHS:
-                del ordered[bisect_left(ordered, latest.popleft())]
-
-    def rest_sec(self, account: str, lease_class: LeaseClass, model: str, age_sec: float) -> float | None:
-        """Return the expected rest of a live lease [s]: the median of like leases that lasted at least as long.
-
-        None: none is known.
-        """
-        ordered = self.like(account, lease_class, model)
-        first = bisect_left(ordered, age_sec)
-        return quantile(ordered[first:], 0.5) - age_sec if first < len(ordered) else None
-
-    def _make_room(self) -> None:
-        """Forget the oldest group of an account when there are too many."""
-        if len(self._latest) >= _MAX_GROUPS and (oldest := next((key for key in self._latest if key[0]), None)):
-            del self._latest[oldest], self._sorted[oldest]
-
-    def like(self, account: str, lease_class: LeaseClass, model: str) -> Sequence[float]:
-        """Return sorted lengths of the most similar leases that are known well enough; empty if none are known."""
-        found: Sequence[float] = ()
-        for key in _groups(account, lease_class, model):
-            found = self._sorted.get(key) or found
-            if len(found) >= _LEAST_LENGTHS:
-                break
-        return found
-
-
-def _groups(account: str, lease_class: LeaseClass, model: str) -> Iterator[tuple[str, ...]]:
-    """Yield the groups of a lease, the most similar leases first."""
-    yield account, lease_class, model
-    yield account, lease_class
-    yield "", lease_class, model
-    yield "", lease_class
 
 
 class _Assembly:
@@ -123,6 +64,46 @@ def _first_taker(assemblies: deque[_Assembly], board: Board) -> _Assembly | None
     return assemblies[0] if assemblies and not board.booked else None
 
 
+class _Plan:
+    """State of one scheduling."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._lanes = outlook.lanes
+        self.uses = dict(outlook.uses)
+        self.heads = [0] * len(outlook.lanes)
+        """First waiting request of each lane."""
+        self.orders: dict[int, list[list[_Rank]]] = {}
+        """Lanes in the order of service, by pool: a heap for each class."""
+        self.assemblies: defaultdict[int, deque[_Assembly]] = defaultdict(deque)
+        """Assembling sets, by pool."""
+        self.ends: list[_End] = []
+        self.grants = 0
+        self._pushed = len(outlook.boards)
+
+    def push(self, sec: float, board: Board) -> None:
+        """Add the moment at which a board comes free."""
+        heapq.heappush(self.ends, (sec, self._pushed, board))
+        self._pushed += 1
+
+    def take(self, number: int, board: Board, taker: _Assembly | None) -> tuple[Key, Sequence[Board]] | None:
+        """Give a board to a lane; return the request that starts, with its boards; None: a set lacks more.
+
+        Args:
+            number: of the lane.
+            taker: set that is assembling already, if the lane is one.
+        """
+        lane, head = self._lanes[number], self.heads[number]
+        if taker is None:
+            self.heads[number] += 1
+            if not lane.members:
+                return lane.keys[head], [board]
+            taker = _Assembly(number, lane)
+            for pool in lane.pools:
+                self.assemblies[pool].append(taker)
+        taken = taker.take(board)
+        return (lane.keys[0], taken) if taken else None
+
+
 class Schedulings:
     """Schedulings of one outlook."""
 
@@ -131,10 +112,9 @@ class Schedulings:
         most_grants: grants of one scheduling; later requests get no forecast.
         """
         self._outlook = outlook
-        self._lengths = lengths
         self._rng = random.Random(seed)
+        self._draws = Draws(lengths, self._rng)
         self._most_grants = most_grants
-        self._samples: dict[tuple[str, LeaseClass, str], Sequence[float]] = {}
         self._lanes_of: dict[int, list[list[int]]] = defaultdict(lambda: [[] for _ in LeaseClass])
         """Numbers of the lanes that a pool serves, by class."""
         for number, lane in enumerate(outlook.lanes):
@@ -144,67 +124,63 @@ class Schedulings:
         """Lanes of a pool in the order of service at first, a heap for each class."""
         self.starts_sec: dict[Key, list[float]] = defaultdict(list)
         """Rests of the wait of each request [s], one for each scheduling that served it."""
-        self.is_known = True
+
+    @property
+    def is_known(self) -> bool:
         """False if a lease was drawn for which no ended one is known."""
+        return self._draws.is_known
 
     def run(self, target: Key | None = None) -> Iterator[None]:
         """Schedule once, and yield after each portion; stop early once the target is served."""
-        lanes, uses, heads = self._outlook.lanes, dict(self._outlook.uses), [0] * len(self._outlook.lanes)
-        orders: dict[int, list[list[_Rank]]] = {}
-        assemblies: defaultdict[int, deque[_Assembly]] = defaultdict(deque)  # by pool
-        ends: list[_End] = []
-        for count, board in enumerate(self._outlook.boards):
-            ends.append((self._rest_sec(board), count, board))
-            if count % _STEPS == _STEPS - 1:
-                yield
-        yield from self._give_way(ends)
-        heapq.heapify(ends)
-        yield
-        count, grants = len(ends), 0
+        plan = _Plan(self._outlook)
+        yield from self._begin(plan)
         for step in count_up(1):
             if step % _STEPS == 0:
                 yield
-            if not ends or grants >= self._most_grants:
+            if not plan.ends or plan.grants >= self._most_grants:
                 return
-            now, _, board = heapq.heappop(ends)
-            if board.pool not in orders:
-                orders[board.pool] = [list(order) for order in self._order(board.pool)]
+            now, _, board = heapq.heappop(plan.ends)
+            if board.pool not in plan.orders:
+                plan.orders[board.pool] = [list(order) for order in self._order(board.pool)]
                 yield
             booking = board.next_booking(now) if board.booked else None
-            taker = _first_taker(assemblies[board.pool], board) if assemblies else None
-            if taker is not None:
-                number = taker.number
-            elif booking is None:
-                number = self._next(orders[board.pool], heads, uses)
-            else:
+            taker = _first_taker(plan.assemblies[board.pool], board) if plan.assemblies else None
+            if booking is not None:
                 yield  # compares all lanes of the pool
-                number = self._next_before(booking[0] - now, board.pool, heads, uses)
-            count += 1
+            number = self._next_lane(plan, board, now, booking) if taker is None else taker.number
             if number < 0:
-                if booking is not None:
-                    heapq.heappush(ends, (booking[1], count, board))
-                continue  # nobody waits for the board any more, or nobody whose lease ends in time
-            lane, head, taken = lanes[number], heads[number], [board]
-            if taker is None:
-                heads[number] += 1
-                if lane.members:
-                    taker = _Assembly(number, lane)
-                    for pool in lane.pools:
-                        assemblies[pool].append(taker)
-            if taker is not None:
-                head, taken = 0, taker.take(board)
-                if not taken:
-                    continue
-            self.starts_sec[lane.keys[head]].append(now)
-            if lane.keys[head] == target:
-                return
-            limit_sec = math.inf if booking is None else booking[0]
-            for each in taken:
-                grants += 1
-                length_sec = self._draw(lane.account, lane.lease_class, each.model)
-                uses[lane.account] = uses.get(lane.account, 0.0) + length_sec / lane.weight
-                count += 1
-                heapq.heappush(ends, (min(now + length_sec, limit_sec), count, each))
+                if booking is not None:  # nobody's lease ends in time
+                    plan.push(booking[1], board)
+            elif started := plan.take(number, board, taker):
+                key, boards = started
+                self.starts_sec[key].append(now)
+                if key == target:
+                    return
+                self._grant(plan, self._outlook.lanes[number], boards, now, booking)
+
+    def _begin(self, plan: _Plan) -> Iterator[None]:
+        """Draw the ends of live leases; yield after each portion."""
+        for count, board in enumerate(self._outlook.boards):
+            plan.ends.append((self._rest_sec(board), count, board))
+            if count % _STEPS == _STEPS - 1:
+                yield
+        yield from self._give_way(plan.ends)
+        heapq.heapify(plan.ends)
+        yield
+
+    def _next_lane(self, plan: _Plan, board: Board, now: float, booking: Span | None) -> int:
+        """Return the number of the lane that a free board serves; -1: none."""
+        if booking is None:
+            return self._next(plan.orders[board.pool], plan.heads, plan.uses)
+        return self._next_before(booking[0] - now, board.pool, plan.heads, plan.uses)
+
+    def _grant(self, plan: _Plan, lane: Lane, boards: Sequence[Board], now: float, booking: Span | None) -> None:
+        """Lease boards to a request, until the next booking at the latest."""
+        for board in boards:
+            length_sec = self._draws.length_sec(lane.account, lane.lease_class, board.model)
+            plan.uses[lane.account] = plan.uses.get(lane.account, 0.0) + length_sec / lane.weight
+            plan.grants += 1
+            plan.push(min(now + length_sec, math.inf if booking is None else booking[0]), board)
 
     def _order(self, pool: int) -> list[list[_Rank]]:
         """Return the lanes that a pool serves, before any grant: a heap for each class."""
@@ -282,28 +258,5 @@ class Schedulings:
 
     def _rest_sec(self, board: Board) -> float:
         """Draw the rest of a live lease, which ends at the start of the next booking at the latest."""
-        rest_sec = self._lasting_sec(board)
+        rest_sec = 0.0 if board.held is None else self._draws.rest_sec(board.held, board.model)
         return min([rest_sec, *(start for start, _ in board.booked if start > 0)]) if board.booked else rest_sec
-
-    def _lasting_sec(self, board: Board) -> float:
-        """Draw the rest of a live lease from those that lasted at least as long."""
-        held = board.held
-        if held is None:
-            return 0.0
-        sample = self._sample(held.account, held.lease_class, board.model)
-        first = bisect_left(sample, held.age_sec)
-        if first < len(sample):
-            return sample[first + int(self._rng.random() * (len(sample) - first))] - held.age_sec
-        return held.age_sec * self._rng.random() + 1.0  # none lasted as long: up to twice its age
-
-    def _draw(self, account: str, lease_class: LeaseClass, model: str) -> float:
-        sample = self._sample(account, lease_class, model)
-        return sample[int(self._rng.random() * len(sample))] if sample else 0.0
-
-    def _sample(self, account: str, lease_class: LeaseClass, model: str) -> Sequence[float]:
-        key = account, lease_class, model
-        found = self._samples.get(key)
-        if found is None:
-            found = self._samples[key] = tuple(self._lengths.like(*key))
-            self.is_known = self.is_known and bool(found)
-        return found

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.base.clock import Clock
 from fleet.domain.lease_class import LeaseClass
 from fleet.domain.waits import Forecast
+from fleet.tracker.booked_starts import booked_forecasts
 from fleet.tracker.calibration import Calibration, Said
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.outlook import Lane
+from fleet.tracker.core.outlook import Key, Lane, Outlook
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEntry, RequestEntry
-from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
+from fleet.tracker.forecast import SCHEDULINGS, Schedulings
 from fleet.tracker.history_file import LeaseRow
+from fleet.tracker.lengths import Lengths
 from fleet.tracker.messages import board_model
 from fleet.tracker.observers import Observer
 from fleet.tracker.pace import Pace
@@ -35,7 +37,9 @@ class _First:
     """First forecast of a request, which its wait is compared with."""
 
     at_sec: float
-    said: Said
+    forecast: Forecast
+    said: Said | None = None
+    """None: forecasts of bookings are not calibrated."""
 
 
 class Forecaster(Observer):
@@ -46,8 +50,8 @@ class Forecaster(Observer):
         self._clock = clock
         self._pace = pace
         self._lengths, self._calibration = Lengths(), Calibration()
-        self._forecasts: dict[tuple[str, str], Forecast] = {}
-        self._first: dict[tuple[str, str], _First] = {}
+        self._forecasts: dict[Key, Forecast] = {}
+        self._first: dict[Key, _First] = {}
         self._said: dict[str, float] = {}
         """Forecast wait of live leases, by name [s]."""
         self._rounds = 0
@@ -102,22 +106,42 @@ class Forecaster(Observer):
         now = self._clock.now_sec()
         outlook = await paced(self._queries.outlook(lambda device: board_model(device.description)), self._pace)
         self._rounds += 1
+        booked = booked_forecasts(outlook.booked_lanes, self._lengths, self._rounds, now, scheduling_count=SCHEDULINGS)
+        found = await paced(booked, self._pace)
+        first = {key: self._first.get(key) or _First(now, forecast) for key, forecast in found.items()}
+        if (starts_sec := await self._starts_sec(outlook)) is None:
+            calibrated = {key: each for key, each in self._first.items() if each.said is not None}
+            self._forecasts, self._first = found, calibrated | first
+            return
+        await self._calibrate(outlook, starts_sec, now, found, first)
+        self._forecasts, self._first = found, first
+
+    async def _starts_sec(self, outlook: Outlook) -> Mapping[Key, Sequence[float]] | None:
+        """Return the starts of the requests in each scheduling; None: no similar lease has ended."""
         schedulings = Schedulings(outlook, self._lengths, seed=self._rounds)
         for _ in range(SCHEDULINGS):
             for _ in schedulings.run():
                 await self._pace.turn()
-            if not schedulings.is_known:  # no similar lease has ended
-                self._forecasts = {}
-                return
+            if not schedulings.is_known:
+                return None
             await self._pace.turn()
         await self._pace.turn()
-        found: dict[tuple[str, str], Forecast] = {}
-        first: dict[tuple[str, str], _First] = {}
+        return schedulings.starts_sec
+
+    async def _calibrate(
+        self,
+        outlook: Outlook,
+        starts_sec: Mapping[Key, Sequence[float]],
+        now: float,
+        found: dict[Key, Forecast],
+        first: dict[Key, _First],
+    ) -> None:
+        """Add the calibrated forecasts of the schedulings, and the first ones of each request."""
         waiting = ((index, key, lane) for lane in outlook.lanes for index, key in enumerate(lane.keys))
         for count, (index, key, lane) in enumerate(waiting, 1):
             said = self._calibration.forecast(
                 lane.lease_class,
-                schedulings.starts_sec.get(key, ()),
+                starts_sec.get(key, ()),
                 is_set=bool(lane.members),
                 lane_age_sec=lane.age_sec,
                 use_rank=outlook.use_ranks.get(lane.account, 0.0),
@@ -125,18 +149,18 @@ class Forecaster(Observer):
             )
             if said is not None:
                 found[key] = _beside_bookings(said.forecast, lane, index, outlook.yield_sec, now)
-                first[key] = self._first.get(key) or _First(now, said)
+                first[key] = self._first.get(key) or _First(now, said.forecast, said)
             if count % _PORTION == 0:
                 await self._pace.turn()
-        self._forecasts, self._first = found, first
 
     def _note_grant(self, lease: LeaseEntry, request_id: str) -> None:
         key = lease.client_id, request_id
         self._forecasts.pop(key, None)
         if (first := self._first.pop(key, None)) is not None:
-            self._calibration.add(first.said, max(self._clock.now_sec() - first.at_sec, 0.0))
+            if first.said is not None:
+                self._calibration.add(first.said, max(self._clock.now_sec() - first.at_sec, 0.0))
             asked_at_sec = min(lease.asked_at_sec or first.at_sec, first.at_sec)
-            self._said[lease.name] = first.said.forecast.expected_sec - asked_at_sec
+            self._said[lease.name] = first.forecast.expected_sec - asked_at_sec
 
 
 def _beside_bookings(forecast: Forecast, lane: Lane, index: int, yield_sec: float, now: float) -> Forecast:

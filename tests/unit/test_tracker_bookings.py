@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fleet.domain.bookings import LONGEST_AHEAD_SEC, NOTICE_SEC, UNUSED_SEC
 from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseEnd, LeaseTerms
-from fleet.domain.waits import WaitReason
+from fleet.domain.waits import BookingBefore, Wait, WaitReason, wait_text
 from fleet.errors import (
     AlreadyBooked,
     Cancelled,
@@ -134,6 +134,15 @@ def test_a_request_with_a_booking_waits_for_its_start(bench: Bench) -> None:
     assert (standing.reason, standing.device_name) == (WaitReason.BOOKED, "")
 
     assert granted(pass_time(bench, 2 * HOUR_SEC)) == ["a"]
+
+
+def test_a_booking_that_has_begun_promises_nothing_to_shorter_leases() -> None:
+    """Before, the reason said that a lease which ends before the booking is granted at once, in the middle of it."""
+    coming = BookingBefore(name="bookings/b", holder="ann", starts_in_sec=90.0, ends_in_sec=690.0)
+    wait = Wait(reason=WaitReason.BOOKED, match_count=1, device_name="devices/pi", booking=coming)
+    begun = replace(coming, starts_in_sec=0.0, ends_in_sec=600.0)
+    assert wait_text(wait) == "devices/pi is booked by ann in 1 min; a lease that ends before is granted at once"
+    assert wait_text(replace(wait, booking=begun)) == "devices/pi is booked by ann for 10 min more"
 
 
 def test_only_leases_that_end_before_the_booking_fill_in(bench: Bench) -> None:

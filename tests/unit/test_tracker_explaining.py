@@ -98,7 +98,16 @@ def test_the_text_says_the_gain_from_each_clause() -> None:
     assert "without board=pi: now, 3 of 12 devices are free" in shown
     assert "without os=linux: no other device" in shown
 
-    assert ": now" not in _text(explanation(replace(quota, leases=2)))
+    used_up = _text(explanation(replace(quota, leases=2)))
+    assert "without board=pi: 12 devices instead of 1, but the quota is used up" in used_up
+    assert ": now" not in used_up
+
+
+def test_the_clauses_of_a_booking_cannot_be_left_out() -> None:
+    """The booking serves its requests whatever other devices are free."""
+    found = explanation(None)
+    terms = replace(found.request.terms, booking="bookings/b")
+    assert "without" not in _text(replace(found, request=replace(found.request, terms=terms)))
 
 
 def explanation(quota: QuotaUse | None) -> Explanation:

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.domain.leases import LeaseClass, LeaseTerms
-from fleet.domain.waits import Forecast, forecast_text
+from fleet.domain.waits import Forecast, Wait, WaitReason, forecast_text
 from fleet.testing import FakeClock
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.outlook import Board, Held, Key, Lane, Outlook, make_outlook
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
+from fleet.tracker.forecast import SCHEDULINGS, Schedulings
 from fleet.tracker.forecaster import Forecaster
 from fleet.tracker.history_file import LeaseRow
+from fleet.tracker.lengths import Lengths
 from fleet.tracker.pace import Pace
 from fleet.tracker.portions import finished
 from tests.unit.tracker_bench import Bench
@@ -69,7 +70,7 @@ def test_the_expected_end_of_a_lease_is_the_median_of_longer_ones() -> None:
 
 def test_lengths_of_very_many_accounts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest accounts go; the groups of everybody stay."""
-    monkeypatch.setattr("fleet.tracker.forecast._MAX_GROUPS", 8)
+    monkeypatch.setattr("fleet.tracker.lengths._MAX_GROUPS", 8)
     known = Lengths()
     for number in range(50):
         known.add(f"account-{number}", NORMAL, "pi", float(number))
@@ -106,6 +107,8 @@ def test_similar_leases_are_used_where_equal_ones_are_few() -> None:
 
 def test_a_forecast_is_told_in_one_sentence() -> None:
     assert forecast_text(None, 5.0) == "not known: too few leases have ended"
+    assert forecast_text(None, 5.0, Wait(reason=WaitReason.QUOTA)) == "not known: a quota is used up"
+    assert forecast_text(None, 5.0, Wait(reason=WaitReason.MARKED)) == "not known: no device can serve it now"
     text = forecast_text(Forecast(from_sec=65.0, expected_sec=125.0, by_sec=605.0), 5.0)
     assert text == "in 2 min, likely 1 min to 10 min"
 

@@ -14,8 +14,9 @@ from fleet.testing import FakeClock
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.outlook import Board, Held, Lane, Outlook, Span, make_outlook
 from fleet.tracker.core.queries import Queries
-from fleet.tracker.forecast import SCHEDULINGS, Lengths, Schedulings
+from fleet.tracker.forecast import SCHEDULINGS, Schedulings
 from fleet.tracker.forecaster import Forecaster
+from fleet.tracker.lengths import Lengths
 from fleet.tracker.pace import Pace
 from fleet.tracker.portions import finished
 from tests.unit.test_tracker_forecast import row

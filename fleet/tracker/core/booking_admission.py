@@ -131,7 +131,7 @@ def _check_limits(tables: Tables, event: ev.Book, leases_at_once: float, starts:
     limits, entries = tables.limits, [booking.entry for booking in tables.bookings.entries.values()]
     own = [entry for entry in entries if entry.account == event.account]
     if len(own) >= limits.max_bookings_per_account:
-        raise LimitReached(f"its account has {len(own)} bookings, and no more may be; cancel one: fleet bookings")
+        raise LimitReached(f"its account has {len(own)} bookings, which is the limit; cancel one: fleet bookings")
     if len(entries) >= limits.max_bookings:
         raise LimitReached(f"there are {len(entries)} bookings, and no more may be; try again later")
     overlapping = [entry for entry in own if entry.starts_at_sec < ends and starts < entry.ends_at_sec]

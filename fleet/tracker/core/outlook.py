@@ -6,11 +6,12 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TypeAlias, TypeGuard
 
 from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass
+from fleet.tracker.core.booking_table import PlannedBooking
 from fleet.tracker.core.groups import Group
 from fleet.tracker.core.lanes import Lane as WaitingLane
 from fleet.tracker.core.lanes import Place, place_of
@@ -109,12 +110,24 @@ class Lane:
         return sec
 
 
+@dataclass(frozen=True, slots=True)
+class BookedLane:
+    """Requests that wait for a booking of their account, in order, and its boards."""
+
+    account: str
+    span: Span
+    boards: Sequence[Board]
+    """Those that can be had, with leases of the booking only: others end at its start."""
+    requests: Sequence[tuple[Key, LeaseClass]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """Boards and requests at one moment."""
 
     boards: Sequence[Board]
     lanes: Sequence[Lane]
+    booked_lanes: Sequence[BookedLane] = ()
     uses: Mapping[str, float]
     """Recent use of each account over its weight [device seconds]."""
     use_ranks: Mapping[str, float] = field(default_factory=dict)
@@ -138,12 +151,19 @@ def make_outlook(tables: Tables, model_of: Callable[[DeviceEntry], str]) -> Gene
         if _can_be_had(tables, entry):
             lanes.append(_set_lane(entry, [frozenset(pools.of[group]) for group in entry.groups], now))
         yield
+    booked_lanes = []
+    for booking in list(tables.bookings.entries.values()):
+        if booking.requests:
+            booked_lanes.append(_lane_of_booking(tables, booking, model_of))
+            yield
     accounts = [tables.accounts.account(name) for name in {lane.account for lane in lanes}]
     uses = {account.name: tables.accounts.used_sec(account, now) / account.weight for account in accounts}
     levels = sorted(account.level for account in tables.accounts.by_name.values())
     use_ranks = {account.name: bisect_left(levels, account.level) / len(levels) for account in accounts}
     yield_sec = policy.yield_grace_sec * _YIELD_SHARE
-    return Outlook(boards=boards, lanes=lanes, uses=uses, use_ranks=use_ranks, yield_sec=yield_sec)
+    return Outlook(
+        boards=boards, lanes=lanes, booked_lanes=booked_lanes, uses=uses, use_ranks=use_ranks, yield_sec=yield_sec
+    )
 
 
 @dataclass(slots=True)
@@ -230,6 +250,21 @@ def _can_be_had(tables: Tables, entry: WaitingSet) -> bool:
         return list(islice((name for name in names if _serves(tables.devices.get(name))), entry.size))
 
     return not shortage([serving(group) for group in entry.groups])
+
+
+def _lane_of_booking(tables: Tables, booking: PlannedBooking, model_of: Callable[[DeviceEntry], str]) -> BookedLane:
+    """Return the requests of a booking up to the first that a quota holds back."""
+    now, entry, account = tables.now_sec, booking.entry, tables.accounts.account(booking.entry.account)
+    boards = []
+    for slot in booking.slots:
+        device = tables.devices.get(slot.device_name)
+        if device is not None and not slot.is_lost:
+            boards.append(Board(0, model_of(device), _held(device, now) if slot.lease_name else None))
+    requests = [
+        (request.key, request.terms.lease_class) for request in islice(booking.requests.values(), _LANE_REQUESTS)
+    ]
+    served = takewhile(lambda request: not account.is_blocked(request[1]), requests)
+    return BookedLane(account.name, (entry.starts_at_sec - now, entry.ends_at_sec - now), boards, list(served))
 
 
 def _serves(device: DeviceEntry | None) -> TypeGuard[DeviceEntry]:

@@ -25,12 +25,12 @@ from fleet.tracker.core.records import (
     RequestEntry,
     UseEntry,
 )
-from fleet.tracker.forecast import Lengths
 from fleet.tracker.history_file import HistoryFile, LeaseRow, read_latest, read_usage
 from fleet.tracker.journal.checking import read_journal
 from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.journal.mark import mark_path
+from fleet.tracker.lengths import Lengths
 from fleet.wire.usage import usage_to_proto
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import scratch, written
