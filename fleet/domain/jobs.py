@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from fleet.base.text import sanitize
@@ -12,6 +13,12 @@ from fleet.errors import InvalidRequest
 
 DEFAULT_STRATEGY = "evolutionary"
 """Search strategy of a job that names none."""
+
+_DOUBLING = 5.0
+"""Steps of priority that double the worth of a job's gains: those of an urgent one count four times."""
+
+_MOST_STEPS = 100
+"""Steps that count: a factor of a million decides among any two jobs."""
 
 
 class JobState(enum.StrEnum):
@@ -55,6 +62,11 @@ def parse_priority(text: str) -> int:
     if abs(number) > MOST_PRIORITY:
         raise InvalidRequest(f"priority {number} is out of bounds; choose one from {-MOST_PRIORITY} to {MOST_PRIORITY}")
     return number
+
+
+def gain_factor(priority: int) -> float:
+    """Return how many times a job's gains count among the jobs of its account: positive, and finite."""
+    return math.exp2(max(-_MOST_STEPS, min(priority, _MOST_STEPS)) / _DOUBLING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,9 @@ class Begun:
     trials: int
     """Those that are left."""
 
+    overdrawn: int = 0
+    """Trials that earlier runs spent beyond this kind's share."""
+
     notice: str = ""
     """Notes for the user."""
 
@@ -173,7 +176,7 @@ class QueuedEntry:
         await patiently(partial(self._library.add_job_workloads, name, beginning.weight_by_shash))
         left = max(0, beginning.trials - done)
         notice = f"going on with {name} after {done} of {beginning.trials} trials" if done else ""
-        return Begun(job=job, trials=left, notice=notice)
+        return Begun(job=job, trials=left, overdrawn=max(0, done - beginning.trials), notice=notice)
 
     def tell(self, progress: ProgressReport) -> None:
         self._told[progress.selector] = progress

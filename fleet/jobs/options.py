@@ -51,7 +51,7 @@ class TuneOptions:
 
     selector: str = "cpu"
     also_on: tuple[str, ...] = ()
-    """Selectors of more kinds of boards: the job tunes for each of them, with an equal share of its trials."""
+    """Selectors of more kinds of boards: the job tunes for each of them, and its trials go where they gain most."""
 
     devices: int = 1
     """Boards of one model that measure at the same time, each another workload."""

@@ -21,7 +21,7 @@ from fleet.client.steady import SteadyDevice
 from fleet.cost_model.packaged_model import has_prior
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.devices import Inventory, RuntimeKind
-from fleet.domain.jobs import JobStatus, share_done
+from fleet.domain.jobs import JobStatus, gain_factor, share_done
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
@@ -57,9 +57,6 @@ from fleet.optimizer.workshop import Workshop
 logger = logging.getLogger(__name__)
 
 _PUBLISH_SEC = 1.0
-
-_DOUBLING = 5.0
-"""Steps of priority that double the worth of a job's gains: those of an urgent one count four times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +110,7 @@ class JobRun:
         if begun.notice:
             self.core.progress.notice(begun.notice)
         end = self._end()
-        self.core.start(self._conditions(begun.job, end), begun.trials, items)
+        self.core.start(self._conditions(begun.job, end), begun.trials, items, overdrawn=begun.overdrawn)
         ended = asyncio.Event()
         publishing = asyncio.create_task(self._publish(begun, ended), name="publish job")
         state = JobState.FAILED
@@ -301,7 +298,7 @@ class JobRun:
             has_prior=has_prior(self.target),
             target_sec=None if options.target_ms is None else options.target_ms / 1e3,
             deadline_sec=end.at_sec,
-            priority=2.0 ** (options.priority / _DOUBLING),
+            priority=gain_factor(options.priority),
             until_gain=options.until_gain,
             is_bound_by_time=options.minutes is not None and options.trials is None,
             evaluator=options.evaluator,

@@ -49,6 +49,9 @@ E = TypeVar("E")
 _MOST_SEARCHES = 4
 """Workloads searched side by side: the more, the longer until their results decide the next step."""
 
+_HELD_BACK_SEC = 0.2
+"""Pause before a batch that waits for another kind of boards is planned again."""
+
 Round = tuple[str, tuple[str, ...]]
 """A workload and the digests of its new candidates."""
 
@@ -155,6 +158,7 @@ class TuningLoop:
         queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=len(self._lanes))
         self._is_next_built = lambda: not queue.empty()
         await together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
+        self._core.finish_search()
         self._is_next_built = lambda: False
         async with self.measuring():
             for item in self._core.progress.workloads:
@@ -184,6 +188,8 @@ class TuningLoop:
                         await queue.put(made)
                 if self._turns.shares_cores:
                     await queue.join()
+                if self._core.is_held_back:
+                    await asyncio.sleep(_HELD_BACK_SEC)
         finally:
             await self._stop_searching_ahead()
         await queue.put(None)
@@ -236,7 +242,7 @@ class TuningLoop:
     async def _make_round(self) -> Round | None:
         """Choose a batch from the backlog, and build it; search if the backlog is empty.
 
-        Return None if the search is over, and no digests if others measure the chosen ones.
+        Return None if the search is over, and no digests if others measure the chosen ones or the batch is held back.
         """
         async with self._turns.building():
             while True:
@@ -252,6 +258,8 @@ class TuningLoop:
                         return wanted.workload, tuple(ours)
                     case ev.Propose():
                         await self._perform(wanted)
+                    case None if self._core.is_held_back:
+                        return "", ()
                     case None if self._core.has_trials_left and self._ahead is not None and self._is_searching_ahead():
                         async with stepped_aside():  # that search takes turns, too
                             await asyncio.wait([self._ahead])

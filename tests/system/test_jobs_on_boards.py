@@ -157,3 +157,41 @@ def measured_on(device: str, library: Library, names: list[str]) -> bool:
 def has_ended(library: Library, name: str) -> Job | None:
     job = library.queue.get(name)
     return None if job.state in (JobState.QUEUED, JobState.RUNNING) else job
+
+
+def test_trials_go_to_the_kind_of_boards_where_they_gain_more(
+    two_products: Path, library: Library, tmp_path: Path
+) -> None:
+    """Candidates gain as much on both simulated kinds, but on one each takes many times as long."""
+    kinds = [
+        "{driver: simulated, name: quick, board: rpi4-64}",
+        "{driver: simulated, name: slow, board: rpi3-64, load_ms: 900}",
+    ]
+    (tmp_path / "agent.yaml").write_text(f"devices: [{', '.join(kinds)}]\n")
+    tracker = Server(
+        ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(tmp_path / "t")], "tracker", tmp_path / "t.log"
+    ).start()
+    words = ["-m", "device_agents", "--tracker", tracker.address, "--state-dir", str(tmp_path / "a")]
+    agent = Server([*words, "--config", str(tmp_path / "agent.yaml")], "agent", tmp_path / "a.log").start()
+    on = ("--on", "board=rpi4-64", "--on", "board=rpi3-64", "--trials", "64", "--batch", "4", "--exhaust", "--no-model")
+    done = run_fleet("jobs", "submit", str(two_products), *on, "--library", library.url)
+    serving = ("--tracker", tracker.address, "--library", library.url, "--jobs", "1", "--workers", "2")
+    optimizer = start_fleet("optimizer", "serve", *serving)
+    try:
+        name = done.stdout.strip()
+        eventually_sync(lambda: library.queue.get(name).state is not JobState.RUNNING and has_begun(library, name), 240)
+    finally:
+        optimizer.terminate()
+        optimizer.communicate(timeout=60)
+        for server in (agent, tracker):
+            server.stop()
+
+    job = library.queue.get(name)
+    counts = Counter(device for _, device in {(r.trace_digest, r.device_name) for r in trials(library, name)})
+    assert job.state is JobState.FINISHED, job.message
+    assert counts["devices/quick"] > 1.5 * counts["devices/slow"] > 0, counts
+    assert counts.total() <= 64
+
+
+def has_begun(library: Library, name: str) -> bool:
+    return library.queue.get(name).state is not JobState.QUEUED

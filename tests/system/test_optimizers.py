@@ -15,6 +15,7 @@ from fleet import connect
 from fleet.client.connection import account_credentials
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.cost_model.packaged_model import PATH
+from fleet.domain.scope import ANY_SCOPE
 from fleet.library import Job, JobState, Library, NewSnapshot, Record, RecordKind, StoredSnapshot
 from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_snapshots
 from fleet.testing import eventually, eventually_sync
@@ -114,7 +115,7 @@ def test_two_optimizers_share_a_fleet_and_one_is_killed(
         every = library.records(kinds=list(RecordKind))
     assert any(record.provenance.get("shared_with") for record in every)
     charged = [report["charged_sec"] for item in found for report in (item.report or {})["reports"]]
-    spent_sec = sum(record.provenance["device_sec"] for record in every)
+    spent_sec = sum(float(str(record.provenance["device_sec"])) for record in every)
     assert sum(charged) == pytest.approx(spent_sec), (charged, spent_sec)
     eventually_sync(lambda: not fleet.snapshot()["leases"])
 
@@ -133,6 +134,31 @@ def test_jobs_of_two_optimizers_use_each_others_trials(
     assert [each.state for each in jobs] == [JobState.FINISHED] * 2, [each.message for each in jobs]
     earlier = [sum(item["trials_before"] for item in (each.report or {})["reports"][0]["workloads"]) for each in jobs]
     assert max(earlier) > 0, earlier
+
+
+def test_a_job_is_cancelled_while_another_measures_their_workloads(
+    two_products: Path, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
+) -> None:
+    """The other one uses all of its trials, and both together are charged each second once."""
+    names = [submit(two_products, path, "--trials", count, "--exhaust", "--seed", count) for count in ("1000", "32")]
+    for _ in names:
+        start_optimizer()
+    eventually_sync(
+        lambda: any(each.provenance.get("shared_with") for name in names for each in trials(path, name)),
+        _ENDS_WITHIN_SEC,
+    )
+
+    stop(path, names[0])
+    eventually_sync(lambda: has_ended(path, names[1]), _ENDS_WITHIN_SEC)
+
+    assert job(path, names[1]).state is JobState.FINISHED, job(path, names[1]).message
+    first, second = (digests(trials(path, name)) for name in names)
+    assert (len(second), first & second) == (32, set())
+    with Library.open(path) as library:
+        every = library.records(kinds=list(RecordKind))
+        charged = [library.claims.charges(name, ANY_SCOPE).device_sec for name in names]
+    assert "shared_with" not in every[-1].provenance
+    assert sum(charged) == pytest.approx(sum(float(str(record.provenance["device_sec"])) for record in every))
 
 
 def test_jobs_of_one_optimizer_share_its_builder(

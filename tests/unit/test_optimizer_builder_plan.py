@@ -176,3 +176,73 @@ def test_errors_reach_the_caller_and_free_the_builder() -> None:
         failing.result(0)
     with pytest.raises(RuntimeError, match="closed"):
         late.result(0)
+
+
+@st.composite
+def lab(draw: st.DrawFn) -> list[tuple[str, float]]:
+    """Jobs of several accounts: their account, and the worth of their next batches."""
+    return [(draw(st.sampled_from("abc")), draw(st.floats(1e-9, 1e9))) for _ in range(draw(st.integers(2, 6)))]
+
+
+def order_of(jobs: list[tuple[str, float]], names: list[str], *, tasks: int = 4, factor: float = 1.0) -> list[str]:
+    """Return the order in which one builder serves the jobs; `factor` scales the worths of account a."""
+    pool = ManualPool(1)
+    plan = plan_of(pool, len(jobs))
+    put(plan.seat("nobody", lambda: 0.0), "first")
+    by_name = dict(zip(sorted(names), jobs, strict=True))
+    seats = {}
+    for name in names:
+        account, worth = by_name[name]
+        scaled = worth * factor if account == "a" else worth
+        seats[name] = plan.seat(account, partial(float, scaled), name)
+    for _ in range(tasks):
+        for name in names:
+            put(seats[name], name)
+    return drained(pool)[1:]
+
+
+@given(jobs=lab(), rng=st.randoms(use_true_random=False))
+def test_the_order_of_arrival_decides_nothing_but_equal_worths(
+    jobs: list[tuple[str, float]], rng: random.Random
+) -> None:
+    """Whichever job asks first at a busy builder, accounts and worths decide."""
+    distinct = [(account, worth + index * 1e10) for index, (account, worth) in enumerate(jobs)]
+    names = [f"jobs/{number}" for number in range(len(jobs))]
+
+    assert order_of(distinct, names) == order_of(distinct, rng.sample(names, len(names)))
+
+
+@given(jobs=lab(), factor=st.sampled_from([1e-6, 0.5, 3.0, 1e6]))
+def test_the_scale_of_an_accounts_worths_moves_no_other_account(jobs: list[tuple[str, float]], factor: float) -> None:
+    """A stranger's worths, however large, change neither its turns nor those of others."""
+    names = [f"jobs/{number}" for number in range(len(jobs))]
+
+    assert order_of(jobs, names) == order_of(jobs, names, factor=factor)
+
+
+@given(jobs=lab())
+def test_no_account_waits_longer_than_its_share_allows(jobs: list[tuple[str, float]]) -> None:
+    """While it has tasks, it is served at least once in as many turns as there are accounts."""
+    names = [f"jobs/{number}" for number in range(len(jobs))]
+    accounts = dict(zip(names, (account for account, _ in jobs), strict=True))
+    count = len(set(accounts.values()))
+
+    served = [accounts[name] for name in order_of(jobs, names, tasks=6)]
+
+    for start in range(6 - count):  # each account has tasks at least until then
+        window = served[start * count : (start + 1) * count]
+        assert len(set(window)) == len(window) == count, served
+
+
+def test_a_finished_job_gets_nothing() -> None:
+    """Its cancelled tasks take no turn, and its account owes nothing."""
+    pool = ManualPool(1)
+    plan = plan_of(pool)
+    ended, goes_on = plan.seat("a", lambda: 9.0, "jobs/ended"), plan.seat("b", lambda: 1.0, "jobs/on")
+    put(goes_on, "first")
+    waiting = [put(ended, "ended") for _ in range(3)]
+    put(goes_on, "second")
+
+    assert all(future.cancel() for future in waiting)
+
+    assert drained(pool) == ["first", "second"]

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.domain.decisions import Motive
+from fleet.domain.jobs import gain_factor
+from fleet.domain.leases import MOST_PRIORITY
 from fleet.optimizer.narrator import finish_text, reason_text
 from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
 from fleet.optimizer.prioritizer.prioritize import EXPLORATION_PERIOD, prioritize
@@ -127,6 +129,19 @@ def test_the_plan_does_not_depend_on_the_order(
     first = decide(*workloads, predictions=expected, devices=BOTH)
 
     assert first == decide(*shuffled, predictions=turned, devices=BOTH[::-1])
+
+
+@pytest.mark.parametrize("priority", [0, -1, 1, MOST_PRIORITY, -MOST_PRIORITY])
+def test_every_priority_that_a_user_may_choose_leads_to_a_plan(priority: int) -> None:
+    """The largest once overflowed, and the smallest made all gains worthless."""
+    terms = JobTerms(priority=gain_factor(priority))
+
+    [batch] = decide(state("w", *SPREAD_OUT, job=terms)).batches
+    [blind] = decide(state("w", job=terms)).batches
+
+    assert 0 < batch.reason.worth < math.inf
+    assert blind.reason.worth > 0
+    assert gain_factor(priority) <= gain_factor(min(priority + 5, MOST_PRIORITY))
 
 
 @pytest.mark.parametrize("run_secs", [SPREAD_OUT, ()])

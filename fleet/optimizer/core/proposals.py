@@ -17,6 +17,7 @@ from fleet.optimizer.prioritizer.values import Done
 
 if TYPE_CHECKING:
     from fleet.optimizer.core.job import Job
+    from fleet.optimizer.core.kinds import Seat
     from fleet.optimizer.core.progress import WorkloadProgress
     from fleet.optimizer.core.results import Results
     from fleet.optimizer.prioritizer.values import Plan, ProposedBatch
@@ -35,8 +36,13 @@ _KEPT_FEATURES = 64
 class Proposals:
     """Searches, backlogs, and candidates that are being built."""
 
-    def __init__(self, job: Job, results: Results) -> None:
+    def __init__(self, job: Job, results: Results, seat: Seat) -> None:
+        """Args: seat: share of the trials of a job with several kinds of boards."""
         self._job = job
+        self._seat = seat
+        self.is_held_back = False
+        """The next batch waits for a more valuable one on another kind of boards."""
+
         self._results = results
         self._searches = 0
         self._learnt_from = 0
@@ -51,10 +57,13 @@ class Proposals:
 
     def begin_round(self, event: ev.RoundWanted) -> None:
         """Claim the next batch; search first if the backlog of its workload is empty or too old."""
+        self.is_held_back = False
         for batch in self._plan(event.now_sec):
             item = self._job.workload(batch.workload)
             if has_ahead(item, self._job.progress, self._job.conditions):
-                self._take(item, batch)
+                self.is_held_back = self._seat.must_wait(batch, event.now_sec)
+                if not self.is_held_back:
+                    self._take(item, batch)
                 return
             if not item.is_searched:
                 self._search(item, batch)
@@ -71,6 +80,7 @@ class Proposals:
     def _plan(self, now_sec: float) -> Sequence[ProposedBatch]:
         """Return the batches worth measuring next, the most valuable first, and close finished workloads."""
         self._close_those_with_enough()
+        self._seat.top_up(self._job.conditions.batch_size, now_sec)
         left = self._trials_left()
         if left < 1:
             return ()
@@ -166,8 +176,7 @@ class Proposals:
         return self._trials_left() > 0 and any(item.closing is None for item in self._job.progress.workloads)
 
     def _trials_left(self) -> int:
-        under_way = sum(len(item.under_way) + item.asked for item in self._job.progress.workloads)
-        return self._job.progress.trials_total - self._job.progress.trials_done - under_way
+        return self._seat.left
 
     def _close_those_with_enough(self) -> None:
         for item in self._job.progress.workloads:

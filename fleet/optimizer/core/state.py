@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.job import Job
+from fleet.optimizer.core.kinds import TrialsOfKinds
 from fleet.optimizer.core.measurements import Batch, Measurements
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import floor_sec, is_alone, least_sec, searches_beside_builds
@@ -40,11 +41,14 @@ if TYPE_CHECKING:
 class JobCore:
     """One job. The listener of its progress is called after each event and each new activity."""
 
-    def __init__(self, progress: JobProgress | None = None) -> None:
+    def __init__(self, progress: JobProgress | None = None, kinds: TrialsOfKinds | None = None) -> None:
+        """Args: kinds: the trials of a job with several kinds of boards; None: it has one kind."""
         self.progress = progress or JobProgress()
+        self._kinds = kinds or TrialsOfKinds()
+        self._seat = self._kinds.seat(self.progress)
         self._job = Job(self.progress)
         self.results = Results(self._job)
-        self._proposals = Proposals(self._job, self.results)
+        self._proposals = Proposals(self._job, self.results, self._seat)
         self._measurements = Measurements(self._job, self.results)
         self._verdicts = Verdicts(self._job, self._measurements)
         self._appliers: dict[type, Callable[..., None]] = {
@@ -95,9 +99,16 @@ class JobCore:
         """Set the snapshot of the shared cost model that searches use from now on."""
         self.progress.snapshot = digest
 
-    def start(self, conditions: Conditions, trials_total: int, workloads: Sequence[WorkloadProgress]) -> None:
-        """Begin a job that is in the library."""
+    def start(
+        self, conditions: Conditions, trials_total: int, workloads: Sequence[WorkloadProgress], *, overdrawn: int = 0
+    ) -> None:
+        """Begin a job that is in the library.
+
+        Args:
+            overdrawn: trials that an interrupted run spent beyond its share; other kinds of boards get less.
+        """
         self._job.start(conditions, trials_total, workloads)
+        self._kinds.owe(overdrawn)
 
     def choose_workloads(self, top: int | None) -> None:
         """Sort by weighted time and keep `top`, or all if None; the rest of the job sees only these."""
@@ -153,6 +164,15 @@ class JobCore:
         """Start counting each workload's gains: all possible baselines are available."""
         for item in self.progress.workloads:
             item.judged_sec = item.current_sec
+
+    def finish_search(self) -> None:
+        """Leave the remaining trials to the job's other kinds of boards."""
+        self._seat.is_over = True
+
+    @property
+    def is_held_back(self) -> bool:
+        """True if the next batch waits for a more valuable one on another kind of boards."""
+        return self._proposals.is_held_back
 
     def note_stored(self, stored: ev.Stored) -> None:
         """Apply a result with a stored record."""

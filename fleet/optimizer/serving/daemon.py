@@ -41,6 +41,7 @@ from fleet.jobs.report import TuneReport
 from fleet.jobs.spec import JobOrder, order_of, restore_model
 from fleet.library import Job, JobState, Library, Standing
 from fleet.optimizer.builder_plan import BuilderPlan
+from fleet.optimizer.core.kinds import TrialsOfKinds
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.learning import learning
@@ -239,24 +240,32 @@ class OptimizerDaemon:
             wanted = for_each_kind(here)
             account = _account_for(order, shop.client)
             turns = account or job.owner or job.holder
+            kinds = TrialsOfKinds()
             tunes = {
-                f"{job.name} {place}": self._tune(each, entry, shop, account, turns)
+                f"{job.name} {place}": self._tune(each, entry, shop, account, turns, kinds)
                 for place, each in enumerate(wanted)
             }
             return await together(tunes)
 
     async def _tune(
-        self, options: TuneOptions, entry: QueuedEntry, shop: Workshop, account: str, turns: str
+        self,
+        options: TuneOptions,
+        entry: QueuedEntry,
+        shop: Workshop,
+        account: str,
+        turns: str,
+        kinds: TrialsOfKinds,
     ) -> TuneReport:
         """Tune for one kind of board.
 
         Args:
             account: account for the requests of devices; "": this optimizer's own.
             turns: account for the turns on the builders.
+            kinds: trials of all kinds of the job.
         """
         notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         progress = JobProgress(notice=notices.append)
-        core = JobCore(progress)
+        core = JobCore(progress, kinds)
         if self._plan is not None:
             shop = replace(shop, builders=self._plan.seat(turns, lambda: progress.worth, entry.job_name))
         opening = OpenJob(
