@@ -31,6 +31,9 @@ _HALF = 4.0
 _PRIOR_WORKLOADS = 1.0
 """Weight of the prior level, in workloads."""
 
+_KIND_WORKLOADS = 2.0
+"""The same for a kind of operator, whose prior is the level of its device."""
+
 _LEAST_SLOPE = 0.05
 """Candidates that the model takes for slower are never taken for faster by a correction."""
 
@@ -191,9 +194,10 @@ def _fit(usual: Calibration, evidence: Sequence[Evidence], prior: Correction, ki
     )
     counts = np.array([len(one.values) for one in evidence])
     weights = counts / (counts + _HALF)
-    total = weights.sum() + _PRIOR_WORKLOADS
-    level = float((weights @ offsets + _PRIOR_WORKLOADS * prior.level) / total)
-    variance = (weights @ (offsets - level) ** 2 + _PRIOR_WORKLOADS * prior.level_spread**2) / total
+    prior_workloads = _PRIOR_WORKLOADS if kind == ALL_KINDS else _KIND_WORKLOADS
+    total = weights.sum() + prior_workloads
+    level = float((weights @ offsets + prior_workloads * prior.level) / total)
+    variance = (weights @ (offsets - level) ** 2 + prior_workloads * prior.level_spread**2) / total
     return Correction(
         device_model=prior.device_model,
         kind=kind,
