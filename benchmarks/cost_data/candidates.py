@@ -13,7 +13,7 @@ from cross.targets.target import Target
 from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.origin import has_decisions
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core import candidates as proposed
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.search_state import SearchState
 
@@ -86,7 +86,7 @@ def _evolution(task: CandidateTask, state: SearchState, wanted: int, run: int) -
     )
 
 
-def _new(made: Sequence[Proposal], source: str, seen: set[int | None], most: int) -> Iterator[Candidate]:
+def _new(made: Sequence[proposed.Candidate], source: str, seen: set[int | None], most: int) -> Iterator[Candidate]:
     for one in made:
         if most <= 0:
             return

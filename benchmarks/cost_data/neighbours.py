@@ -11,7 +11,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.origin import Origin
 from fleet.domain.workload import Workload
 from fleet.library import StoredWorkload
-from fleet.optimizer.core.candidates import Proposal, Seed
+from fleet.optimizer.core.candidates import Candidate, Seed
 from fleet.optimizer.seeds import nearest
 from fleet.workloads.workload import argument_specs, module_of
 
@@ -31,7 +31,7 @@ def neighbours_seeds(program: Program, path: Path) -> tuple[Seed, ...]:
     return tuple(
         Seed(
             mod_json=one.mod_json,
-            proposal=Proposal(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace)),
+            proposal=Candidate(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace)),
         )
         for one in found
         for trace in (groups[one.shash].traces[index] for index in best[one.shash])

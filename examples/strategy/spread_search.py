@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.strategies import Strategy
 from fleet.optimizer.tasks.propose import ProposeTask
 from fleet.optimizer.tasks.search_round import SearchRound
@@ -12,7 +12,7 @@ MOST = 256
 """Schedules of a space that are looked at."""
 
 
-def propose(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+def propose(task: ProposeTask, state: SearchRound) -> list[Candidate]:
     """Return a random sample as long as nothing was measured, then the untried schedules closest to the fastest."""
     space = list(itertools.islice(state.workload.own_space(), MOST))
     if task.records:

@@ -34,7 +34,7 @@ from fleet.domain.workload import Workload
 from fleet.library import Library
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import CandidateStage, Proposal
+from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.device_lane import DeviceLane
@@ -144,7 +144,7 @@ class TuningLoop:
         left = self._core.progress.trials_total
         for shash, traces in in_flight.items():
             some = [
-                Proposal(trace_json=trace, digest=digest, origin=Origin.of_trace(trace))
+                Candidate(trace_json=trace, digest=digest, origin=Origin.of_trace(trace))
                 for digest, trace in itertools.islice(traces.items(), left)
             ]
             left -= len(some)

@@ -89,7 +89,7 @@ def _program(candidate: Candidate) -> RecordProgram | None:
     if candidate.features is None:
         return None
     try:
-        return pack_program(candidate.build.program if candidate.build is not None else None, candidate.features)
+        return pack_program(candidate.program, candidate.features)
     except InvalidRequest as error:
         logger.warning("features not stored", extra={"workload": candidate.workload, "error": str(error)})
         return None
@@ -100,7 +100,7 @@ def _provenance(effect: Store) -> dict[str, object]:
     early.
     """
     measurement, candidate = effect.measurement, effect.candidate
-    origin = candidate.proposal.origin if candidate is not None else None
+    origin = candidate.origin if candidate is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {
         **measurement.provenance,

@@ -13,7 +13,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.library import Library, Record, StoredWorkload
-from fleet.optimizer.core.candidates import Proposal, Seed
+from fleet.optimizer.core.candidates import Candidate, Seed
 
 _NEIGHBOURS = 3
 _OF_EACH = 2
@@ -41,13 +41,13 @@ def seeds_for(
         best = library.best(neighbour.shash, scope, k=_OF_EACH)
         close = [record for record in best if record.median_sec <= _CLOSE * best[0].median_sec]
         found += [_seed(neighbour.mod_json, record) for record in close]
-    return tuple(dict.fromkeys(found))
+    return tuple({(one.mod_json, one.proposal.trace_json): one for one in found}.values())
 
 
 def _seed(mod_json: str, record: Record) -> Seed:
     trace = record.trace_json
     origin = Origin.of_record(record.provenance, trace)
-    return Seed(mod_json=mod_json, proposal=Proposal(trace_json=trace, digest=record.trace_digest, origin=origin))
+    return Seed(mod_json=mod_json, proposal=Candidate(trace_json=trace, digest=record.trace_digest, origin=origin))
 
 
 def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:

@@ -18,7 +18,7 @@ from fleet.domain.jobs import DEFAULT_STRATEGY
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from fleet.optimizer.core.candidates import Proposal
+    from fleet.optimizer.core.candidates import Candidate
     from fleet.optimizer.tasks.propose import ProposeTask
     from fleet.optimizer.tasks.search_round import SearchRound
 
@@ -29,7 +29,7 @@ GROUP = "fleet.strategies"
 class Strategy:
     """A way to find candidates. Depends on its arguments only, so that an interrupted job continues as it began."""
 
-    propose: Callable[[ProposeTask, SearchRound], list[Proposal]]
+    propose: Callable[[ProposeTask, SearchRound], list[Candidate]]
     """Returns up to `count` new candidates, the most promising first, and after them up to `ahead` for later."""
 
     summary: str
@@ -41,26 +41,26 @@ class Strategy:
     """The task's `replayed` has the library's traces of the workload."""
 
 
-def _evolve(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+def _evolve(task: ProposeTask, state: SearchRound) -> list[Candidate]:
     from fleet.optimizer.tasks.propose import evolve
 
     return evolve(task, state)
 
 
-def _search_grid(_: ProposeTask, state: SearchRound) -> list[Proposal]:
+def _search_grid(_: ProposeTask, state: SearchRound) -> list[Candidate]:
     from fleet.optimizer.tasks.searches import search_grid
 
     return state.describe(search_grid(state.workload, state, state.count))
 
 
-def _search_randomly(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+def _search_randomly(task: ProposeTask, state: SearchRound) -> list[Candidate]:
     from fleet.optimizer.tasks.propose import blind_rules
     from fleet.optimizer.tasks.searches import search_randomly
 
     return state.describe(search_randomly(state.workload, state, state.count, blind_rules(task, state.workload)))
 
 
-def _replay(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+def _replay(task: ProposeTask, state: SearchRound) -> list[Candidate]:
     from fleet.optimizer.tasks.searches import replay_traces
 
     return state.describe(replay_traces(task.replayed, state.workload, state, state.count))
@@ -129,10 +129,10 @@ def strategy_of(name: str) -> Strategy:
     return replace(strategy, propose=_named(name, strategy))
 
 
-def _named(name: str, strategy: Strategy) -> Callable[[ProposeTask, SearchRound], list[Proposal]]:
+def _named(name: str, strategy: Strategy) -> Callable[[ProposeTask, SearchRound], list[Candidate]]:
     """Return the search of an installed strategy, with its name in errors and its proposals checked."""
 
-    def propose(task: ProposeTask, state: SearchRound) -> list[Proposal]:
+    def propose(task: ProposeTask, state: SearchRound) -> list[Candidate]:
         from fleet.domain.trace_check import check_trace
 
         try:

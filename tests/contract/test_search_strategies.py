@@ -15,7 +15,7 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.trace_check import check_trace
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.strategies import BUILT_IN, strategy_of
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.search_state import SearchState
@@ -45,13 +45,13 @@ def product() -> Workload:
 
 
 @pytest.fixture(scope="module")
-def own(product: Workload) -> list[Proposal]:
+def own(product: Workload) -> list[Candidate]:
     """The first schedules of its own space."""
     return list(itertools.islice(SearchState(product.mod_json, HOST).own_space(), 6 * COUNT))
 
 
 @pytest.fixture(params=[*BUILT_IN, "spread"])
-def task(request: pytest.FixtureRequest, product: Workload, own: list[Proposal]) -> ProposeTask:
+def task(request: pytest.FixtureRequest, product: Workload, own: list[Candidate]) -> ProposeTask:
     return ProposeTask(
         mod_json=product.mod_json,
         target=HOST,
@@ -65,7 +65,7 @@ def task(request: pytest.FixtureRequest, product: Workload, own: list[Proposal])
 
 
 @pytest.fixture
-def later(task: ProposeTask, own: list[Proposal]) -> ProposeTask:
+def later(task: ProposeTask, own: list[Candidate]) -> ProposeTask:
     """The same workload after one measured batch, with another under way."""
     records = tuple(
         Observation(workload="w", trace_json=made.trace_json, run_sec=1e-3 * (1 + place), program=made.program)
@@ -113,7 +113,7 @@ def test_each_proposal_replays_and_may_be_a_record(task: ProposeTask) -> None:
         replay(module_of(task.mod_json), proposal.trace_json)
 
 
-def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Workload, own: list[Proposal]) -> None:
+def test_an_installed_strategy_tries_the_neighbours_of_the_fastest(product: Workload, own: list[Candidate]) -> None:
     """The example behaves as described on its page."""
     fastest = Observation(workload="w", trace_json=own[10].trace_json, run_sec=1e-3, program=own[10].program)
     task = ProposeTask(mod_json=product.mod_json, target=HOST, count=COUNT, strategy="spread", records=(fastest,))
@@ -136,13 +136,13 @@ def test_an_installed_strategy_that_fails_is_named(product: Workload, monkeypatc
     """Its trace with a forbidden step is refused, too: others replay records."""
     import spread_search
 
-    from fleet.optimizer.core.candidates import Proposal
+    from fleet.optimizer.core.candidates import Candidate
 
     task = ProposeTask(mod_json=product.mod_json, target=HOST, count=COUNT, strategy="spread")
     forbidden = '[[["EnterFoo",[],[],[]]],[]]'
     for returned, text in [
         (lambda *_: 1 / 0, "the strategy 'spread' .* failed: ZeroDivisionError"),
-        (lambda *_: [Proposal(trace_json=forbidden, digest="d")], "EnterFoo"),
+        (lambda *_: [Candidate(trace_json=forbidden, digest="d")], "EnterFoo"),
     ]:
         monkeypatch.setattr(spread_search, "SPREAD", replace(spread_search.SPREAD, propose=returned))
         with pytest.raises(InvalidRequest, match=text):

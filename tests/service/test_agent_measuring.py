@@ -28,7 +28,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import LeaseRevoked
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import find_doubtful
 from fleet.optimizer.core.state import JobCore
@@ -194,7 +194,7 @@ def start(core: JobCore, args: tuple[TensorSpec, ...], folder: Path) -> None:
 async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[measuring.Measurement]:
     """Let the core have three new candidates measured; return all measurements that it asked for."""
     digests = [str(core.workload("w").trials + number) for number in range(3)]
-    core.apply(ev.Proposed("w", tuple(Proposal(digest=one, trace_json=one) for one in digests)))
+    core.apply(ev.Proposed("w", tuple(Candidate(digest=one, trace_json=one) for one in digests)))
     for digest in digests:
         core.apply(ev.Built("w", digest, BuiltCandidate(artifact=built, features=None)))
     results = []

@@ -23,7 +23,7 @@ from fleet.domain.workload import Workload
 from fleet.library import Library, StoredWorkload
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import ReferenceRun
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
@@ -72,7 +72,7 @@ class Attentive:
             return BuiltCandidate(artifact=self._built, features=None)
         if fn is propose:
             trace = f'["{len(self.asked)}"]'
-            return [Proposal(trace_json=trace, digest=trace, predicted=0.0)]
+            return [Candidate(trace_json=trace, digest=trace, predicted=0.0)]
         if fn is compile_model:
             self.schedules.append(args[2])
             return self._built

@@ -15,7 +15,7 @@ from fleet.domain.scope import RecordScope
 from fleet.export.choice import choose
 from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.recall import recall
 from tests.unit.optimizer_core import Script, workload
@@ -90,7 +90,7 @@ def test_a_job_and_the_library_agree_on_the_best_at_every_moment(library: Librar
         for start in range(0, 12, 4):
             some = digests[start : start + 4]
             steps += [
-                ev.Proposed("w", tuple(Proposal(digest=one, trace_json=f'[["{one}"],[]]') for one in some)),
+                ev.Proposed("w", tuple(Candidate(digest=one, trace_json=f'[["{one}"],[]]') for one in some)),
                 ev.BatchWanted("w", some),
             ]
         job.build_baseline()

@@ -29,7 +29,7 @@ from fleet.domain.workload import Workload
 from fleet.errors import DeviceUnreachable
 from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.candidates import CandidateStage, Proposal
+from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.events import BatchWanted, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
@@ -96,9 +96,9 @@ class Bench:
         await self.loop.apply(BatchWanted("w", digests))
 
 
-def proposals(*digests: str) -> tuple[Proposal, ...]:
+def proposals(*digests: str) -> tuple[Candidate, ...]:
     """Return proposals; the trace of each is its digest in brackets."""
-    return tuple(Proposal(digest=digest, trace_json=f'["{digest}"]') for digest in digests)
+    return tuple(Candidate(digest=digest, trace_json=f'["{digest}"]') for digest in digests)
 
 
 ARGS = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
@@ -281,7 +281,7 @@ class Searching(BuiltAlready):
         old = {trace_digest(record.trace_json) for record in task.records} | task.known
         fresh = [trace for n in range(self.most) if trace_digest(trace := f'["{n}"]') not in old]
         found = [
-            Proposal(trace_json=trace, digest=trace_digest(trace), predicted=math.nan)
+            Candidate(trace_json=trace, digest=trace_digest(trace), predicted=math.nan)
             for trace in fresh[: task.count + task.ahead]
         ]
         future: Future[Any] = Future()

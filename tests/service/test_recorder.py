@@ -14,19 +14,18 @@ from fleet.domain.measuring import Measurement
 from fleet.domain.origin import Origin, Source
 from fleet.errors import LibraryDamaged, LibraryError, LibraryReadOnly
 from fleet.library import Library, NewRecord, Record, StoredWorkload
-from fleet.optimizer.core.candidates import Candidate, Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Store, Stored
 from fleet.optimizer.recorder import Recorder
 from fleet.testing import eventually
 from tests.service.test_optimizer_loop import conditions
 
-PROPOSAL = Proposal(digest="a", trace_json="[1]", origin=Origin(source=Source.SPACE, knobs="x=4"))
 RESULT = Store(
     workload="w",
     digest="a",
     device_name="devices/d",
     measurement=Measurement(candidate_id="a", run_secs=(1.0,)),
-    candidate=Candidate(workload="w", proposal=PROPOSAL),
+    candidate=Candidate(workload="w", digest="a", trace_json="[1]", origin=Origin(source=Source.SPACE, knobs="x=4")),
 )
 
 
@@ -83,7 +82,7 @@ async def test_a_result_outlasts_its_library(
 
     assert [each.record_id for each in await storing] == [each.id for each in library.records("w")]
     [record] = library.records("w")
-    assert Origin.of_record(record.provenance, "") == PROPOSAL.origin
+    assert Origin.of_record(record.provenance, "") == RESULT.candidate.origin
 
 
 @pytest.mark.parametrize("library", [Forgetful], indirect=True)

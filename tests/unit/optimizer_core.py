@@ -17,7 +17,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
@@ -41,9 +41,9 @@ def why_closed(item: WorkloadProgress) -> str:
     return narrate(item.closing)
 
 
-def proposals(*digests: str, trace: str | None = None) -> tuple[Proposal, ...]:
+def proposals(*digests: str, trace: str | None = None) -> tuple[Candidate, ...]:
     """Return proposals; the trace of each is its digest unless one is given."""
-    return tuple(Proposal(digest=digest, trace_json=trace or digest) for digest in digests)
+    return tuple(Candidate(digest=digest, trace_json=trace or digest) for digest in digests)
 
 
 def find(effects: Sequence[object], kind: type[T]) -> list[T]:

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.cost_model.observation import Observation
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Backlog, Proposal
+from fleet.optimizer.core.candidates import Backlog, Candidate
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import plan
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -25,9 +25,9 @@ def begun(name: str) -> WorkloadProgress:
     )
 
 
-def expecting(digest: str, *secs: float) -> Proposal:
+def expecting(digest: str, *secs: float) -> Candidate:
     """Return a candidate for which each member of a model predicts one of these times."""
-    return Proposal(digest=digest, trace_json=digest, log_secs=np.log(np.array(secs, np.float32)))
+    return Candidate(digest=digest, trace_json=digest, log_secs=np.log(np.array(secs, np.float32)))
 
 
 def chosen(effects: list[ev.Effect]) -> list[tuple[str, list[str]]]:
@@ -175,7 +175,7 @@ def test_a_search_looks_further_ahead_with_each_batch() -> None:
 def test_predictions_end_at_the_first_candidate_without_one() -> None:
     """Predictions stand in the order of the candidates, so they end at the first candidate without one."""
     backlog = Backlog(
-        candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Proposal(digest="c", trace_json="c"))
+        candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Candidate(digest="c", trace_json="c"))
     )
 
     found = backlog.predictions()
@@ -183,7 +183,7 @@ def test_predictions_end_at_the_first_candidate_without_one() -> None:
     assert found is not None
     assert found.shape == (2, 2)
     assert pytest.approx(math.log(3.0)) == found[0, 1]
-    assert Backlog(candidates=(Proposal(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
+    assert Backlog(candidates=(Candidate(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
 
 
 def test_builders_are_priced_by_their_measured_time() -> None:
@@ -192,7 +192,7 @@ def test_builders_are_priced_by_their_measured_time() -> None:
     terms = conditions(shares_cores=True)
     before = plan(job.core.progress, terms, 100, now_sec=0.0).batches[0].reason
     for number in range(9):
-        job.run(ev.Found("a", (Proposal(digest=f"{number}", trace_json="t"),), builder_sec=9.0))
+        job.run(ev.Found("a", (Candidate(digest=f"{number}", trace_json="t"),), builder_sec=9.0))
 
     after = plan(job.core.progress, terms, 100, now_sec=0.0).batches[0].reason
 

@@ -10,7 +10,7 @@ import pytest
 from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import CandidateStage, Proposal
+from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.job import BASELINE
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -421,7 +421,7 @@ def test_no_batch_is_planned_past_the_deadline() -> None:
     facts = {"untuned_sec": 1.0, "records": records, "trials_before": 12}
     calm, hurried = (Script(known(**facts), deadline_sec=end) for end in (1_000.0, 10.0))
 
-    ahead = [Proposal(digest=f"{n}", trace_json=f"{n}", log_secs=LATE_GAIN[n : n + 1]) for n in range(len(LATE_GAIN))]
+    ahead = [Candidate(digest=f"{n}", trace_json=f"{n}", log_secs=LATE_GAIN[n : n + 1]) for n in range(len(LATE_GAIN))]
     for job in (calm, hurried):
         job.run(ev.Found("w", tuple(ahead)))
         job.run(ev.RoundWanted(now_sec=9.5))

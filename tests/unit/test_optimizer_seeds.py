@@ -21,7 +21,7 @@ from fleet.domain.origin import Origin, has_decisions
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.optimizer.core.candidates import Proposal, Seed
+from fleet.optimizer.core.candidates import Candidate, Seed
 from fleet.optimizer.recall import recall
 from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.evolution import Evolution
@@ -66,7 +66,7 @@ def stored(workload: Workload) -> StoredWorkload:
 
 
 def seed(workload: Workload, trace: str) -> Seed:
-    proposal = Proposal(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace))
+    proposal = Candidate(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace))
     return Seed(mod_json=workload.mod_json, proposal=proposal)
 
 

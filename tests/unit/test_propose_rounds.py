@@ -20,7 +20,7 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.extract import extract
 from fleet.workloads.programs import matmul
@@ -65,7 +65,9 @@ def build_all(pool: BuildPool, workload: Workload, traces: list[str | None], out
     return [future.result() for future in [pool.submit(build_candidate, task) for task in tasks]]
 
 
-def propose_all(pool: BuildPool, workload: Workload, records: list[Observation], model: bytes | None) -> list[Proposal]:
+def propose_all(
+    pool: BuildPool, workload: Workload, records: list[Observation], model: bytes | None
+) -> list[Candidate]:
     task = ProposeTask(
         mod_json=workload.mod_json,
         target=TARGET,

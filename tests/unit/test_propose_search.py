@@ -24,7 +24,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks import propose as proposing
 from fleet.optimizer.tasks.evolution import Evolution, blind_population
 from fleet.optimizer.tasks.propose import ProposeTask, propose
@@ -44,7 +44,7 @@ def workload() -> Workload:
 
 
 @pytest.fixture(scope="module")
-def proposals(workload: Workload) -> list[Proposal]:
+def proposals(workload: Workload) -> list[Candidate]:
     return propose(ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, seed=3))
 
 
@@ -57,7 +57,7 @@ def copy_program(size: int) -> Workload:
 
 
 @pytest.mark.slow
-def test_first_round_samples_the_design_space(proposals: list[Proposal]) -> None:
+def test_first_round_samples_the_design_space(proposals: list[Candidate]) -> None:
     """Without records or a model there are as many different candidates as requested, and no predictions."""
     assert len({proposal.digest for proposal in proposals}) == COUNT
     assert all(proposal.digest == trace_digest(proposal.trace_json) for proposal in proposals)
@@ -65,7 +65,7 @@ def test_first_round_samples_the_design_space(proposals: list[Proposal]) -> None
 
 
 @pytest.mark.slow
-def test_same_task_gives_the_same_proposals(workload: Workload, proposals: list[Proposal]) -> None:
+def test_same_task_gives_the_same_proposals(workload: Workload, proposals: list[Candidate]) -> None:
     """A round can be repeated in another process: seed and records decide alone."""
     task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, seed=3)
     again = propose(pickle.loads(pickle.dumps(task)))  # noqa: S301
@@ -145,7 +145,7 @@ class Knowing(SearchState):
 
 
 @pytest.mark.slow
-def test_records_with_a_known_hash_are_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
+def test_records_with_a_known_hash_are_not_replayed(workload: Workload, proposals: list[Candidate]) -> None:
     """A resumed job or search gets the programs' hashes from the library and makes the same proposals."""
     programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
     records = [
@@ -165,7 +165,7 @@ def test_records_with_a_known_hash_are_not_replayed(workload: Workload, proposal
 class Ruled(SearchState):
     """A state without an own space: all candidates come from MetaSchedule's rules."""
 
-    def own_space(self) -> Iterator[Proposal]:
+    def own_space(self) -> Iterator[Candidate]:
         return iter(())
 
 
@@ -199,7 +199,7 @@ def test_schedules_check_their_arguments_again_after_the_own_space_was_made(work
 
 
 @pytest.mark.slow
-def test_measured_candidates_never_come_again(workload: Workload, proposals: list[Proposal]) -> None:
+def test_measured_candidates_never_come_again(workload: Workload, proposals: list[Candidate]) -> None:
     """Round after round, measured, failed and in-flight candidates are not proposed again."""
     seen = {proposal.digest for proposal in proposals}
     records = [
@@ -267,7 +267,7 @@ def test_workload_survives_the_trip_through_text(workload: Workload) -> None:
 
 
 @pytest.mark.slow
-def test_candidates_build_and_compute_the_same(workload: Workload, proposals: list[Proposal], tmp_path: Path) -> None:
+def test_candidates_build_and_compute_the_same(workload: Workload, proposals: list[Candidate], tmp_path: Path) -> None:
     """A candidate and the unscheduled program give the same answer; its features equal those made for a library."""
     import tvm
 
@@ -386,7 +386,7 @@ def test_candidate_without_stores_scores_zero() -> None:
 
 
 @pytest.mark.slow
-def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, proposals: list[Proposal]) -> None:
+def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, proposals: list[Candidate]) -> None:
     """A damaged or foreign trace in the library is passed over by the search and by the cost model's memory."""
     strange = json.loads(proposals[0].trace_json)
     strange[0][0][2] = ["no such block", "main"]

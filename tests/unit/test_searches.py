@@ -13,7 +13,7 @@ from fleet.cost_model.observation import Observation
 from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.optimizer.tasks.searches import GRID_MOST
@@ -34,7 +34,7 @@ def state(product: Workload) -> SearchState:
 
 
 @pytest.fixture(scope="module")
-def own(state: SearchState) -> list[Proposal]:
+def own(state: SearchState) -> list[Candidate]:
     """The first schedules of its own space."""
     return list(itertools.islice(state.own_space(), 3 * COUNT))
 
@@ -44,14 +44,14 @@ def task_of(workload: Workload, strategy: str, **facts: object) -> ProposeTask:
     return replace(task, **facts)  # type: ignore[arg-type]
 
 
-def records_of(candidates: list[Proposal]) -> tuple[Observation, ...]:
+def records_of(candidates: list[Candidate]) -> tuple[Observation, ...]:
     return tuple(
         Observation(workload="w", trace_json=one.trace_json, run_sec=1.0, program=one.program) for one in candidates
     )
 
 
 @pytest.mark.slow
-def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, own: list[Proposal]) -> None:
+def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, own: list[Candidate]) -> None:
     """The order of batches does not depend on measurements."""
     first = propose(task_of(product, "gridsearch"), state)
     second = propose(task_of(product, "gridsearch", records=records_of(own[:COUNT])), state)
@@ -64,9 +64,9 @@ class Wide(SearchState):
 
     size = 0
 
-    def own_space(self) -> Iterator[Proposal]:
+    def own_space(self) -> Iterator[Candidate]:
         return itertools.repeat(
-            Proposal(trace_json="[]", digest="one", program=1, origin=Origin(source=Source.SPACE)), self.size
+            Candidate(trace_json="[]", digest="one", program=1, origin=Origin(source=Source.SPACE)), self.size
         )
 
 
@@ -86,7 +86,7 @@ def test_a_space_of_ten_thousand_schedules_is_too_large_for_a_grid(product: Work
 
 
 @pytest.mark.slow
-def test_replay_proposes_records_in_their_order(product: Workload, state: SearchState, own: list[Proposal]) -> None:
+def test_replay_proposes_records_in_their_order(product: Workload, state: SearchState, own: list[Candidate]) -> None:
     """Traces that do not fit the workload, and measured ones, are left out."""
     foreign = '[[["GetSBlock",[],["nobody","main"],["b0"]]],[]]'
     traces = (own[5].trace_json, foreign, own[1].trace_json, own[3].trace_json)

@@ -27,9 +27,22 @@ if TYPE_CHECKING:
     from fleet.optimizer.prioritizer.values import LogSecs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A candidate worth measuring, proposed by a search."""
+class CandidateStage(enum.Enum):
+    """Progress of a candidate. It only moves down this list, except that a repeat records it again."""
+
+    PROPOSED = "proposed"
+    BUILT = "built"
+    RECORDED = "recorded"
+    CHECKED = "checked"
+    """Its numbers agree with the unscheduled program's."""
+
+    OUT = "out"
+    """Wrong, impossible to check, or failed: it can never be the best."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """A schedule worth measuring. A search proposes it, and a job completes it on its way to the record."""
 
     trace_json: str
     digest: str
@@ -46,16 +59,48 @@ class Proposal:
     """Score by the model, higher is better; nan without a model."""
 
     features: Features | None = field(default=None, compare=False)
-    """None: the search did not need them. The trace decides them."""
+    """From the search, else from the build; None: neither has any. The trace decides them."""
 
     log_secs: NDArray[np.float32] | None = field(default=None, compare=False)
     """Natural logarithms of the times [s] that the members of the model predict, shape [n_members]; None: there is no
     model, or too few records."""
 
+    workload: str = ""
+    """Hash of its workload; empty until a job builds it."""
+
+    stage: CandidateStage = CandidateStage.PROPOSED
+    build: BuiltCandidate | None = None
+    measurement: Measurement | None = None
+    record_id: int | None = None
+    may_be_built: set[str] = field(default_factory=set)
+    """Digests of the batch's candidates that can still be built. The batch shares this set."""
+
+    shared_with: frozenset[str] = frozenset()
+    """Names of other jobs that were searching its workload when it was claimed: they are charged for it, too."""
+
+    is_static: bool = False
+    """It is the schedule that was chosen without a trial, and counts as none."""
+
     @property
     def is_of_rules(self) -> bool:
         """True if MetaSchedule's rules are known to have made it."""
         return self.origin is not None and self.origin.is_of_rules
+
+    @property
+    def median_sec(self) -> float:
+        """Median of its times [s]; infinite if there is none."""
+        return self.measurement.median_sec if self.measurement else math.inf
+
+    @property
+    def built(self) -> BuiltCandidate:
+        """Its build.
+
+        Raises:
+            InvalidRequest: it was not built.
+        """
+        if self.build is None:
+            raise InvalidRequest(f"candidate {self.digest} is not built")
+        return self.build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +110,14 @@ class Seed:
     mod_json: str
     """Program that it was made for."""
 
-    proposal: Proposal
+    proposal: Candidate
 
 
 @dataclass(slots=True, kw_only=True)
 class Backlog:
     """Candidates of one workload from searches ahead, in the order of measurement."""
 
-    candidates: tuple[Proposal, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     made_at: int = 0
     """Trials of the workload at the time of the search."""
 
@@ -80,7 +125,7 @@ class Backlog:
         """Return the number of trials since the search, which it could not take into account."""
         return trials - self.made_at
 
-    def take(self, count: int) -> tuple[Proposal, ...]:
+    def take(self, count: int) -> tuple[Candidate, ...]:
         """Remove and return the first ones."""
         taken, self.candidates = self.candidates[:count], self.candidates[count:]
         return taken
@@ -97,70 +142,3 @@ class Backlog:
                 break
             known.append(one.log_secs)
         return np.stack(known, axis=1).astype(np.float64) if known else None
-
-
-class CandidateStage(enum.Enum):
-    """Progress of a candidate. It only moves down this list, except that a repeat records it again."""
-
-    PROPOSED = "proposed"
-    BUILT = "built"
-    RECORDED = "recorded"
-    CHECKED = "checked"
-    """Its numbers agree with the unscheduled program's."""
-
-    OUT = "out"
-    """Wrong, impossible to check, or failed: it can never be the best."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Candidate:
-    """One proposal in progress in a job."""
-
-    workload: str
-    """Hash of its workload."""
-
-    proposal: Proposal
-    stage: CandidateStage = CandidateStage.PROPOSED
-    build: BuiltCandidate | None = None
-    measurement: Measurement | None = None
-    record_id: int | None = None
-    may_be_built: set[str] = field(default_factory=set)
-    """Digests of the batch's candidates that can still be built. The batch shares this set."""
-
-    shared_with: frozenset[str] = frozenset()
-    """Names of other jobs that were searching its workload when it was claimed: they are charged for it, too."""
-
-    is_static: bool = False
-    """It is the schedule that was chosen without a trial, and counts as none."""
-
-    @property
-    def trace_json(self) -> str:
-        """Its schedule."""
-        return self.proposal.trace_json
-
-    @property
-    def digest(self) -> str:
-        """Digest of the trace."""
-        return self.proposal.digest
-
-    @property
-    def median_sec(self) -> float:
-        """Median of its times [s]; infinite if there is none."""
-        return self.measurement.median_sec if self.measurement else math.inf
-
-    @property
-    def features(self) -> Features | None:
-        """Features from the build, else from the search; None if neither has any."""
-        found = self.build.features if self.build is not None else None
-        return self.proposal.features if found is None else found
-
-    @property
-    def built(self) -> BuiltCandidate:
-        """Its build.
-
-        Raises:
-            InvalidRequest: it was not built.
-        """
-        if self.build is None:
-            raise InvalidRequest(f"candidate {self.digest} is not built")
-        return self.build

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Observation
     from fleet.domain.proving import Proof
-    from fleet.optimizer.core.candidates import Candidate, Proposal, Seed
+    from fleet.optimizer.core.candidates import Candidate, Seed
     from fleet.optimizer.core.news import News
 
 
@@ -62,7 +62,7 @@ class Found:
     """A search has ended: its proposals replace the backlog of its workload."""
 
     workload: str
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[Candidate, ...]
     """Those to be measured first come first."""
 
     builder_sec: float = 0.0
@@ -74,7 +74,7 @@ class Proposed:
     """Candidates were claimed for this job. Answered by Build."""
 
     workload: str
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[Candidate, ...]
     is_static: bool = False
 
     taken: frozenset[str] = frozenset()
@@ -323,7 +323,7 @@ class Claim:
     """To the library: claim candidates. Answered with Proposed, without candidates of other jobs."""
 
     workload: str
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class Build:
     """To the pool: build candidates. Each is answered with Built or BuildFailed."""
 
     workload: str
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[Candidate, ...]
     shared_with: frozenset[str] = frozenset()
     """Names of other jobs that share them."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import Measurement
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.candidates import Backlog, Candidate, CandidateStage
+from fleet.optimizer.core.candidates import Backlog, CandidateStage
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import forget_forecast, has_ahead, note_vain_batch, plan
 from fleet.optimizer.core.progress import Phase
@@ -200,9 +200,9 @@ class Proposals:
             return
         may_be_built = {one.digest for one in wanted}
         for one in wanted:
-            self._job.candidates[event.workload, one.digest] = Candidate(
+            self._job.candidates[event.workload, one.digest] = replace(
+                one,
                 workload=event.workload,
-                proposal=one,
                 may_be_built=may_be_built,
                 shared_with=event.shared_with,
                 is_static=event.is_static,
@@ -232,6 +232,8 @@ class Proposals:
         """Record that a candidate is built."""
         candidate = self._job.candidates[event.workload, event.digest]
         candidate.build, candidate.stage = event.build, CandidateStage.BUILT
+        candidate.program = event.build.program
+        candidate.features = candidate.features if event.build.features is None else event.build.features
         self._job.progress.builders.builds += 1
         self._job.progress.builders.build_sec += event.builder_sec
 

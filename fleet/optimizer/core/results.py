@@ -98,8 +98,8 @@ class Results:
                 trace_json=candidate.trace_json,
                 run_sec=measurement.median_sec,
                 features=NO_FEATURES if candidate.features is None else candidate.features,
-                origin=candidate.proposal.origin,
-                program=candidate.build.program if candidate.build else None,
+                origin=candidate.origin,
+                program=candidate.program,
                 is_disturbed=bool(measurement.disturbances),
             )
         )

@@ -16,7 +16,7 @@ from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
 from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.scoring import Ranker
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of
@@ -79,7 +79,7 @@ class Evolution:
     threads: int = 1
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
 
-    def run(self) -> list[Proposal]:
+    def run(self) -> list[Candidate]:
         """Return candidates, with features if the ranker needed them; the best predicted first, random ones last.
 
         Empty for recurrent layers: the rules fail on a loop over several stages.

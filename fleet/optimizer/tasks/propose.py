@@ -26,7 +26,7 @@ from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.domain.jobs import DEFAULT_STRATEGY
-from fleet.optimizer.core.candidates import Proposal, Seed
+from fleet.optimizer.core.candidates import Candidate, Seed
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population
 from fleet.optimizer.tasks.predict_candidates import expected_of
@@ -118,7 +118,7 @@ class ProposeTask:
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
 
 
-def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposal]:
+def propose(task: ProposeTask, state: SearchState | None = None) -> list[Candidate]:
     """Return new candidates, most promising first, followed by those for later, in the same order; fewer than wanted,
     or none, if the design space is exhausted.
 
@@ -134,7 +134,7 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     return [replace(one, schedule=None) for one in found]  # a schedule cannot leave the process
 
 
-def _searched_for(task: ProposeTask, state: SearchState) -> list[Proposal]:
+def _searched_for(task: ProposeTask, state: SearchState) -> list[Candidate]:
     """Run the strategy."""
     programs = {
         record.trace_json: state.program_of(record.trace_json) if record.program is None else record.program
@@ -152,7 +152,7 @@ def _searched_for(task: ProposeTask, state: SearchState) -> list[Proposal]:
     return strategy_of(task.strategy).propose(task, round_of_search)
 
 
-def evolve(task: ProposeTask, fresh: SearchRound) -> list[Proposal]:
+def evolve(task: ProposeTask, fresh: SearchRound) -> list[Candidate]:
     """Return the next candidates, of the workload's own space and of MetaSchedule's evolution, then those for later."""
     state = fresh.workload
     elsewhere = _from_elsewhere(task, state, fresh)
@@ -175,7 +175,7 @@ def blind_rules(task: ProposeTask, state: SearchState) -> Evolution:
     return replace(_rules(task, state, task.count, is_alone=False), parents=(), ranker=Ranker(None, None, records=0))
 
 
-def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Proposal]:
+def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Candidate]:
     """Return the best schedules from elsewhere that fit, for the first batch."""
     if len(task.records) >= task.count:
         return []
@@ -187,7 +187,7 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: SearchRound) -
     return found
 
 
-def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Proposal]:
+def _from_own_space(task: ProposeTask, state: SearchState, fresh: SearchRound) -> list[Candidate]:
     """Return untried schedules of the workload's own space, in order; more than wanted if a model chooses."""
     pool = max(_CHOSEN_FROM * task.count, task.count + task.ahead)
     return list(itertools.islice(fresh.of(state.own_space()), pool if _chooses(task) else task.count))
@@ -205,7 +205,7 @@ def _share_of_rules(task: ProposeTask) -> int:
     return math.ceil(task.count / _RULES_PART) if is_their_turn else 0
 
 
-def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: int) -> list[Proposal]:
+def _searched(task: ProposeTask, state: SearchState, fresh: SearchRound, count: int) -> list[Candidate]:
     """Return new candidates of MetaSchedule's search, with occasional random ones, followed by more for later."""
     found = _rules(task, state, count, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
@@ -233,7 +233,7 @@ def _rules(task: ProposeTask, state: SearchState, wanted: int, *, is_alone: bool
     )
 
 
-def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Proposal]) -> list[Proposal]:
+def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates with their predictions; their scores are nan, unless a model chooses."""
     if _is_guided(task):
         candidates = state.with_features(candidates, threads=task.threads)
@@ -257,7 +257,7 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Propo
     ]
 
 
-def _best_first(proposals: Sequence[Proposal]) -> list[Proposal]:
+def _best_first(proposals: Sequence[Candidate]) -> list[Candidate]:
     """Return proposals, best first. Without scores they keep the order of the own space or the search."""
     if any(math.isnan(proposal.predicted) for proposal in proposals):
         return list(proposals)

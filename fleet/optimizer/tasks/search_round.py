@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.search_state import SearchState
 
 
@@ -18,7 +18,7 @@ class SearchRound:
         count: int,
         programs: set[int | None],
         digests: frozenset[str],
-        describe: Callable[[Sequence[Proposal]], list[Proposal]],
+        describe: Callable[[Sequence[Candidate]], list[Candidate]],
     ) -> None:
         """Begin a round.
 
@@ -38,11 +38,11 @@ class SearchRound:
         self._programs = programs
         self._digests = digests
 
-    def untried(self) -> Iterator[Proposal]:
+    def untried(self) -> Iterator[Candidate]:
         """Yield the new schedules of the workload's own space in its order. Each takes about 10 ms to make."""
         return self.of(self.workload.own_space())
 
-    def of(self, candidates: Iterable[Proposal]) -> Iterator[Proposal]:
+    def of(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Yield each new candidate. Two traces can make one program, so programs are compared."""
         for candidate in candidates:
             if candidate.program not in self._programs and candidate.digest not in self._digests:

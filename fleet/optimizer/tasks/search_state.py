@@ -23,7 +23,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.origin import Origin, Source
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.spaces.design_space import Space, choice_text
 from fleet.spaces.space import space_of
 from fleet.workloads.traces import replay, trace_json
@@ -42,11 +42,11 @@ class SearchState:
     def __init__(self, mod_json: str, target: Target) -> None:
         self.mod_json = mod_json
         self.target = target
-        self._own: list[Proposal] = []
+        self._own: list[Candidate] = []
         self._programs: dict[bytes, int | None] = {}
         self._rest = self._applied(space_of(module_of(mod_json), target))
 
-    def own_space(self) -> Iterator[Proposal]:
+    def own_space(self) -> Iterator[Candidate]:
         """Yield the workload's own space in order, lazily.
 
         Raises:
@@ -62,17 +62,17 @@ class SearchState:
                 self._own.append(made)
             yield self._own[place]
 
-    def make_by_rules(self, schedule: Schedule, features: Features | None = None) -> Proposal:
+    def make_by_rules(self, schedule: Schedule, features: Features | None = None) -> Candidate:
         """Describe a schedule made by MetaSchedule's rules."""
         source = Source.RULES if schedule.trace.decisions else Source.STEPS
         return self.make(schedule, Origin(source=source), features)
 
-    def make(self, schedule: Schedule, origin: Origin, features: Features | None = None) -> Proposal:
+    def make(self, schedule: Schedule, origin: Origin, features: Features | None = None) -> Candidate:
         """Describe an applied schedule."""
         trace, program = trace_json(schedule), program_hash(schedule)
         self._programs[_key(trace)] = program
         kept = schedule if features is None else None
-        return Proposal(
+        return Candidate(
             trace_json=trace,
             digest=trace_digest(trace),
             program=program,
@@ -89,7 +89,7 @@ class SearchState:
                 self._programs[key] = program_hash(replay(module_of(self.mod_json), trace))
         return self._programs.setdefault(key, None)
 
-    def with_features(self, candidates: Sequence[Proposal], *, threads: int) -> list[Proposal]:
+    def with_features(self, candidates: Sequence[Candidate], *, threads: int) -> list[Candidate]:
         """Return candidates with their features. Those of the own space are computed once."""
         applied = {one.digest: one.schedule for one in candidates if one.schedule is not None}
         if not applied:
@@ -97,13 +97,13 @@ class SearchState:
         found = extract_features(self.mod_json, self.target, list(applied.values()), threads=threads)
         features = dict(zip(applied, found, strict=True))
 
-        def with_its_own(one: Proposal) -> Proposal:
+        def with_its_own(one: Candidate) -> Candidate:
             return replace(one, features=features[one.digest], schedule=None) if one.digest in features else one
 
         self._own = list(map(with_its_own, self._own))
         return list(map(with_its_own, candidates))
 
-    def _applied(self, space: Space | None) -> Iterator[Proposal]:
+    def _applied(self, space: Space | None) -> Iterator[Candidate]:
         """Yield the schedules of a space in its order."""
         if space is None or space.is_baseline:
             return

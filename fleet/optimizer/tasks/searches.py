@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fleet.domain.origin import Origin
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.traces import replay
@@ -26,10 +26,10 @@ _DRAWN_FROM = 8
 class Fresh(Protocol):
     """Filters out candidates that are already measured or chosen."""
 
-    def of(self, candidates: Iterable[Proposal]) -> Iterator[Proposal]: ...
+    def of(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]: ...
 
 
-def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Proposal]:
+def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Candidate]:
     """Return the next schedules of the workload's own space, in order.
 
     Raises:
@@ -42,7 +42,7 @@ def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Proposal]:
     return list(itertools.islice(fresh.of(state.own_space()), count))
 
 
-def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evolution) -> list[Proposal]:
+def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evolution) -> list[Candidate]:
     """Return random schedules: half from the workload's own space, as far as it goes, the others by the rules."""
     chance = random.Random(rules.seed)
     own = list(itertools.islice(fresh.of(state.own_space()), _DRAWN_FROM * count))
@@ -54,12 +54,12 @@ def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evoluti
     return chosen
 
 
-def replay_traces(traces: Sequence[str], state: SearchState, fresh: Fresh, count: int) -> list[Proposal]:
+def replay_traces(traces: Sequence[str], state: SearchState, fresh: Fresh, count: int) -> list[Candidate]:
     """Return the schedules of traces, in order, without those that do not fit the workload."""
     return list(itertools.islice(fresh.of(_replayed(traces, state)), count))
 
 
-def _replayed(traces: Sequence[str], state: SearchState) -> Iterator[Proposal]:
+def _replayed(traces: Sequence[str], state: SearchState) -> Iterator[Candidate]:
     mod = module_of(state.mod_json)
     for trace in traces:
         with contextlib.suppress(InvalidRequest):

@@ -18,7 +18,7 @@ from cross.targets.target import Target, make_target
 from fleet.domain.origin import Origin, Source
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Proposal, Seed
+from fleet.optimizer.core.candidates import Candidate, Seed
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.design_space import choice_text
@@ -49,7 +49,7 @@ class Misfit(enum.StrEnum):
     """TVM refuses a step of it here."""
 
 
-def adapted(state: SearchState, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None) -> Iterator[Proposal]:
+def adapted(state: SearchState, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None) -> Iterator[Candidate]:
     """Yield the adapted schedules that fit this workload, in order.
 
     Args:
@@ -82,7 +82,7 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
 
-def _adapt(state: SearchState, seed: Seed) -> Proposal | Misfit:
+def _adapt(state: SearchState, seed: Seed) -> Candidate | Misfit:
     trace = seed.proposal.trace_json
     known = seed.proposal.origin or Origin.of_trace(trace)
     try:
@@ -107,7 +107,7 @@ def _adapt(state: SearchState, seed: Seed) -> Proposal | Misfit:
         return Misfit.REFUSED
 
 
-def _most_like(state: SearchState, origin: IRModule, made: Schedule, knobs: str) -> Proposal | None:
+def _most_like(state: SearchState, origin: IRModule, made: Schedule, knobs: str) -> Candidate | None:
     """Return the candidate of this workload's space with knobs most like another's, or None without knobs."""
     there, here = (space_of(mod, state.target) for mod in (origin, module_of(state.mod_json)))
     if there is None or here is None:
