@@ -29,7 +29,6 @@ from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target, parse_target
 from fleet.cost_model.observation import Observation
 from fleet.errors import BuildError
-from fleet.optimizer.core.candidates import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
 _BATCH = 8
@@ -113,7 +112,7 @@ def _proposed(
     pool: BuildPool,
     program: Program,
     records: Sequence[Observation] = (),
-    seeds: Sequence[Seed] = (),
+    seeds: Sequence[Observation] = (),
     *,
     is_static: bool = False,
 ) -> list[str]:

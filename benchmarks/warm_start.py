@@ -49,7 +49,6 @@ from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.errors import BuildError, InvalidRequest
-from fleet.optimizer.core.candidates import Seed
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
 _SEEN = (
@@ -79,7 +78,7 @@ class Lab:
     """Parts that a search of one workload uses."""
 
     program: Program
-    seeds: tuple[Seed, ...]
+    seeds: tuple[Observation, ...]
     pool: BuildPool
     timer: Timer
     folder: Path

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cost_data.dataset import Group, Program, load
-from fleet.domain.keys import trace_digest
+from fleet.cost_model.observation import Observation
 from fleet.domain.origin import Origin
 from fleet.domain.workload import Workload
 from fleet.library import StoredWorkload
-from fleet.optimizer.core.candidates import Candidate, Seed
 from fleet.optimizer.seeds import nearest
 from fleet.workloads.workload import argument_specs, module_of
 
@@ -19,7 +18,7 @@ _OF_EACH, _CLOSE = 2, 1.1
 """As `fleet.optimizer.seeds` has them."""
 
 
-def neighbours_seeds(program: Program, path: Path) -> tuple[Seed, ...]:
+def neighbours_seeds(program: Program, path: Path) -> tuple[Observation, ...]:
     """Return the seeds of a workload, of its nearest neighbour first. Runs where TVM may be loaded."""
     groups = {group.program.shash: group for group in load(path).groups}
     args = argument_specs(module_of(program.mod_json))
@@ -29,12 +28,15 @@ def neighbours_seeds(program: Program, path: Path) -> tuple[Seed, ...]:
     found = nearest(asked, [_stored(group.program) for group in groups.values()])
     best = {one.shash: _best(groups[one.shash]) for one in found}
     return tuple(
-        Seed(
+        Observation(
+            workload=one.shash,
             mod_json=one.mod_json,
-            proposal=Candidate(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace)),
+            trace_json=(trace := groups[one.shash].traces[index]),
+            run_sec=float(groups[one.shash].run_sec[index]),
+            origin=Origin.of_trace(trace),
         )
         for one in found
-        for trace in (groups[one.shash].traces[index] for index in best[one.shash])
+        for index in best[one.shash]
     )
 
 

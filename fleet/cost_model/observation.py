@@ -31,6 +31,9 @@ class Observation:
     trace_json: str = ""
     """Empty if only its features count."""
 
+    mod_json: str = ""
+    """Program of the workload, if the schedule is to be tried on another one; else empty."""
+
     features: Features = field(default_factory=lambda: NO_FEATURES, compare=False, repr=False)
     origin: Origin | None = None
     """None: it does not matter."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from cross.targets.target import parse_target
+from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import operators_of
 from fleet.domain.origin import Origin
@@ -13,7 +14,6 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.library import Library, Record, StoredWorkload
-from fleet.optimizer.core.candidates import Candidate, Seed
 
 _NEIGHBOURS = 3
 _OF_EACH = 2
@@ -26,7 +26,7 @@ static schedule is the best, the next one, of TVM's rules, takes twice the time 
 
 def seeds_for(
     library: Library, workload: Workload, scope: RecordScope, others: Sequence[StoredWorkload]
-) -> tuple[Seed, ...]:
+) -> tuple[Observation, ...]:
     """Return the best schedules of the workload on other devices, then those of its nearest neighbours.
 
     Neighbours are of the same operators and kinds of arguments, with other shapes, nearest by the ratios of these.
@@ -41,13 +41,17 @@ def seeds_for(
         best = library.best(neighbour.shash, scope, k=_OF_EACH)
         close = [record for record in best if record.median_sec <= _CLOSE * best[0].median_sec]
         found += [_seed(neighbour.mod_json, record) for record in close]
-    return tuple({(one.mod_json, one.proposal.trace_json): one for one in found}.values())
+    return tuple({(one.mod_json, one.trace_json): one for one in found}.values())
 
 
-def _seed(mod_json: str, record: Record) -> Seed:
-    trace = record.trace_json
-    origin = Origin.of_record(record.provenance, trace)
-    return Seed(mod_json=mod_json, proposal=Candidate(trace_json=trace, digest=record.trace_digest, origin=origin))
+def _seed(mod_json: str, record: Record) -> Observation:
+    return Observation(
+        workload=record.workload,
+        mod_json=mod_json,
+        trace_json=record.trace_json,
+        run_sec=record.median_sec,
+        origin=Origin.of_record(record.provenance, record.trace_json),
+    )
 
 
 def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:

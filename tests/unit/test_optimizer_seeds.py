@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target
+from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
-from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.origin import Origin, has_decisions
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.optimizer.core.candidates import Candidate, Seed
 from fleet.optimizer.recall import recall
 from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.evolution import Evolution
@@ -65,12 +64,12 @@ def stored(workload: Workload) -> StoredWorkload:
     )
 
 
-def seed(workload: Workload, trace: str) -> Seed:
-    proposal = Candidate(trace_json=trace, digest=trace_digest(trace), origin=Origin.of_trace(trace))
-    return Seed(mod_json=workload.mod_json, proposal=proposal)
+def seed(workload: Workload, trace: str) -> Observation:
+    origin = Origin.of_trace(trace)
+    return Observation(workload="w", mod_json=workload.mod_json, trace_json=trace, run_sec=1.0, origin=origin)
 
 
-def only_adapted(workload: Workload, seed: Seed) -> Schedule:
+def only_adapted(workload: Workload, seed: Observation) -> Schedule:
     """Return the schedule that a seed becomes for a workload."""
     [found] = adapted(SearchState(workload.mod_json, TARGET), [seed])
     assert found.schedule is not None
@@ -267,7 +266,7 @@ def test_only_a_neighbours_good_schedules_are_worth_a_try(tmp_path: Path) -> Non
 
         seeds = seeds_for(library, asked, HERE, stored_ones)
 
-    assert [("1", 0), ("1", 1), ("2", 0)] == [(seed.mod_json[1], int(seed.proposal.trace_json[6])) for seed in seeds]
+    assert [("1", 0), ("1", 1), ("2", 0)] == [(seed.mod_json[1], int(seed.trace_json[6])) for seed in seeds]
 
 
 @pytest.mark.parametrize("target_json", ["", '{"kind":"llvm","mtriple":"armv7l-linux-gnueabi"}'])

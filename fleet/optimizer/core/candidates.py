@@ -103,16 +103,6 @@ class Candidate:
         return self.build
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
-    """A schedule that was good for another workload, or for this one on another device."""
-
-    mod_json: str
-    """Program that it was made for."""
-
-    proposal: Candidate
-
-
 @dataclass(slots=True, kw_only=True)
 class Backlog:
     """Candidates of one workload from searches ahead, in the order of measurement."""

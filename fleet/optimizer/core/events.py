@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
     from fleet.cost_model.observation import Observation
     from fleet.domain.proving import Proof
-    from fleet.optimizer.core.candidates import Candidate, Seed
+    from fleet.optimizer.core.candidates import Candidate
     from fleet.optimizer.core.news import News
 
 
@@ -308,7 +308,7 @@ class Propose:
     is_static: bool = False
     """Only the schedule that the workload's space chooses without a trial is wanted."""
 
-    seeds: tuple[Seed, ...] = ()
+    seeds: tuple[Observation, ...] = ()
     """Best schedules of other workloads and devices."""
 
     ahead: int = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import RepeatCount
-from fleet.optimizer.core.candidates import Backlog, Seed
+from fleet.optimizer.core.candidates import Backlog
 from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class WorkloadProgress:
     shared_with: frozenset[str] = frozenset()
     """Names of other running jobs that searched it at its newest claim: each of n jobs pays 1/n of a trial."""
 
-    seeds: tuple[Seed, ...] = ()
+    seeds: tuple[Observation, ...] = ()
     """Best schedules elsewhere: its first batch begins with those that fit."""
 
     replayed: list[str] = field(default_factory=list)

@@ -26,7 +26,7 @@ from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.domain.jobs import DEFAULT_STRATEGY
-from fleet.optimizer.core.candidates import Candidate, Seed
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population
 from fleet.optimizer.tasks.predict_candidates import expected_of
@@ -80,7 +80,7 @@ class ProposeTask:
     shared: bytes | None = None
     """Snapshot of the shared model; None: the one that comes with the package, where it fits the target."""
 
-    seeds: tuple[Seed, ...] = ()
+    seeds: tuple[Observation, ...] = ()
     """Best schedules of its neighbours, or its own on other devices: a first batch begins with those that fit."""
 
     is_warm: bool = True

@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cross.targets.target import Target, make_target
+from fleet.cost_model.observation import Observation
 from fleet.domain.origin import Origin, Source
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
-from fleet.optimizer.core.candidates import Candidate, Seed
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.spaces.blocks import child_blocks
 from fleet.spaces.design_space import choice_text
@@ -49,7 +50,9 @@ class Misfit(enum.StrEnum):
     """TVM refuses a step of it here."""
 
 
-def adapted(state: SearchState, seeds: Sequence[Seed], left_out: Counter[Misfit] | None = None) -> Iterator[Candidate]:
+def adapted(
+    state: SearchState, seeds: Sequence[Observation], left_out: Counter[Misfit] | None = None
+) -> Iterator[Candidate]:
     """Yield the adapted schedules that fit this workload, in order.
 
     Args:
@@ -82,9 +85,9 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
     return min(divisors, key=lambda size: max(size / wanted, wanted / size))
 
 
-def _adapt(state: SearchState, seed: Seed) -> Candidate | Misfit:
-    trace = seed.proposal.trace_json
-    known = seed.proposal.origin or Origin.of_trace(trace)
+def _adapt(state: SearchState, seed: Observation) -> Candidate | Misfit:
+    trace = seed.trace_json
+    known = seed.origin or Origin.of_trace(trace)
     try:
         if seed.mod_json != state.mod_json:
             check_program(seed.mod_json)
